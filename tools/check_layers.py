@@ -20,7 +20,7 @@ LAYERS = [
     ["launch", "memory"],
     ["runtime"],
     ["api"],
-    ["optim", "init", "activation", "amp", "modules"],
+    ["optim", "init", "activation", "amp", "modules", "parallel"],
     ["report", "state"],
     ["train"],
 ]
@@ -34,6 +34,7 @@ PUBLIC_HEADERS = {
     "comm/group": "process_group",
     "launch": "spawn",
     "api": "advice collectives scaled_step options group sharded fully_shard scopes join wrap_policy parameters",
+    "activation": "tiled",
     "state": "checkpoint",
     "optim": "clip_grad optim",
     "train": "batches images metrics samplers trainer_options",

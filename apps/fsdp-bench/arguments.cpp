@@ -123,6 +123,29 @@ void add_flags(CLI::App& app, ScalingArguments& arguments) {
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
+void add_flags(CLI::App& app, ScaleArguments& arguments) {
+  app.add_option("--ranks", arguments.ranks, "Ranks of each job, divided by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  add(app, "--transport", arguments.transport,
+      "What carries the data: collectives of a device's backend, or messages and memory of the CPU",
+      CLI::IsMember({"device", "gloo", "hierarchical", "shm"}));
+  app.add_flag("--real", arguments.real,
+               "Start the ranks, which train a small model, and compare what they count with the simulation");
+  add(app, "--layers", arguments.layers, "Blocks of the small model, with --real", CLI::PositiveNumber);
+  app.footer(
+      "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process, and the largest\n"
+      "of their numbers is printed. They join, shard and train a small model that has as many groups and parameters as\n"
+      "the Llama. No peer runs beside them: what comes from a peer is what was sent to it. Headers, calls of the store\n"
+      "and data (messages or collectives) are those of one step. Bytes are those of the Llama's own layout: gathers in\n"
+      "bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls of the store.");
+  app.callback([&arguments] {
+    if (arguments.real && arguments.transport == "device")
+      throw CLI::ValidationError("--transport", "expected gloo, hierarchical or shm with --real");
+  });
+}
+
 void add_flags(CLI::App& app, OverheadArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));

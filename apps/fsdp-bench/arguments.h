@@ -96,6 +96,17 @@ struct ScalingArguments {
   bool json = false;
 };
 
+struct ScaleArguments {
+  /// Numbers of ranks, one job after the other.
+  std::vector<int> ranks = {8, 64, 1024, 16384};
+  /// "device", and of jobs that are not simulated "shm", "gloo" or "hierarchical", which any job can have.
+  std::string transport = "device";
+  /// Real ranks, forks of this process, train a small model, and count what the simulation does.
+  bool real = false;
+  /// Of the small model.
+  int64_t layers = 3;
+};
+
 struct OverheadArguments {
   int world = 2;
   std::string backend = "auto";
@@ -129,6 +140,7 @@ void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);
 void add_flags(CLI::App& app, OptimArguments& arguments);
 void add_flags(CLI::App& app, ScalingArguments& arguments);
+void add_flags(CLI::App& app, ScaleArguments& arguments);
 void add_flags(CLI::App& app, OverheadArguments& arguments);
 void add_flags(CLI::App& app, CheckpointArguments& arguments);
 void add_flags(CLI::App& app, OffloadArguments& arguments);

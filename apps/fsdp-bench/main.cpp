@@ -11,6 +11,7 @@
 #include "offload.h"
 #include "optim.h"
 #include "overhead.h"
+#include "scale.h"
 #include "scaling.h"
 #include "step.h"
 #include "versus.h"
@@ -33,6 +34,9 @@ int main(int argc, char** argv) {
   bench::ScalingArguments scaling_arguments;
   auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
   bench::add_flags(*scaling, scaling_arguments);
+  bench::ScaleArguments scale_arguments;
+  auto* scale = app.add_subcommand("scale", "What a step costs a rank of a large job beside its data, by simulation");
+  bench::add_flags(*scale, scale_arguments);
   bench::OverheadArguments overhead_arguments;
   auto* overhead = app.add_subcommand("overhead", "What a group costs the host in a step, beside the unsharded model");
   bench::add_flags(*overhead, overhead_arguments);
@@ -57,6 +61,7 @@ int main(int argc, char** argv) {
     if (optim->parsed()) bench::run_optim(optim_arguments);
     if (deferred->parsed()) bench::run_as_ranks(deferred_arguments, bench::run_deferred);
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
+    if (scale->parsed()) bench::run_scale(scale_arguments);
     if (overhead->parsed()) bench::run_as_ranks(overhead_arguments, bench::run_overhead);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });

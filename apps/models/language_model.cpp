@@ -2,13 +2,13 @@
 
 #include <torch/nn/functional/loss.h>
 
-#include "models/linear_cross_entropy.h"
+#include <fsdp/linear_cross_entropy.h>
 
 namespace models {
 
 torch::Tensor LanguageModelImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {
   if (!targets.defined()) return head(features(ids));
-  return linear_cross_entropy(features(ids).flatten(0, 1), head->weight, targets.flatten());
+  return fsdp::linear_cross_entropy(features(ids).flatten(0, 1), head->weight, targets.flatten());
 }
 
 torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {

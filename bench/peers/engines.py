@@ -41,8 +41,8 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 def shard(model, engine, groups, reshard_after_forward=True, precision="fp32"):
     """groups: the modules that become groups of their own; the rest is the outermost one."""
     device = next(model.parameters()).device
-    if precision != "fp32" and engine != "fsdp2":
-        raise SystemExit(f"--precision {precision} is for --engine fsdp2")
+    if precision != "fp32" and engine not in ("fsdp2", "none"):
+        raise SystemExit(f"--precision {precision} is for --engine fsdp2 and none")
     if engine == "fsdp2":
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
@@ -62,6 +62,13 @@ def shard(model, engine, groups, reshard_after_forward=True, precision="fp32"):
         return FullyShardedDataParallel(model, auto_wrap_policy=CustomPolicy(lambda module: module in chosen),
                                         sharding_strategy=strategy, device_id=device, use_orig_params=True)
     return nn.parallel.DistributedDataParallel(model) if engine == "ddp" else model
+
+
+def computes(engine, precision, device):
+    """A context for forward: a model that trains alone has no policy, so autocast gives its precision."""
+    if engine == "none" and precision != "fp32":
+        return torch.autocast(device, PRECISIONS[precision])
+    return contextlib.nullcontext()
 
 
 def reduces(model, engine, wanted):

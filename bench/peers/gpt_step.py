@@ -5,8 +5,8 @@
     torchrun --nproc_per_node 1 gpt_step.py --device cuda       on GPUs over NCCL; otherwise on the CPU over Gloo
 
 The model, the seeds and the data equal those of `fsdp-bench step`, so the losses must too.
---precision bf16 or fp16 is a MixedPrecisionPolicy of FSDP2's: that of parameters and sums, while losses are fp32. One
-thread per rank; AdamW is the fused one. `pss_mb` is a rank's proportional set size after the third backward,
+--precision bf16 or fp16 is a MixedPrecisionPolicy of FSDP2's: that of parameters and sums, while losses are fp32; with
+--engine none it is autocast's. One thread per rank; AdamW is the fused one. `pss_mb` is a rank's proportional set size after the third backward,
 so pages that ranks share count once. On a GPU times are between events, and `device_mb` is the most that tensors took
 of its memory from the third step on.
 """
@@ -52,7 +52,8 @@ def main():
             torch.cuda.reset_peak_memory_stats()
         start = engines.now(a.device)
         optimizer.zero_grad()
-        loss = models.next_token_loss(model(batch[:, :-1]), batch[:, 1:])
+        with engines.computes(a.engine, a.precision, a.device):
+            loss = models.next_token_loss(model(batch[:, :-1]), batch[:, 1:])
         loss.backward()
         backward_end = engines.now(a.device)
         memory = pss_mb() if step == WARM_UP_STEPS and a.device == "cpu" else memory

@@ -102,8 +102,8 @@ class Work {
 ///
 /// Reading takes place in epochs, which ranks count alike. A reader calls `begin_read`, then a barrier, after which
 /// every rank's writes of earlier epochs are there. A writer waits in `begin_write` for slower readers, so rows never
-/// change under a reader. Thread safety: `end_read` all of it, because any thread may drop the last graph that reads;
-/// the others one thread at a time, but for what others do while a thread waits in `begin_write`.
+/// change under a reader. Thread safety: one thread at a time, but for what others do while a thread waits in
+/// `begin_write`.
 class SharedBuffer {
  public:
   virtual ~SharedBuffer() = default;
@@ -113,9 +113,6 @@ class SharedBuffer {
   virtual void begin_read(uint64_t epoch) = 0;
   /// Idempotent.
   virtual void end_read() = 0;
-  /// Calls `act` now and then while this rank waits for others, which may wait for its `end_read`, until it returns
-  /// false: on any waiting thread, under the communicator's lock. It does not wait, throw or call this.
-  virtual void while_waiting(std::function<bool()> act) = 0;
   /// Ends this rank's own reading, then blocks until no peer reads in an epoch up to `epoch`, this rank's last one.
   /// Throws `Mismatch` when a peer waits for this rank meanwhile, `PeerLost` when the timeout has passed.
   virtual void begin_write(uint64_t epoch) = 0;

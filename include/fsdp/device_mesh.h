@@ -21,8 +21,8 @@ namespace fsdp {
 /// the sizes {2, 4} rank 5 is at (1, 1). A rank sees a mesh from its own place: `mesh["shard"]` are the ranks that
 /// differ from this one on that axis only.
 ///
-/// Nothing here is collective but init_device_mesh, which makes meshes. Cheap to copy. Any thread. A name that is no
-/// axis of the mesh is a UsageError.
+/// Nothing here is collective but init_device_mesh and flatten, which make process groups. Cheap to copy. Any thread. A
+/// name that is no axis of the mesh is a UsageError.
 ///
 ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"replicate", "shard"});
 ///     double mean = fsdp::mean(loss, mesh["shard"].process_group());  // over the 4 ranks of this rank's row
@@ -55,6 +55,14 @@ class DeviceMesh {
   /// The same of one axis.
   DeviceMesh operator[](std::string_view axis) const { return (*this)[std::initializer_list<std::string_view>{axis}]; }
 
+  /// The mesh of one axis with this name whose ranks are all of this mesh's, in row-major order, as torch's `_flatten`:
+  /// for parameters that are sharded over several axes. It has a process group of its own. Collective over the ranks
+  /// that `init_device_mesh` laid out. Throws UsageError for an empty name and where the axes are not in the order in
+  /// which they were laid out.
+  ///
+  ///     options.mesh = mesh[{"data", "sequence"}].flatten("shard");
+  DeviceMesh flatten(std::string name) const;
+
   /// The ranks along an axis, in the order of their coordinates: this rank's number in the group is its coordinate. It
   /// may outlive the mesh.
   const std::shared_ptr<ProcessGroup>& process_group(std::string_view axis) const { return axis_named(axis).group; }
@@ -73,14 +81,15 @@ class DeviceMesh {
                                      std::shared_ptr<ProcessGroup> process_group);
   struct Axis {
     int size, coordinate;
-    /// From one rank to the next along the axis, in ranks of the process group.
-    int stride;
+    /// By coordinate: how far the rank there is from the first one, in ranks of the process group.
+    std::vector<int> offsets;
     std::shared_ptr<ProcessGroup> group;
   };
   DeviceMesh(std::shared_ptr<ProcessGroup> all, const std::vector<int>& shape, std::vector<std::string> names);
   const Axis& axis_named(std::string_view name) const;
   int global_rank(int rank) const { return all_->global_ranks()[static_cast<size_t>(rank)]; }
   std::shared_ptr<ProcessGroup> make_group(const Axis& axis, const std::string& name) const;
+  std::vector<int> offsets() const;
 
   std::shared_ptr<ProcessGroup> all_;  // what the mesh, or the one of which this is a part, was made of
   std::vector<std::string> names_;

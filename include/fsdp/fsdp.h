@@ -22,6 +22,7 @@
 #include <fsdp/explain.h>
 #include <fsdp/flat_optimizer.h>
 #include <fsdp/fully_shard.h>
+#include <fsdp/functional.h>
 #include <fsdp/grad_scaler.h>
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
@@ -29,6 +30,7 @@
 #include <fsdp/initialize.h>
 #include <fsdp/join.h>
 #include <fsdp/lbfgs.h>
+#include <fsdp/linear_cross_entropy.h>
 #include <fsdp/memory_report.h>
 #include <fsdp/memory_timeline.h>
 #include <fsdp/metrics.h>
@@ -48,6 +50,8 @@
 #include <fsdp/spawn.h>
 #include <fsdp/state_dict.h>
 #include <fsdp/sync_batch_norm.h>
+#include <fsdp/tensor_parallel.h>
+#include <fsdp/tiled.h>
 #include <fsdp/to.h>
 #include <fsdp/trace.h>
 #include <fsdp/traffic.h>

@@ -117,8 +117,8 @@ struct FullyShardOptions {
   /// The ranks, and what they are to each other; unset: one axis, the ranks of `process_group`. One axis is what the
   /// strategy does: its ranks share the rows out, or with kReplicate have them all. With the axes "replicate" and
   /// "shard" rows are shared out along "shard" and are the same along "replicate", whose ranks sum the gradients of
-  /// rows (HSDP; MiCS, arXiv:2205.00119); kReplicate sums along both. Groups of one model may have different meshes of
-  /// the same ranks.
+  /// rows (HSDP; MiCS, arXiv:2205.00119); kReplicate sums along both. Several axes are one
+  /// with DeviceMesh::flatten. Groups of one model may have different meshes of the same ranks.
   std::optional<DeviceMesh> mesh = std::nullopt;
   /// Unset: always, but never for the outermost group of a scope, which backward needs first.
   std::optional<Reshard> reshard_after_forward = std::nullopt;

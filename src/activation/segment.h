@@ -16,7 +16,6 @@
 #include "activation/kept_tensor.h"
 #include "activation/tensor_version.h"
 #include "memory/byte_account.h"
-#include "memory/charges_once.h"
 #include "runtime/saved_tensors.h"
 
 namespace fsdp::activation {

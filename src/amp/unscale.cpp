@@ -17,7 +17,7 @@
 #include "amp/loss_scale.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
-#include "runtime/stretches.h"
+#include "runtime/runs.h"
 
 namespace fsdp::amp {
 namespace {
@@ -72,19 +72,19 @@ std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
 
 // Memory as few flat tensors, each of which is one pass.
 std::vector<at::Tensor> stretches_of(std::vector<Gradient> gradients) {
-  std::vector<at::Tensor> stretches;
+  std::vector<at::Tensor> ranges;
   const auto extent_of = [](const Gradient& gradient) {
     const auto& values = gradient.values;
     return runtime::Extent{true,
                            {static_cast<int64_t>(values.scalar_type())},
                            values.numel(),
-                           {runtime::spot_of(values), runtime::spot_of(gradient.rows)}};
+                           {runtime::location_of(values), runtime::location_of(gradient.rows)}};
   };
   runtime::visit_runs(gradients, extent_of, [&](std::span<Gradient* const> run, int64_t numel) {
     const auto& first = run.front()->values;
-    stretches.push_back(run.size() == 1 ? first : runtime::stretch(first, numel));
+    ranges.push_back(run.size() == 1 ? first : runtime::flat_range(first, numel));
   });
-  return stretches;
+  return ranges;
 }
 
 bool have_gradients(const std::vector<Parameter>& parameters) {

@@ -2,12 +2,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <fsdp/error.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <unordered_set>
 
 #include "api/device_choice.h"
@@ -60,71 +61,61 @@ int64_t checksum(const at::Tensor& tensor) {
   return static_cast<int64_t>(XXH3_64bits(here.const_data_ptr(), here.nbytes()));
 }
 
-// Parameters, then buffers.
-std::vector<NamedParameter> tensors_of(const std::vector<PlannedGroup>& plan,
-                                       const std::vector<NamedParameter>& buffers) {
-  std::vector<NamedParameter> tensors;
-  for (const auto& group : plan) tensors.insert(tensors.end(), group.parameters.begin(), group.parameters.end());
-  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-  return tensors;
+std::vector<NamedParameter> parameters_of(const std::vector<PlannedGroup>& plan) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& group : plan) parameters.insert(parameters.end(), group.parameters.begin(), group.parameters.end());
+  return parameters;
 }
 
-// Where rank 0's values are taken, the kinds of devices that tensors have theirs on, or meta. Else the checksum of each
-// parameter; where nobody compares them, of none.
-std::vector<int64_t> notes_of(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
-                              const ProcessGroup& process_group, const FullyShardOptions& options) {
-  std::vector<int64_t> notes{0};  // there is something to gather in any case
-  if (options.sync_module_states)
-    for (const auto& tensor : tensors_of(plan, buffers))
-      notes.push_back(static_cast<int64_t>(runtime::form_of_values(tensor.tensor).device.type()));
-  else if (process_group.world_size() > 1)
-    for (const auto& group : plan)
-      for (const auto& parameter : group.parameters) notes.push_back(checksum(parameter.tensor));
-  return notes;
-}
-
-// By what rank 0 noted.
-std::vector<c10::Device> devices_of(const int64_t* notes, const std::vector<NamedParameter>& tensors,
-                                    const std::string& where) {
+// By the kinds of devices that rank 0 has its values on. Collective.
+std::vector<c10::Device> devices_of_rank_0(const std::vector<NamedParameter>& tensors,
+                                           const ProcessGroup& process_group, const std::string& subject,
+                                           const std::string& where) {
+  const auto kinds = at::empty({std::ssize(tensors)}, at::kChar);
+  auto* kind = kinds.mutable_data_ptr<int8_t>();
+  for (const auto& [name, tensor] : tensors)
+    *kind++ = static_cast<int8_t>(runtime::form_of_values(tensor).device.type());
+  process_group.communicator().broadcast(kinds, 0, {subject})->wait();
   std::vector<c10::Device> devices;
   for (const auto& [name, tensor] : tensors) {
-    const auto type = static_cast<c10::DeviceType>(*++notes);
+    const auto type = static_cast<c10::DeviceType>(kinds.const_data_ptr<int8_t>()[devices.size()]);
     require(type != at::kMeta, where, "FullyShardOptions::sync_module_states takes rank 0's values, but there '", name,
             "' is on the meta device, expected values. Build the model of rank 0 as usual, or in fsdp::deferred_init, "
             "or set FullyShardOptions::param_init_fn there; the other ranks' may stay on the meta device");
-    if (const auto own = runtime::form_of_values(tensor).device; own.type() == type)
-      devices.push_back(own);
-    else
-      devices.push_back(with_index(c10::Device(type)));
+    const auto own = runtime::form_of_values(tensor).device;
+    devices.push_back(own.type() == type ? own : with_index(c10::Device(type)));
   }
   return devices;
 }
 
-// Throws if a rank's checksums, a row of `all`, are others than the first rank's.
-void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>& plan,
-                         const ProcessGroup& process_group) {
-  const auto count = static_cast<size_t>(all.size(1));
-  const auto* sums = all.const_data_ptr<int64_t>();
-  size_t first = count, differing = 0, rank = 0;
-  for (size_t i = 1; i < count; ++i)
-    for (size_t r = 1; r < static_cast<size_t>(all.size(0)); ++r) {
-      if (sums[r * count + i] == sums[i]) continue;
-      if (differing++ == 0) first = i, rank = r;
-      break;
-    }
-  if (differing == 0) return;
+// Compares one hash; where it differs, the ranks exchange all checksums and name the first parameter. Collective.
+void require_same_values(const std::vector<NamedParameter>& parameters, const ProcessGroup& process_group,
+                         const std::string& subject) {
+  auto& ranks = process_group.communicator();
+  const auto sums = at::zeros({std::ssize(parameters)}, at::kLong);
+  auto* sum = sums.mutable_data_ptr<int64_t>();
+  if (ranks.world_size() > 1)
+    for (const auto& parameter : parameters) *sum++ = checksum(parameter.tensor);
+  const auto hash = static_cast<int64_t>(XXH3_64bits(sums.const_data_ptr(), sums.nbytes()));
+  const auto least = at::full({2}, hash, at::kLong);
+  least[1] = ~hash;  // its smallest is that of the largest hash
+  ranks.all_reduce(least, ReduceOp::kMin, {subject})->wait();
+  if (least[0].item<int64_t>() == ~least[1].item<int64_t>()) return;
+
+  auto all = at::empty({ranks.world_size() * sums.numel()}, at::kLong);
+  ranks.all_gather(all, sums, {"fully_shard, checksums of values"})->wait();
+  all = all.view({ranks.world_size(), -1});
+  const auto differ = all.ne(all[0]);
+  const auto first = differ.any(0).nonzero()[0].item<int64_t>();
+  const auto rank = differ.select(1, first).nonzero()[0].item<int64_t>();
   const auto& names = process_group.global_ranks();
-  size_t i = 0;
-  for (const auto& group : plan)
-    for (const auto& parameter : group.parameters)
-      if (++i == first)
-        throw Mismatch(str_cat(process_group.where("fully_shard"), "parameter '", parameter.name,
-                               "' has other values on rank ", names[rank], " than on rank ", names[0], " (", differing,
-                               " of ", count - 1,
-                               " parameters differ; checksums were compared). Give every rank the same before "
-                               "fully_shard: torch::manual_seed with one seed, or the same file; or set "
-                               "FullyShardOptions::sync_module_states, which takes rank ",
-                               names[0], "'s values"));
+  throw Mismatch(str_cat(process_group.where("fully_shard"), "parameter '", parameters[static_cast<size_t>(first)].name,
+                         "' has other values on rank ", names[static_cast<size_t>(rank)], " than on rank ", names[0],
+                         " (", differ.any(0).sum().item<int64_t>(), " of ", parameters.size(),
+                         " parameters differ; checksums were compared). Give every rank the same before fully_shard: "
+                         "torch::manual_seed with one seed, or the same file; or set "
+                         "FullyShardOptions::sync_module_states, which takes rank ",
+                         names[0], "'s values"));
 }
 
 // What ranks have to have alike of an argument; devices and generators are each rank's own.
@@ -174,29 +165,23 @@ int64_t fingerprint_of(const at::Tensor& tensor) {
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {
   const auto& process_group = placement.process_group();
-  size_t parameters = 0;
+  auto tensors = parameters_of(plan);
   int64_t numel = 0;
-  for (const auto& group : plan) {
-    parameters += group.parameters.size();
-    for (const auto& parameter : group.parameters) numel += parameter.tensor.numel();
-  }
+  for (const auto& parameter : tensors) numel += parameter.tensor.numel();
   const auto text = describe(plan, buffers, options, placement);
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   // The subject is a part of the collective's fingerprint, which is compared before data moves.
   const std::string subject =
-      str_cat("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel, " elements, ",
+      str_cat("fully_shard ", plan.back().name, ": ", tensors.size(), " parameters, ", numel, " elements, ",
               describe(options.strategy, placement.replicas(), placement.shard().world_size()),
               "; names, sizes, dtypes and options ", hash);
-  auto own = notes_of(plan, buffers, process_group, options);
-  const auto count = static_cast<int64_t>(own.size());
-  auto input = at::empty({count}, at::kLong), all = at::empty({process_group.world_size() * count}, at::kLong);
-  std::copy(own.begin(), own.end(), input.mutable_data_ptr<int64_t>());
-  process_group.communicator().all_gather(all, input, {subject, {}})->wait();
-  if (options.sync_module_states)
-    return devices_of(all.const_data_ptr<int64_t>(), tensors_of(plan, buffers), placement.where("fully_shard"));
-  require_same_values(all.view({-1, count}), plan, process_group);
-  return {};
+  if (!options.sync_module_states) {
+    require_same_values(tensors, process_group, subject);
+    return {};
+  }
+  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  return devices_of_rank_0(tensors, process_group, subject, placement.where("fully_shard"));
 }
 
 std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_group,

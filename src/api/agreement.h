@@ -15,7 +15,8 @@
 namespace fsdp {
 
 /// Compares the ranks' groups, buffers if they are to be synchronised, options and axes; then, unless rank 0's values
-/// are taken, the values of parameters by checksum. One collective. Throws Mismatch: of other values on every rank,
+/// are taken, the values of parameters by one hash of all. One collective, and another one where values differ, which
+/// finds out the names. Throws Mismatch: of other values on every rank,
 /// naming the first parameter, and the process group can still be used.
 ///
 /// Where rank 0's values are taken, returns the devices to have them on: of the plan's parameters, then of the buffers.

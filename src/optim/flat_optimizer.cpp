@@ -111,7 +111,7 @@ void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOpt
   });
 }
 
-// The second number of a recipe is what the kind counts. Where zeros would not stay, no two updates share a run.
+// The second number of a kernel key is what the kind counts. Where zeros would not stay, no two updates share a run.
 template <class Options>
 void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
   using Kind = Kind<Options>;
@@ -121,7 +121,7 @@ void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
     const auto& options = options_of<Options>(optimizer, update);
     const int64_t count =
         Kind::keeps_state(options) ? Kind::count(state_of<Options>(optimizer, update), update.is_new) : 0;
-    update.recipe = {equal[update.options], count, Kind::keeps_zeros(options) ? 0 : static_cast<int64_t>(i)};
+    update.kernel_key = {equal[update.options], count, Kind::keeps_zeros(options) ? 0 : static_cast<int64_t>(i)};
   }
 }
 
@@ -178,7 +178,7 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
     count_steps<Options>(*this, updates);
     ++steps_;
     for_each_run(updates, [&](const FlatRun& run) {
-      const int64_t count = run.first().recipe[1];
+      const int64_t count = run.first().kernel_key[1];
       update_run(run, Kind::rule(options_of<Options>(*this, run.first()), count), {factor, state_options()},
                  Kind::kCountsSteps ? count : steps_, name.c_str());
     });

@@ -6,20 +6,20 @@
 #include <algorithm>
 
 #include "memory/part_storage.h"
-#include "runtime/stretches.h"
+#include "runtime/runs.h"
 
 namespace fsdp::optim {
 namespace {
 
 using memory::FlatBuffer;
 using runtime::Extent;
-using runtime::spot_of;
-using runtime::stretch;
+using runtime::flat_range;
+using runtime::location_of;
 using runtime::visit_runs;
 
 Extent whole_extent(const Update& update) {
-  Extent extent{true, update.recipe, update.rows.numel(), {spot_of(update.rows), spot_of(update.gradient)}};
-  for (const auto& state : update.states) extent.spots.push_back(spot_of(state));
+  Extent extent{true, update.kernel_key, update.rows.numel(), {location_of(update.rows), location_of(update.gradient)}};
+  for (const auto& state : update.states) extent.locations.push_back(location_of(state));
   return extent;
 }
 
@@ -53,12 +53,12 @@ void settle_run(std::span<Update* const> run, int64_t numel, size_t kind, const 
   const auto dtype = dtype_of(form, rows);
   const size_t element_size = c10::elementSize(dtype);
   auto& group = *run.front()->part->group;
-  const auto block = group.flats()[group.params().place(run.front()->part->slot).flat].shard().allocate_state(
+  const auto block = group.flats()[group.params().place(run.front()->part->slot).flat].allocate_state(
       static_cast<size_t>(numel) * element_size);
   memory::flat_tensor(block, 0, numel, dtype).zero_();  // the padding, too
   for (auto* update : run) {
     memory::PartStorage storage(rows.device(), static_cast<size_t>(update->rows.numel()) * element_size);
-    const auto distance = spot_of(update->rows).first - spot_of(rows).first;
+    const auto distance = location_of(update->rows).first - location_of(rows).first;
     storage.attach(block, static_cast<size_t>(distance) * element_size);
     settle_one(*update, kind, form, storage.tensor(update->rows.sizes(), update->rows.strides(), dtype));
   }
@@ -77,9 +77,9 @@ void tell_files(const FlatRun& run, const Tell& tell) {
 
 std::vector<Piece> pieces_of(const FlatRun& run) {
   std::vector<Piece> pieces;
-  const auto begin = spot_of(run.first().rows).first;
+  const auto begin = location_of(run.first().rows).first;
   for (const auto* update : run.updates)
-    pieces.push_back({spot_of(update->rows).first - begin, update->rows.numel(), update->parameter_number,
+    pieces.push_back({location_of(update->rows).first - begin, update->rows.numel(), update->parameter_number,
                       update->first_element});
   return pieces;
 }
@@ -88,8 +88,8 @@ void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& v
   std::vector<FlatRun> runs;
   visit_runs(updates, whole_extent, [&](std::span<Update* const> run, int64_t numel) {
     const auto& first = *run.front();
-    FlatRun flat{{run.begin(), run.end()}, stretch(first.rows, numel), stretch(first.gradient, numel)};
-    for (const auto& state : first.states) flat.states.push_back(stretch(state, numel));
+    FlatRun flat{{run.begin(), run.end()}, flat_range(first.rows, numel), flat_range(first.gradient, numel)};
+    for (const auto& state : first.states) flat.states.push_back(flat_range(state, numel));
     runs.push_back(std::move(flat));
   });
   for (size_t i : c10::irange(runs.size())) {
@@ -111,7 +111,7 @@ void settle_states(Updates& updates, const StateForm& form) {
     visit_runs(
         updates,
         [&](const Update& update) {
-          return Extent{is_unsettled(update), {}, update.rows.numel(), {spot_of(update.rows)}};
+          return Extent{is_unsettled(update), {}, update.rows.numel(), {location_of(update.rows)}};
         },
         [&](std::span<Update* const> run, int64_t numel) { settle_run(run, numel, kind, form); });
   }

@@ -30,7 +30,7 @@ struct FlatRun {
 /// One for each of its updates.
 std::vector<Piece> pieces_of(const FlatRun& run);
 
-/// Calls `visit` for each maximal run of the updates. Their recipes, gradients and states are set. Under the ranks'
+/// Calls `visit` for each maximal run of the updates. Their kernel keys, gradients and states are set. Under the ranks'
 /// locks.
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit);
 

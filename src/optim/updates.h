@@ -33,7 +33,7 @@ struct Update {
   std::vector<at::Tensor> states;
   /// Some of it was not there before this step.
   bool is_new = false;
-  runtime::Recipe recipe{};
+  runtime::KernelKey kernel_key{};
 };
 using Updates = std::vector<Update>;
 

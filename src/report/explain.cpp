@@ -7,7 +7,7 @@
 
 #include "api/group_view.h"
 #include "api/megabytes.h"
-#include "api/strategy_of.h"
+#include "api/placement_choice.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"
 
@@ -29,7 +29,7 @@ Sizes sizes_of(ParamGroup& group) {
   for (const auto& flat : group.flats()) {
     sizes.rows += static_cast<int64_t>(flat.rows().bytes());
     sizes.whole += static_cast<int64_t>(flat.whole().bytes());
-    sizes.gradient += static_cast<int64_t>(flat.shard().reduced_form().bytes(flat.whole().numel));
+    sizes.gradient += static_cast<int64_t>(flat.reduced_form().bytes(flat.whole().numel));
   }
   return sizes;
 }
@@ -43,17 +43,15 @@ struct Largest {
 
 Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, const std::vector<Sizes>& sizes,
                    int64_t Sizes::* bytes) {
-  const auto& kinship = groups.front()->rank_state().kinship();
+  const auto& tree = groups.front()->rank_state().tree;
   Largest largest;
   for (size_t i = 0; i < groups.size(); ++i) {
-    const auto span = kinship.span_of(groups[i]->id());
     int64_t around = 0;
     bool is_inner = true;
     for (size_t j = 0; j < groups.size(); ++j) {
       if (j == i) continue;
-      const auto others = kinship.span_of(groups[j]->id());
-      if (others.first < span.first && span.first < others.last) around += sizes[j].*bytes;
-      if (span.first < others.first && others.first < span.last) is_inner = false;
+      if (tree.contains(groups[j]->id(), groups[i]->id())) around += sizes[j].*bytes;
+      if (tree.contains(groups[i]->id(), groups[j]->id())) is_inner = false;
     }
     largest.around = std::max(largest.around, around);
     if (is_inner) largest.inner = std::max(largest.inner, sizes[i].*bytes);

@@ -20,9 +20,6 @@ enum class Fit : uint8_t {
   kWrittenFromRows,  ///< an ordinary tensor that is written has other sizes than the rows
 };
 
-/// What a conversion such as `to` does with its operand.
-enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
-
 /// One marked operand of an operator.
 struct Access {
   OperatorKind op = OperatorKind::kOther;

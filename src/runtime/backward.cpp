@@ -13,14 +13,29 @@
 #include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
-#include "runtime/engine_thread.h"
-#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 namespace {
 
 // The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
+
+// Names the thread that began the outermost of the backwards that the current one is nested in; null outside of a
+// backward. LibTorch runs a backward that is nested deeper than 60 in others on a thread of its own, while the one that
+// began the outermost waits. The name is the address of that thread's queue of nodes, which all of them share. Nodes
+// that run on a device's thread have that thread's. No function of LibTorch's gives it, so it is reached from a
+// neighbour in the graph task.
+const void* beginner_of_backward() {
+  using torch::autograd::GraphTask;
+  const auto* neighbour = torch::autograd::get_current_graph_task_exec_info();
+  if (neighbour == nullptr) return nullptr;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+  constexpr size_t kOffset = offsetof(GraphTask, exec_info_);
+#pragma GCC diagnostic pop
+  const auto* task = reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(neighbour) - kOffset);
+  return task->cpu_ready_queue_.get();
+}
 
 // Whether the current graph task will accumulate a gradient into the parameter.
 bool expects_gradient(const ParamSlot& slot) {
@@ -196,8 +211,7 @@ bool runs_in_task(torch::autograd::Node* node) {
 void start_reduction(ParamGroup& group, size_t bucket) {
   const auto act = group.policy.reduction.all_reduces ? Act::kReduce : Act::kReduceWithinReplica;
   group.rank_state().tell({act, static_cast<int64_t>(group.id()), static_cast<int64_t>(bucket)});
-  const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
-  group.backward().start_reduction(bucket, group.policy.reduction, writes);
+  group.backward().start_reduction(bucket, group.policy.reduction, group.count_to_compare());
   if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
 }
 
@@ -250,7 +264,7 @@ bool enter_backward(ParamGroup& group) {
         require(false, member->where("backward"), "'", member->name(),
                 "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it"
                 ". Close the scope before backward");
-      if (member->turns().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
+      if (member->row_lock().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(*member, "backward");
     }
   auto task = rank.backwards.find(id);

@@ -35,12 +35,10 @@ void enter_group(ParamGroup& group) {
 
 class BeforeBackward : public torch::autograd::FunctionPreHook {
  public:
-  explicit BeforeBackward(std::shared_ptr<ParamGroup> group, Reading::Claim claim = {})
-      : group_(std::move(group)), claim_(std::move(claim)) {}
+  explicit BeforeBackward(std::shared_ptr<ParamGroup> group) : group_(std::move(group)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     enter_group(*group_);
-    if (!torch::autograd::get_current_graph_task_keep_graph()) claim_.drop();
     return gradients;
   }
 
@@ -48,7 +46,6 @@ class BeforeBackward : public torch::autograd::FunctionPreHook {
 
  private:
   std::shared_ptr<ParamGroup> group_;  // nodes read views of frozen parameters that nobody else may have any more
-  Reading::Claim claim_;
 };
 
 class GradientArrived : public torch::autograd::PostAccumulateGradHook {
@@ -132,7 +129,6 @@ void begin_task(torch::autograd::Node& first) {
   };
   const auto scopes = registry().scopes();
   const auto add_groups_of = [&](torch::autograd::Node& node) {
-    // Its own hooks are not looked at: a scope that closes on another thread may be adding one (Reading::watch).
     if (auto group = group_of_accumulator(&node)) return add(std::move(group));
     if (looks_for_trained)
       if (const auto* leaf = plain_leaf_of(node)) plain_leaves.push_back(*leaf);
@@ -153,31 +149,9 @@ void begin_task(torch::autograd::Node& first) {
   if (!plain_leaves.empty()) warn_of_trained(plain_leaves, groups);
 }
 
-// The node gives up what it saved. Most nodes that read a parameter lead straight to it, also those of custom
-// Functions, which no operator hooks.
-void note_consumed(torch::autograd::Node& node) {
-  struct Read {
-    std::shared_ptr<ParamGroup> group;
-    int64_t edges;  // to its parameters
-  };
-  c10::SmallVector<Read, 1> reads;  // most often a node's parameters are of one group
-  for (const auto& edge : node.next_edges()) {
-    auto group = group_of_accumulator(edge.function.get());
-    if (!group) continue;
-    const auto known = std::ranges::find(reads, group, &Read::group);
-    if (known != reads.end())
-      ++known->edges;
-    else
-      reads.push_back({std::move(group), 1});
-  }
-  for (const auto& read : reads) read.group->turns().reading().note_consumed(node, read.edges);
-}
-
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
-  if (!node) return nullptr;
-  begin_task(*node);
-  if (!torch::autograd::get_current_graph_task_keep_graph()) note_consumed(*node);
+  if (node) begin_task(*node);
   return nullptr;
 }
 
@@ -241,7 +215,7 @@ void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {
 }
 
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group) {
-  node.add_pre_hook(std::make_unique<BeforeBackward>(group, group->turns().reading().claim_of_node()));
+  node.add_pre_hook(std::make_unique<BeforeBackward>(group));
 }
 
 }  // namespace fsdp::runtime

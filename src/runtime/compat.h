@@ -47,6 +47,14 @@ struct OwnOperators {
   c10::impl::ExcludeDispatchKeyGuard unseen{c10::DispatchKeySet({kShardedKey, kKeptResultsKey})};
 };
 
+/// While it lives, in which a hook of the user's is called, the interceptor sees the thread's operators again, also
+/// under OwnOperators; autograd records none.
+struct UsersOperators {
+  at::NoGradGuard no_grad;
+  c10::impl::ForceDispatchKeyGuard seen{c10::impl::tls_local_dispatch_key_set().included_,
+                                        c10::impl::tls_local_dispatch_key_set().excluded_.remove(kShardedKey)};
+};
+
 inline bool is_marked(const c10::TensorImpl& tensor) { return tensor.key_set().has(kShardedKey); }
 
 }  // namespace fsdp::runtime

@@ -12,14 +12,47 @@
 #include <string>
 #include <vector>
 
-#include "memory/handed_on.h"
-#include "runtime/expectations.h"
+#include "memory/stream_uses.h"
 #include "runtime/group_identity.h"
-#include "runtime/partial_sum.h"
 #include "runtime/reduction.h"
 #include "runtime/sharded_params.h"
 
 namespace fsdp::runtime {
+
+/// Where the gradient of a slot comes from: nowhere, the outermost graph task, or a backward inside it, which follows a
+/// forward that runs again.
+enum class GradientSource : uint8_t { kNone, kTask, kInside };
+
+/// Of the slots of one group, while a backward is open.
+class Expectations {
+ public:
+  /// A backward begins, which expects nothing yet.
+  void begin(size_t slots) {
+    missing_from_.assign(slots, GradientSource::kNone);
+    expected_ = missing_ = missing_inside_ = 0;
+  }
+  void expect(size_t slot, GradientSource source) {
+    missing_from_[slot] = source;
+    expected_ += source == GradientSource::kTask ? 1 : 0;
+    missing_ += source == GradientSource::kTask ? 1 : 0;
+    missing_inside_ += source == GradientSource::kInside ? 1 : 0;
+  }
+  void arrive(size_t slot, GradientSource source) {
+    if (missing_from_[slot] != source) return;
+    missing_from_[slot] = GradientSource::kNone;
+    --(source == GradientSource::kInside ? missing_inside_ : missing_);
+  }
+
+  /// Whether the outermost graph task gives any.
+  bool expects_any() const { return expected_ > 0; }
+  bool is_complete() const { return missing_ == 0 && missing_inside_ == 0; }
+  /// Whether nothing else is missing but gradients of what may be computed again.
+  bool awaits_recomputation_only() const { return missing_ == 0 && missing_inside_ > 0; }
+
+ private:
+  std::vector<GradientSource> missing_from_;
+  size_t expected_ = 0, missing_ = 0, missing_inside_ = 0;
+};
 
 /// Of a bucket in the open backward; what arrives after its reduction has begun is reduced once more.
 enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
@@ -79,9 +112,9 @@ class GroupBackward {
 
   /// Whether the open backward has started the bucket's reduction.
   bool is_reduced(size_t bucket) const { return buckets_[bucket].state != BucketState::kCollecting; }
-  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `writes`: to the rows so far,
-  /// which replicas compare. Collective.
-  void start_reduction(size_t bucket, const ReductionPolicy& policy, uint32_t writes);
+  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `count`: what the ranks
+  /// compare. Collective.
+  void start_reduction(size_t bucket, const ReductionPolicy& policy, Tag::Count count);
   /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients;
   /// kReducing -> kReduced.
   void finish_reductions(const ReductionPolicy& policy);
@@ -156,7 +189,6 @@ class GroupBackward {
 
   const GroupIdentity& group_;
   ShardedParams& params_;
-  const std::unique_ptr<const Reduction> reduction_, reduction_within_replica_;
   bool is_open_ = false;
   // In the open backward: reduced since the user had gradients; the user had some.
   bool has_news_ = false, is_handed_out_ = false;

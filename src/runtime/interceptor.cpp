@@ -13,7 +13,7 @@
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"
-#include "runtime/written_tensors.h"
+#include "runtime/refusal.h"
 
 namespace fsdp::runtime {
 namespace {

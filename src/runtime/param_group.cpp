@@ -7,8 +7,8 @@
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "runtime/compat.h"
 #include "runtime/registry.h"
-#include "runtime/users_operators.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -34,8 +34,8 @@ Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, cons
     : identity(std::move(who)),
       disk_folder(policy.disk_folder),
       params(identity, parameters, policy.row_memory, policy.bucket_cap_bytes, change),
-      turns(identity, params.every_rank_has_rows()),
-      residency(identity, params, turns),
+      row_lock(identity, params.every_rank_has_rows()),
+      residency(identity, params, row_lock),
       backward(identity, params) {
   if (!policy.free_when_written)
     for (auto& flat : params.flats()) flat.keep_whole_memory();
@@ -66,6 +66,7 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
 
 void ParamGroup::move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to) {
   parts->residency.custom_all_gather = residency().custom_all_gather;
+  rank_state().readers_at_rest.erase(id());
   const auto former = std::exchange(parts_, std::move(parts));
   policy = to;
   params().install(shared_from_this());
@@ -105,9 +106,11 @@ void ParamGroup::leave() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
-  if (!backward().is_open() && turns().begin_backward() && policy.unshard_in_backward && !residency().is_pinned()) {
+  if (!backward().is_open()) gathers_before_backward_ = residency().gathers_in_place();
+  const bool gathers_again = policy.unshard_in_backward || params().shares_memory();
+  if (!backward().is_open() && row_lock().begin_backward() && gathers_again && !residency().is_pinned()) {
     residency().free_whole();
-    turns().meet_before_reading();
+    row_lock().meet_before_reading();
   }
   backward().enter(task, expects, may_recompute);
 }
@@ -118,7 +121,7 @@ void ParamGroup::call_post_accumulate_grad_hook() {
   const int depth = std::exchange(depth_, 0);
   for (auto& slot : slots()) slot.show_rows();
   backward().exchange_gradients();
-  turns().reading().end();
+  row_lock().end_read();
   is_in_hook_ = true;
   const auto go_back = [&] {
     is_in_hook_ = false;
@@ -151,12 +154,14 @@ void ParamGroup::require_not_handed_out() const {
 }
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
-  turns().note_write(kind, slot);
+  // The sums by which an optimizer writes rows may be those of a collective that was aborted.
+  if (!params().is_on_cpu()) placement().progress();
+  row_lock().note_write(kind, slot);
   forget_whole();
 }
 
 void ParamGroup::end_write() {
-  turns().end_write();
+  row_lock().end_write();
   forget_whole();
 }
 
@@ -190,8 +195,9 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 void ParamGroup::reset() {
   for (size_t tasks = backward().reset(); tasks > 0; --tasks) leave();
   residency().free_whole();
-  if (!is_inside()) turns().reading().end();
-  turns().reset();
+  residency().forget_gathers_in_place();
+  if (!is_inside()) row_lock().end_read();
+  row_lock().reset();
 }
 
 std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups) {

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/backward_tasks.h"
 #include "runtime/group_backward.h"
 #include "runtime/group_identity.h"
 #include "runtime/residency.h"
-#include "runtime/scope_record.h"
+#include "runtime/row_lock.h"
 #include "runtime/sharded_params.h"
-#include "runtime/turns.h"
 
 namespace fsdp {
 class ModuleWatch;
@@ -71,7 +71,7 @@ struct Parts {
   GroupIdentity identity;
   const std::string disk_folder;  // as GroupPolicy has it
   ShardedParams params;
-  Turns turns;
+  RowLock row_lock;
   Residency residency;
   GroupBackward backward;
 };
@@ -109,7 +109,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ShardedParams& params() { return parts_->params; }
   std::vector<ParamSlot>& slots() { return parts_->params.slots(); }
   std::vector<FlatParams>& flats() { return parts_->params.flats(); }
-  Turns& turns() { return parts_->turns; }
+  RowLock& row_lock() { return parts_->row_lock; }
   Residency& residency() { return parts_->residency; }
   GroupBackward& backward() { return parts_->backward; }
   const GroupBackward& backward() const { return parts_->backward; }
@@ -118,7 +118,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void rename(std::string name) { parts_->identity.name = std::move(name); }
   void rename_slot(size_t slot, std::string name);
   /// `parent`: the group of the module next around this group's. A module in two others has two.
-  void add_parent(const ParamGroup& parent) { rank_state().add_parent(id(), parent.id()); }
+  void add_parent(const ParamGroup& parent) {
+    const std::lock_guard lock(rank_state().mutex);
+    rank_state().tree.add_parent(id(), parent.id());
+  }
   /// `other`, which has no parameters that could keep it, lives as long as this group from now on.
   void keep(std::shared_ptr<ParamGroup> other) {
     if (!keeps(*other)) kept_.push_back(std::move(other));
@@ -144,6 +147,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void leave();
   /// A graph task enters the group: parameters show whole values, and the first one opens its backward.
   void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
+  /// What ranks compare when they reduce the group: replicas the writes to its rows, and ranks that share memory, which
+  /// no gather has told apart, the gathers until the backward began.
+  Tag::Count count_to_compare() {
+    if (placement().replicas() == 1) return {gathers_before_backward_, "gathers of the group before the backward"};
+    return {static_cast<uint32_t>(row_lock().writes().total()), kWritesToRows};
+  }
   /// Calls the user's hook of complete gradients, if there is one, in the middle of a backward: parameters show rows,
   /// as outside, and may be written. The backward reads them no more.
   void call_post_accumulate_grad_hook();
@@ -152,9 +161,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
   void require_not_handed_out() const;
   /// The last scope or backward has closed: this rank reads on while a graph may.
-  void leave_reading() { turns().end_scopes(slots(), scope && scope->is_hidden); }
+  void leave_reading() { row_lock().end_scopes(slots(), scope && (scope->recorded || scope->is_hidden)); }
 
-  /// Call before rows are written, those of one slot or of all: see Turns::note_write. Whole values are old then.
+  /// Call before rows are written, those of one slot or of all: see RowLock::note_write. Whole values are old then.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
 
   /// Rows were written until now, after note_write, and nobody read them meanwhile.
@@ -207,6 +216,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<const void*> modules_;
   std::vector<std::shared_ptr<ParamGroup>> kept_;  // none of them has parameters or keeps others
   int depth_ = 0;
+  uint32_t gathers_before_backward_ = 0;
   bool is_in_hook_ = false;
 };
 

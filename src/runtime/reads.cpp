@@ -23,11 +23,6 @@ int64_t whole_bytes(ParamGroup& group) {
   return bytes;
 }
 
-bool lies_around(RankState& rank, GroupId outer, GroupId inner) {
-  const auto around = rank.kinship().span_of(outer), within = rank.kinship().span_of(inner);
-  return around.first <= within.first && within.first < around.last;
-}
-
 // Whether the group shows whole parameters, without which it is not gathered ahead.
 bool shows_whole(RankState& rank, GroupId id) {
   const auto* group = rank.group(id);
@@ -40,7 +35,7 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) {
   for (GroupId id : order.ahead(kAhead))
     if (auto* group = rank.group(id))
       for (const auto& flat : group->flats())
-        if (flat.shard().is_on_disk()) flat.rows().buffer->read_ahead();
+        if (flat.is_on_disk()) flat.rows().buffer->read_ahead();
 }
 
 // What is gathered ahead where the user set nothing: what followed in the last pass. Beside the groups around them two
@@ -48,11 +43,12 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) {
 // unless others inside it are there still.
 std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, const ReadOrder& order, GroupId next) {
   const auto ahead = order.ahead(2);
-  const auto is_inside = [&](GroupId id) { return rank.group(id) != nullptr && lies_around(rank, group.id(), id); };
+  const auto is_inside = [&](GroupId id) { return rank.group(id) != nullptr && rank.tree.contains(group.id(), id); };
   if (ahead.size() < 2 || !std::ranges::all_of(ahead, is_inside)) return {next};
-  const auto may_stay = [&](GroupId id) { return id == group.id() || std::ranges::find(ahead, id) != ahead.end(); };
-  const auto inside = rank.residents.within(rank.kinship().span_of(group.id()));
-  return std::ranges::all_of(inside, may_stay) ? ahead : std::vector{next};
+  const auto may_stay = [&](GroupId id) {
+    return id == group.id() || !rank.tree.contains(group.id(), id) || std::ranges::find(ahead, id) != ahead.end();
+  };
+  return std::ranges::all_of(rank.residents.by_reads(), may_stay) ? ahead : std::vector{next};
 }
 
 // The groups that are needed next: those that the user listed, or what followed in the last pass.
@@ -66,7 +62,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   const auto& limit = group.policy.max_prefetched_bytes;
   // Gathers as many groups as fit; those around the group that is read are not counted.
   const auto fits = [&, bytes = limit.value_or(0)](GroupId id) mutable {
-    if (limit && shows_whole(rank, id) && !lies_around(rank, id, group.id())) bytes -= whole_bytes(*rank.group(id));
+    if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= whole_bytes(*rank.group(id));
     return bytes >= 0;
   };
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
@@ -82,7 +78,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
 
 // What a backward may gather again stays spread until it ends.
 void free_after_use(ParamGroup& group) {
-  if (group.scope && group.scope->records) return group.residency().spread_whole();
+  if (group.scope && group.scope->records) return group.residency().reshard_within();
   group.residency().free_whole();
 }
 
@@ -93,17 +89,15 @@ void free_after_use(ParamGroup& group) {
 // group freed once they are there would be gathered again, for a later read, on some ranks only.
 void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const std::vector<GroupId>& next,
                     size_t left) {
-  const auto& kinship = rank.kinship();
+  const auto is_nested = [&](GroupId id) {
+    return std::ranges::any_of(groups, [&](const ParamGroup* read) { return rank.tree.are_nested(read->id(), id); });
+  };
+  rank.residents.keep_those([&](GroupId id) { return !is_nested(id) && rank.group(id)->stays_after_forward(); });
   std::vector<ParamGroup*> others;
-  for (GroupId id : rank.residents.apart_from(kinship.span_of(groups.front()->id()))) {
-    auto& resident = *rank.group(id);
-    const auto is_around_or_inside = [&](const ParamGroup* read) { return kinship.are_related(read->id(), id); };
-    if (resident.stays_after_forward())
-      rank.residents.keep(id);
-    else if (!resident.residency().is_pinned() && std::ranges::find(next, id) == next.end() &&
-             std::ranges::none_of(groups, is_around_or_inside))
+  for (GroupId id : rank.residents.by_reads())
+    if (auto& resident = *rank.group(id);
+        !resident.residency().is_pinned() && std::ranges::find(next, id) == next.end() && !is_nested(id))
       others.push_back(&resident);
-  }
   others.resize(others.size() - std::min(others.size(), left));
   for (auto* group : others) free_after_use(*group);
 }
@@ -127,8 +121,9 @@ void read_groups(std::span<ParamGroup* const> groups) {
     group->require_not_handed_out();
     note_first_read(*group);
   }
-  // Where ranks share memory, unsharded parameters take none, so nothing is freed for others or gathered ahead.
-  if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().shares_memory(); })) {
+  // Nothing is freed for others or gathered ahead. Where several ranks share memory whole parameters take none either,
+  // but what would be gathered elsewhere counts as a gather, so that a program has one answer on every transport.
+  if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().rows_are_whole(); })) {
     for (auto* group : groups) group->residency().finish_gather();
     current = groups.back()->id();
     return;
@@ -142,7 +137,7 @@ void read_groups(std::span<ParamGroup* const> groups) {
   free_unrelated(rank, groups, next, in_backward || is_limited || !next.empty() ? 0 : 1);
   for (auto* group : groups) {
     group->residency().finish_gather();
-    rank.note_resident(group->id());
+    rank.residents.note(group->id());
   }
   current = groups.back()->id();
   for (GroupId id : next)

@@ -13,7 +13,7 @@
 namespace fsdp::runtime {
 namespace {
 
-// The second one was begun after the first one, in the same order.
+// The second one is begun after the first one, in the same order on every rank.
 class Both : public Work {
  public:
   Both(std::shared_ptr<Work> first, std::shared_ptr<Work> second)
@@ -38,27 +38,6 @@ class Both : public Work {
   const std::shared_ptr<Work> first_, second_;
 };
 
-class OverShardAxis : public Reduction {
- public:
-  explicit OverShardAxis(const Placement& placement) : placement_(placement) {}
-
-  Started start(std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
-                const ReduceScatter& with) const override {
-    auto& ranks = placement_.shard().reductions();
-    if (!with) {
-      rows.push_back(std::move(counts));
-      return {ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
-    }
-    auto of_counts = tag;
-    of_counts.subject += ", which have gradients";
-    auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
-    return {std::make_shared<Both>(std::move(first), with(ranks, std::move(rows), scale, std::move(tag)))};
-  }
-
- private:
-  const Placement& placement_;
-};
-
 // A further step of a reduction: this rank's rows, summed over the replicas of one axis after the other.
 //
 // Note [When the second step begins]. The first step's communicator begins it as soon as that step is done, on the
@@ -66,7 +45,7 @@ class OverShardAxis : public Reduction {
 // the order of the first ones, which is the same for all replicas, nobody has to come by, and a rank that waits for
 // something else keeps no replica waiting. What other threads do over the replicas meanwhile has another order
 // (Placement::further_steps).
-class OverReplicas {
+class OverReplicas : public Work {
  public:
   /// `axes`: at least one.
   OverReplicas(std::span<const std::shared_ptr<Communicator>> axes, std::vector<at::Tensor> sums, const Tag& tag)
@@ -82,11 +61,12 @@ class OverReplicas {
       error_ = std::current_exception();
     }
   }
-  void wait() {
+  void wait() override {
     if (error_) std::rethrow_exception(error_);
     work_->wait();
     if (next_) next_->wait();
   }
+  bool lets_others_go_on() const override { return true; }
 
  private:
   const std::shared_ptr<Communicator> replicas_;
@@ -97,39 +77,18 @@ class OverReplicas {
   std::exception_ptr error_;
 };
 
-class OverAllAxes : public Reduction {
- public:
-  explicit OverAllAxes(const Placement& placement) : placement_(placement), over_shard_axis_(placement) {}
-
-  Started start(std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
-                const ReduceScatter& with) const override {
-    std::vector<at::Tensor> sums{counts.output};
-    for (const auto& plane : rows) sums.push_back(plane.output);
-    auto second = std::make_shared<OverReplicas>(placement_.further_steps(), std::move(sums), tag);
-    auto first = over_shard_axis_.start(std::move(rows), std::move(counts), 1.0, std::move(tag), with).work;
-    first->then([second] { second->begin(); });
-    return {std::make_shared<Steps>(std::move(first), std::move(second)), scale};
+StartedReduction start_over_shard_axis(const Placement& placement, std::vector<ReducePlane> rows, ReducePlane counts,
+                                       double scale, Tag tag, const ReduceScatter& with) {
+  auto& ranks = placement.shard().reductions();
+  if (!with) {
+    rows.push_back(std::move(counts));
+    return {ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
   }
-
- private:
-  class Steps : public Work {
-   public:
-    Steps(std::shared_ptr<Work> first, std::shared_ptr<OverReplicas> second)
-        : first_(std::move(first)), second_(std::move(second)) {}
-    void wait() override {
-      first_->wait();
-      second_->wait();
-    }
-    bool lets_others_go_on() const override { return first_->lets_others_go_on(); }
-
-   private:
-    const std::shared_ptr<Work> first_;
-    const std::shared_ptr<OverReplicas> second_;
-  };
-
-  const Placement& placement_;
-  const OverShardAxis over_shard_axis_;
-};
+  auto of_counts = tag;
+  of_counts.subject += ", which have gradients";
+  auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
+  return {std::make_shared<Both>(std::move(first), with(ranks, std::move(rows), scale, std::move(tag)))};
+}
 
 // For each rank alike, 1 for each parameter that has a gradient here. On a device without a copy from the host.
 at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device device) {
@@ -144,13 +103,16 @@ at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device d
 
 }  // namespace
 
-std::unique_ptr<const Reduction> reduction_over(const Placement& placement) {
-  if (placement.replicas() > 1) return std::make_unique<OverAllAxes>(placement);
-  return std::make_unique<OverShardAxis>(placement);
-}
-
-std::unique_ptr<const Reduction> reduction_within_replica(const Placement& placement) {
-  return std::make_unique<OverShardAxis>(placement);
+StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
+                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) {
+  if (!over_replicas)
+    return start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with);
+  std::vector<at::Tensor> sums{counts.output};
+  for (const auto& plane : rows) sums.push_back(plane.output);
+  auto second = std::make_shared<OverReplicas>(placement.further_steps(), std::move(sums), tag);
+  auto first = start_over_shard_axis(placement, std::move(rows), std::move(counts), 1.0, std::move(tag), with).work;
+  first->then([second] { second->begin(); });
+  return {std::make_shared<Both>(std::move(first), std::move(second)), scale};
 }
 
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
@@ -162,11 +124,11 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
 
 std::vector<uint8_t> ReductionInFlight::votes() const {
   bool is_known = true;
-  for (size_t i = 0; i < own_votes.size(); ++i) is_known = is_known && (own_votes[i] != 0 || takes_part[i] == 0);
-  if (is_known) return own_votes;
+  for (size_t i = 0; i < own.votes.size(); ++i) is_known = is_known && (own.votes[i] != 0 || own.takes_part[i] == 0);
+  if (is_known) return own.votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> votes;
-  for (const float count : std::span(on_host.const_data_ptr<float>(), own_votes.size())) votes.push_back(count != 0);
+  for (const float count : std::span(on_host.const_data_ptr<float>(), own.votes.size())) votes.push_back(count != 0);
   return votes;
 }
 
@@ -180,33 +142,45 @@ void ReductionInFlight::finish() {
   }
 }
 
-ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         std::vector<ReducedPlane> planes, Contribution contribution, const ReductionPolicy& policy,
-                         uint32_t writes) {
-  auto& [pieces, votes, takes_part, charges, joined, factor] = contribution;
-  const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
+ReductionInFlight reduce(const GroupIdentity& group, std::string subject, std::vector<ReducedPlane> planes,
+                         Contribution contribution, const ReductionPolicy& policy, Tag::Count count) {
+  const bool has_replicas = group.placement.replicas() > 1;
+  const bool is_within_replica = !policy.all_reduces && has_replicas;
   // In the subject, or ranks could differ unseen.
   if (is_within_replica) subject += " within the replica";
-  if (joined > 0) subject += str_cat(" with ", joined, " before");
+  if (contribution.joined > 0) subject += str_cat(" with ", contribution.joined, " before");
   if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
-  Tag tag = group.tag(std::move(subject), writes);
+  Tag tag = group.tag(std::move(subject));
+  tag.count = count;
   const double divisor = policy.divide_factor.value_or(group.placement.divisor());
-  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
+  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * contribution.factor);
   const auto ranks = group.placement.shard().world_size();
-  const auto given = counts_of(votes, ranks, planes.front().rows.form.device);
-  const auto counts = at::empty({std::ssize(votes)}, given.options());
+  const auto given = counts_of(contribution.votes, ranks, planes.front().rows.form.device);
+  const auto counts = at::empty({std::ssize(contribution.votes)}, given.options());
   std::vector<ReducePlane> rows;
-  for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(pieces[i])});
-  auto started = reduction.start(std::move(rows), {counts, {{0, given}}}, scale, std::move(tag),
-                                 policy.custom_reduce_scatter);
-  return {.charges = std::move(charges),
+  for (size_t i = 0; i < planes.size(); ++i)
+    rows.push_back({planes[i].rows.tensor(), std::move(contribution.planes[i])});
+  auto started = start_sum(group.placement, has_replicas && !is_within_replica, std::move(rows), {counts, {{0, given}}},
+                           scale, std::move(tag), policy.custom_reduce_scatter);
+  contribution.planes.clear();
+  return {.own = std::move(contribution),
           .planes = std::move(planes),
           .started = std::move(started),
-          .own_votes = std::move(votes),
-          .takes_part = std::move(takes_part),
           .counts = counts,
-          .is_within_replica = is_within_replica,
-          .joined = joined};
+          .is_within_replica = is_within_replica};
+}
+
+void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,
+                const at::Tensor& rows) {
+  const auto add = [&](int64_t begin, at::Tensor values) {
+    if (values.numel() > 0) pieces.push_back({begin, std::move(values)});
+  };
+  if (!rows.defined()) return add(first, gradient);
+  if (!gradient.defined()) return add(first_of_rows, rows);
+  const int64_t before = first_of_rows - first, end = before + rows.numel();
+  add(first, gradient.narrow(0, 0, before));
+  add(first_of_rows, rows.add_(gradient.narrow(0, before, rows.numel())));
+  add(first + end, gradient.narrow(0, end, gradient.numel() - end));
 }
 
 }  // namespace fsdp::runtime

@@ -6,41 +6,31 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "memory/byte_account.h"
+#include "memory/stream_uses.h"
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
 
 namespace fsdp::runtime {
 
-/// A way to sum the gradients of all ranks of a placement.
-class Reduction {
- public:
-  struct Started {
-    std::shared_ptr<Work> work;
-    /// Scale that readers must still apply to the rows.
-    double scale = 1;
-  };
-
-  virtual ~Reduction() = default;
-  /// Starts the reduction. The outputs receive this rank's slices of the sums; those of `rows` are multiplied by
-  /// `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard axis's own
-  /// reduce_scatter. Collective.
-  virtual Started start(std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
-                        const ReduceScatter& with) const = 0;
+struct StartedReduction {
+  std::shared_ptr<Work> work;
+  /// Scale that readers must still apply to the rows.
+  double scale = 1;
 };
 
-/// Sums over the ranks of the shard axis in their order, then over those of each replicate axis in theirs, and
-/// multiplies once. `placement` outlives it.
-std::unique_ptr<const Reduction> reduction_over(const Placement& placement);
-
-/// Sums over the ranks of the shard axis alone, for a PartialSum. `placement` outlives it.
-std::unique_ptr<const Reduction> reduction_within_replica(const Placement& placement);
+/// Starts to sum over the ranks of the shard axis in their order and, if it goes `over_replicas`, then over those of
+/// each replicate axis in theirs, and multiplies once. The outputs receive this rank's slices of the sums; those of
+/// `rows` are multiplied by `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard
+/// axis's own reduce_scatter. Collective.
+StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
+                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
 
 /// How a group's gradients are reduced.
 struct ReductionPolicy {
@@ -81,15 +71,12 @@ struct ReducedPlane {
 
 /// A reduction that is in flight until its work was waited for.
 struct ReductionInFlight {
-  std::vector<memory::Charge> charges;  // the bytes of the unsharded gradients
+  Contribution own;  // the planes are gone
   std::vector<ReducedPlane> planes;
-  Reduction::Started started;
-  /// For each parameter, whether this rank has a gradient, and whether its plane takes part.
-  std::vector<uint8_t> own_votes, takes_part;
+  StartedReduction started;
   /// For each parameter, how many ranks have a gradient, times the scale of the sums.
   at::Tensor counts;
   bool is_within_replica = false;
-  int joined = 0;  // see Contribution
 
   /// For each parameter, whether any rank has a gradient. Call it after the work was waited for. The host waits for a
   /// device only if some parameter takes part for which this rank has no gradient itself.
@@ -101,10 +88,27 @@ struct ReductionInFlight {
 
 /// Starts to sum the gradients of at least one plane; all planes are on one device. Sums are divided once, after the
 /// last axis. One more plane counts the ranks that have a gradient, so that a parameter that any rank used gets a
-/// gradient on every rank. `planes` receive this rank's slices. `writes` says how often the rows were written, which
-/// replicas compare. Collective.
-ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         std::vector<ReducedPlane> planes, Contribution contribution, const ReductionPolicy& policy,
-                         uint32_t writes);
+/// gradient on every rank. `planes` receive this rank's slices. The ranks compare
+/// `count`. Collective.
+ReductionInFlight reduce(const GroupIdentity& group, std::string subject, std::vector<ReducedPlane> planes,
+                         Contribution contribution, const ReductionPolicy& policy, Tag::Count count);
+
+/// What reductions of one bucket over the shard axis alone have summed, until one goes over the replicas too. It joins
+/// this rank's own gradients before the next reduction, which so sums one thing for each rank, whatever was kept: first
+/// what this rank's rows have, then the other ranks' in their order.
+struct PartialSum {
+  int reductions = 0;                            // whose sum it is; 0: there is none
+  std::vector<uint8_t> votes = {};               // by parameter: whether some rank of the replica had a gradient
+  std::map<size_t, memory::HandedOn> rows = {};  // by plane: this rank's slice
+
+  bool is_there() const { return reductions > 0; }
+  bool has(size_t parameter) const { return is_there() && votes[parameter] != 0; }
+};
+
+/// Adds the pieces of one parameter to those of its flat tensor. `gradient`: the whole one, flat, of which element 0 is
+/// number `first` of the flat tensor; undefined if there is none. `rows`: what was kept of this rank's rows, of which
+/// element 0 is number `first_of_rows`; it is changed, the gradient is not, which others may have. Undefined: nothing.
+void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,
+                const at::Tensor& rows);
 
 }  // namespace fsdp::runtime

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "comm/core/fault_point.h"
-#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 
 void Residency::publish() {
-  if (published_version_ == turns_.version()) return;
+  if (published_version_ == row_lock_.version()) return;
   for (auto& flat : params_.flats()) flat.publish();
-  published_version_ = turns_.version();
+  published_version_ = row_lock_.version();
 }
 
 void Residency::start_gather(const std::string& call) {
@@ -46,23 +45,24 @@ void Residency::start_gather(const std::string& call) {
   fault_point("group gathering");
   gathers_ += moves;
   gathers_within_ += within && moves;
-  if (!params_.shares_memory()) group_.rank_state->note_resident(group_.id);
+  gathers_in_place_ += params_.shares_memory() ? 1 : 0;
+  if (!params_.rows_are_whole()) group_.rank_state->residents.note(group_.id);
 }
 
 void Residency::gather_after(std::shared_ptr<const c10::Event> event) {
   const bool has_streams =
       std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return !flat.whole().form.device.is_cpu(); });
   rows_written_ = has_streams ? std::move(event) : nullptr;
-  version_at_event_ = turns_.version();
+  version_at_event_ = row_lock_.version();
 }
 
 // Another stream than the current one where a gather comes after the event alone, or after nothing, since the rows are
 // the host's; whole parameters have their memory there. Memory of the current stream may still be in use by what that
 // was given. Second shards come after the gather that they were taken from, which the current stream knows.
 std::optional<c10::Stream> Residency::stream_of_gather() {
-  if (version_at_event_ != turns_.version()) rows_written_ = nullptr;
+  if (version_at_event_ != row_lock_.version()) rows_written_ = nullptr;
   const bool is_on_host =
-      std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return flat.shard().is_on_host(); });
+      std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return flat.is_on_host(); });
   if (!rows_written_ && !is_on_host) return std::nullopt;
   auto& stream = group_.rank_state->gather_stream;
   const auto device = params_.flats().front().whole().form.device;
@@ -86,10 +86,10 @@ void Residency::start(Communicator& communicator, const Tag& tag, const AllGathe
 }
 
 void Residency::gather_rows(bool moves, const std::string& call) {
-  const bool meets = turns_.has_to_meet();
+  const bool meets = row_lock_.has_to_meet();
   publish();
-  version_in_copy_ = turns_.version();
-  writes_told_ = moves || meets ? turns_.writes().take() : 0;
+  version_in_copy_ = row_lock_.version();
+  writes_told_ = moves || meets ? row_lock_.writes().take() : 0;
   const auto tag = group_.tag_of(call, group_.name, writes_told_);
   auto& ranks = group_.placement.shard().communicator();
   start(ranks, tag, custom_all_gather, [](FlatParams& flat) {
@@ -107,13 +107,13 @@ void Residency::gather_second_shards(const std::string& call) {
 
 bool Residency::has_second_shard() {
   const auto& flats = params_.flats();
-  return version_in_copy_ == turns_.version() && !flats.empty() &&
+  return version_in_copy_ == row_lock_.version() && !flats.empty() &&
          std::ranges::all_of(flats, &FlatParams::has_second_shard);
 }
 
-void Residency::spread_whole() {
+void Residency::reshard_within() {
   if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
-  tell(Act::kSpread);
+  tell(Act::kReshardWithin);
   order_read();
   if (!has_second_shard())
     for (auto& flat : params_.flats()) flat.keep_second_shard(*group_.placement.within());
@@ -150,7 +150,7 @@ void Residency::order_read() {
   for (auto& flat : params_.flats()) {
     if (!flat.note_reader()) continue;
     for (const auto& gather : gathered_) gather->wait();
-    flat.shard().order_read();
+    flat.order_read();
   }
 }
 
@@ -161,17 +161,17 @@ Span Residency::span(std::string_view name) const {
 void Residency::become_whole() {
   tell(Act::kFinishGather);
   gathered_ = std::exchange(gathers_in_flight_, {});
-  for (auto& flat : params_.flats()) flat.shard().let_go();
+  for (auto& flat : params_.flats()) flat.let_go();
   state_ = GatherState::kWhole;
   writes_told_ = 0;
-  turns_.note_met();
+  row_lock_.note_met();
   params_.attach_whole();
   fault_point("group whole");
 }
 
 // kSharded (half way), kGathering -> kSharded: as if it had not been tried.
 void Residency::abandon_gather() {
-  turns_.writes().give_back(std::exchange(writes_told_, 0));
+  row_lock_.writes().give_back(std::exchange(writes_told_, 0));
   drop_whole_buffers();
 }
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "runtime/group_identity.h"
+#include "runtime/row_lock.h"
 #include "runtime/sharded_params.h"
-#include "runtime/turns.h"
 
 namespace fsdp::runtime {
 
@@ -27,8 +27,8 @@ enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 /// Thread safety: under the rank's lock.
 class Residency {
  public:
-  Residency(const GroupIdentity& group, ShardedParams& params, Turns& turns)
-      : group_(group), params_(params), turns_(turns) {}
+  Residency(const GroupIdentity& group, ShardedParams& params, RowLock& row_lock)
+      : group_(group), params_(params), row_lock_(row_lock) {}
 
   GatherState state() const { return state_; }
   /// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
@@ -42,7 +42,7 @@ class Residency {
   /// -> kSharded, after waiting for operators of other threads that compute with the parameters. A thread that is
   /// inside an operator itself does not wait; the parameters then stay until the next scope opens.
   void free_whole();
-  void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
+  void reshard_within();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
   void offload_whole();  // kWhole: to host memory
   /// Until rows are written again, gathers of them come after `event` instead of after what the current stream was
@@ -50,12 +50,16 @@ class Residency {
   void gather_after(std::shared_ptr<const c10::Event> event);
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
-    if (version_in_copy_ != turns_.version()) free_whole();
+    if (version_in_copy_ != row_lock_.version()) free_whole();
   }
   /// Gathers that moved data. May be read without the lock.
   int64_t gathers() const { return gathers_; }
   /// Those among neighbours.
   int64_t gathers_within() const { return gathers_within_; }
+
+  /// Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
+  uint32_t gathers_in_place() const { return gathers_in_place_; }
+  void forget_gathers_in_place() { gathers_in_place_ = 0; }
 
   /// Whether any operator computes with the unsharded parameters at the moment.
   bool is_pinned() const { return group_.pins->are_there(); }
@@ -84,7 +88,7 @@ class Residency {
 
   const GroupIdentity& group_;
   ShardedParams& params_;
-  Turns& turns_;
+  RowLock& row_lock_;
   GatherState state_ = GatherState::kSharded;
   uint64_t gather_number_ = 0;  // of the last one that was started
   std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
@@ -93,6 +97,7 @@ class Residency {
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
   int64_t version_at_event_ = 0;
   uint32_t writes_told_ = 0;  // by the gather in flight
+  uint32_t gathers_in_place_ = 0;
   std::atomic<int64_t> gathers_ = 0, gathers_within_ = 0;
 };
 

@@ -1,19 +1,25 @@
 #pragma once
 /// \file
-/// Which rows one call of a kernel can update together. Integers only.
+/// Parameters whose memory lies side by side, so that one call of a kernel can go through it.
+
+#include <c10/util/irange.h>
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+
 namespace fsdp::runtime {
 
-/// What is done to rows, as numbers; equal recipes may share a call.
-using Recipe = std::array<int64_t, 3>;
+/// What is done to rows, as numbers; equal keys may share a call.
+using KernelKey = std::array<int64_t, 3>;
 
 /// Where a tensor begins.
-struct Spot {
+struct Location {
   uint64_t block = 0;  ///< the block of memory that it is a part of; 0: memory of its own
   int64_t first = 0;   ///< its first element, counted from the block's
 };
@@ -21,9 +27,9 @@ struct Spot {
 /// The rows of one parameter, with all that is read or written beside them.
 struct Extent {
   bool is_updated = false;  ///< otherwise the rows stay as they are
-  Recipe recipe{};
+  KernelKey kernel_key{};
   int64_t numel = 0;
-  std::vector<Spot> spots;  ///< of the rows, then of the gradient and the state
+  std::vector<Location> locations;  ///< of the rows, then of the gradient and the state
 };
 
 /// `count` extents from `first` on, and the elements from the begin of the first to the end of the last.
@@ -36,8 +42,49 @@ struct Run {
 
 /// The maximal runs of `extents`, which are listed in the order of memory, none left out.
 ///
-/// Two neighbours share a run if both are updated by the same recipe, and each tensor of the one is as far from the
+/// Two neighbours share a run if both are updated by the same kernel key, and each tensor of the one is as far from the
 /// same tensor of the other as their rows are, in one block. What lies between them is then padding everywhere.
 std::vector<Run> plan_runs(std::span<const Extent> extents);
+
+/// Of a tensor that is a part of a flat buffer; of another one a spot that no other tensor shares.
+Location location_of(const at::Tensor& tensor);
+
+/// `numel` elements of memory from the begin of `tensor` on.
+at::Tensor flat_range(const at::Tensor& tensor, int64_t numel);
+
+/// What each group has of `items` on this rank, in the order of memory; null where rows have no item. An item that is
+/// part of none is alone. Of each, `part` says whose rows `rows` are; those without elements are left out.
+template <class Item>
+std::vector<std::vector<Item*>> lines_of(std::vector<Item>& items) {
+  std::vector<std::vector<Item*>> lines;
+  std::map<ParamGroup*, std::vector<Item*>> by_group;
+  for (auto& item : items) {
+    if (item.rows.numel() == 0) continue;
+    if (!item.part) {
+      lines.push_back({&item});
+      continue;
+    }
+    auto& of_slots = by_group[item.part->group.get()];
+    of_slots.resize(item.part->group->slots().size());
+    of_slots[item.part->slot] = &item;
+  }
+  for (const auto& [group, of_slots] : by_group) {
+    auto& line = lines.emplace_back();
+    for (size_t slot : c10::irange(of_slots.size()))
+      if (group->slots()[slot].rows_numel() > 0) line.push_back(of_slots[slot]);
+  }
+  return lines;
+}
+
+/// Calls `visit(items of the run, elements from the begin of the first to the end of the last)` for each maximal run,
+/// see plan_runs; `extent_of(item)` says what of it. Under the ranks' locks.
+template <class Item, class ExtentOf, class Visit>
+void visit_runs(std::vector<Item>& items, const ExtentOf& extent_of, const Visit& visit) {
+  for (const auto& line : lines_of(items)) {
+    std::vector<Extent> extents;
+    for (const auto* item : line) extents.push_back(item == nullptr ? Extent{} : extent_of(*item));
+    for (const auto& run : plan_runs(extents)) visit(std::span(line).subspan(run.first, run.count), run.numel);
+  }
+}
 
 }  // namespace fsdp::runtime

@@ -12,14 +12,14 @@
 #include <span>
 
 #include "comm/core/check.h"
+#include "comm/core/current_stream.h"
 #include "comm/core/fault_point.h"
 #include "runtime/access_rules.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
-#include "runtime/journal.h"
 #include "runtime/param_group.h"
+#include "runtime/param_rows.h"
 #include "runtime/registry.h"
-#include "runtime/row_source.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -54,8 +54,9 @@ Groups require_outside(Groups groups) {
 
 // Returns whether another thread may have done something meanwhile.
 bool wait_to_write(const Groups& groups) {
+  for (const auto& group : groups) group->row_lock().begin_write();
   bool waited = false;
-  for (const auto& group : groups) waited |= group->turns().wait_to_write();
+  for (const auto& group : groups) waited |= group->row_lock().wait_to_write();
   return waited;
 }
 
@@ -67,6 +68,17 @@ void wait_for_operators(const Groups& groups) {
   }
 }
 
+// A graph would repeat copies to and from memory that each step takes anew.
+void require_no_graph(ParamGroup& group) {
+  for (const auto& flat : group.params().flats()) {
+    const auto device = flat.whole().form.device;
+    if (device.is_cpu() || !records_graph(current_stream(device))) continue;
+    require(false, group.where("forward scope"), "the current stream of ", device,
+            " records a graph, which a step of a sharded model cannot be part of: its gathers take memory anew each time. "
+            "Run the step outside of the capture.");
+  }
+}
+
 // In a scope, whose parameters show it.
 void offload_whole(ParamGroup& group) {
   group.residency().offload_whole();
@@ -74,33 +86,33 @@ void offload_whole(ParamGroup& group) {
 }
 
 // The ranks of one shard axis meet before they read `groups`.
-struct ScopeMeeting {
+struct ScopeBarrier {
   const ProcessGroup* ranks;
   std::vector<std::pair<ParamGroup*, uint32_t>> writes;  // what they tell each other
 };
 
 // Of the groups that are read by ranks which share memory, in their order.
-std::vector<ScopeMeeting> begin_scopes(const Groups& groups) {
-  std::vector<ScopeMeeting> meetings;
+std::vector<ScopeBarrier> begin_scopes(const Groups& groups) {
+  std::vector<ScopeBarrier> barriers;
   for (const auto& group : groups) {
-    if (!group->turns().begin_scope()) continue;
+    if (!group->row_lock().begin_scope()) continue;
     group->residency().publish();
     const auto* ranks = &group->placement().shard();
-    auto meeting = std::ranges::find(meetings, ranks, &ScopeMeeting::ranks);
-    if (meeting == meetings.end()) meeting = meetings.insert(meeting, {ranks, {}});
-    meeting->writes.emplace_back(group.get(), group->turns().writes().take());
+    auto barrier = std::ranges::find(barriers, ranks, &ScopeBarrier::ranks);
+    if (barrier == barriers.end()) barrier = barriers.insert(barrier, {ranks, {}});
+    barrier->writes.emplace_back(group.get(), group->row_lock().writes().take());
   }
-  return meetings;
+  return barriers;
 }
 
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
 // rank has counted the same writes and scopes.
 void meet(const Groups& groups, const std::string& call) {
-  const auto meetings = begin_scopes(groups);
+  const auto scopes = begin_scopes(groups);
   const auto& first = *groups.front();
   try {
     std::vector<std::shared_ptr<Work>> barriers;
-    for (const auto& [ranks, writes] : meetings) {
+    for (const auto& [ranks, writes] : scopes) {
       uint32_t sum = 0;
       for (const auto& [group, count] : writes) sum += count;
       const auto tag = first.identity().tag_of(call, "forward scope of " + first.name(), sum);
@@ -110,10 +122,10 @@ void meet(const Groups& groups, const std::string& call) {
                        first.name());
     for (const auto& barrier : barriers) first.rank_state().wait(*barrier);
   } catch (...) {
-    for (const auto& group : groups) group->turns().cancel_scope();
-    for (const auto& meeting : meetings)
-      for (const auto& [group, count] : meeting.writes) group->turns().writes().give_back(count);
-    for (const auto& meeting : meetings) meeting.writes.front().first->placement().pass_on_failure("forward scope");
+    for (const auto& group : groups) group->row_lock().cancel_scope();
+    for (const auto& scope : scopes)
+      for (const auto& [group, count] : scope.writes) group->row_lock().writes().give_back(count);
+    for (const auto& scope : scopes) scope.writes.front().first->placement().pass_on_failure("forward scope");
     throw;
   }
 }
@@ -124,7 +136,7 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups) {
     if (!group->is_inside()) closed.push_back(group);
-    ++group->turns().openings;
+    ++group->row_lock().openings;
   }
   std::exception_ptr error;
   try {
@@ -133,7 +145,7 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
     error = std::current_exception();
   }
   for (const auto& group : groups) {
-    --group->turns().openings;
+    --group->row_lock().openings;
     if (error && !group->is_inside()) group->leave_reading();
   }
   if (error) std::rethrow_exception(error);
@@ -178,10 +190,10 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
   try {
     // In all orders at once: a peer may wait for this rank in any. Then no first step is left that could begin a
     // second.
-    std::vector<std::shared_ptr<Work>> meetings;
+    std::vector<std::shared_ptr<Work>> barriers;
     for (const auto* ranks : groups)
-      for (auto* order : {&ranks->communicator(), &ranks->reductions()}) meetings.push_back(order->barrier(tag));
-    for (const auto& meeting : meetings) group.rank_state().wait(*meeting);
+      for (auto* order : {&ranks->communicator(), &ranks->reductions()}) barriers.push_back(order->barrier(tag));
+    for (const auto& barrier : barriers) group.rank_state().wait(*barrier);
     for (auto* steps : further_steps_of(members)) group.rank_state().wait(*steps->barrier(tag));
     group.rank_state().wait(*compare());
   } catch (const PeerLost&) {
@@ -209,6 +221,7 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     if (!in_backward) require_no_backward_elsewhere(*group, "forward scope");
     require_no_unfinished_backward(*group, "forward scope");
     require_no_local_rows(*group);
+    require_no_graph(*group);
   }
   record_->root = groups_.front()->id();
   record_->observed = at::isRecordFunctionEnabled();
@@ -343,7 +356,7 @@ void OpenSummon::write_back() {
   const OwnOperators own_operators;
   for (const auto& group : groups_) {
     group->residency().finish_gather();
-    group->turns().note_write(WriteKind::kEveryRank);
+    group->row_lock().note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
       if (slot.rows_numel() > 0) rows_of_tensor(slot.whole_tensor)(slot.param_rows());
   }
@@ -361,9 +374,9 @@ void reset_iteration(const Groups& groups) {
   int64_t writes = 0;
   bool in_backward = false;
   for (const auto& group : groups) {
-    writes += group->turns().writes().total();
+    writes += group->row_lock().writes().total();
     in_backward |= group->backward().is_open();
-    if (!group->is_in_scope()) group->turns().reading().end();  // a peer may wait to write before it comes here
+    if (!group->is_in_scope()) group->row_lock().end_read();  // a peer may wait to write before it comes here
   }
   const auto ranks = meet_after_exception(groups, writes, in_backward);
   reset_backward(rank);

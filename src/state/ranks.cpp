@@ -28,6 +28,10 @@ std::string outcome_of(const std::function<std::string()>& action) {
 
 std::string Ranks::where() const { return process_group_ ? process_group_->where(call_) : "[fsdp] " + call_ + ": "; }
 
+void Ranks::meet() const {
+  if (process_group_) process_group_->communicator().barrier(call_tag(call_, path_))->wait();
+}
+
 void Ranks::broadcast(const at::Tensor& bytes, int root, const std::string& tensor) const {
   if (process_group_)
     process_group_->communicator().broadcast(bytes, root, call_tag(call_, path_, tensor))->wait();

@@ -31,6 +31,8 @@ class Ranks {
   /// How errors begin.
   std::string where() const;
 
+  /// Returns when all are here and agree about what they did on devices before. Collective.
+  void meet() const;
   /// Runs `action` and gives every rank what it returned on each, by rank. Collective. If it threw on some rank, every
   /// rank throws an Error that says which ones and what they said.
   std::vector<std::string> together(const std::function<std::string()>& action) const;

@@ -158,18 +158,21 @@ torch::Tensor run_step(const DeviceTraining<M>& training, M& model, const Group&
   return loss.detach();
 }
 
-/// Calls `fn(model, group, rank)` on each rank, with a model that lies on the rank's device.
+/// Calls `fn(model, group, rank)` on each rank, with a model that lies on the rank's device. `timeout`: the process
+/// groups'.
 template <class M, class Fn>
-void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
+void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn,
+              std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   SCOPED_TRACE("world " + std::to_string(world));
   std::vector<std::shared_ptr<M>> models;  // built here, because threads share the random state
   for (int rank = 0; rank < world; ++rank) models.push_back(build_model(training));
-  run_ranks(world, [&](int rank) {
-    auto& model = *models[static_cast<size_t>(rank)];
-    if (training.is_built_on_device) model.to(device(rank));
-    const auto group = training.shard(model);
-    fn(model, group, rank);
-  });
+  const auto run = [&](int rank) {
+    const auto model = std::move(models[static_cast<size_t>(rank)]);  // which keeps its rank in the process group
+    if (training.is_built_on_device) model->to(device(rank));
+    const auto group = training.shard(*model);
+    fn(*model, group, rank);
+  };
+  run_ranks(world, run, timeout);
 }
 
 /// Copies the whole parameters to the CPU. Collective.

@@ -11,11 +11,11 @@ namespace {
 class CheckedRuntime : public CheckedDevice {};
 
 // A quarter of the sum of ones, of which this rank gets a slice in `rows`.
-runtime::Reduction::Started start_sum(const runtime::Placement& placement, const torch::Tensor& rows) {
+runtime::StartedReduction start_sum(const runtime::Placement& placement, const torch::Tensor& rows) {
   const int64_t ranks = placement.shard().world_size();
   const ReducePlane counts{torch::empty({1}, rows.options()), {{0, torch::ones({ranks}, rows.options())}}};
   const auto whole = torch::ones({ranks * rows.numel()}, rows.options());
-  return runtime::reduction_over(placement)->start({{rows, {{0, whole}}}}, counts, 0.25, {"w", {}}, {});
+  return runtime::start_sum(placement, /*over_replicas=*/true, {{rows, {{0, whole}}}}, counts, 0.25, {"w", {}}, {});
 }
 
 TEST_F(CheckedRuntime, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUntilTheyAreOver) {

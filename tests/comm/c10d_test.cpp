@@ -1,5 +1,5 @@
-// The communicator over c10d: its handshake, the number of messages for small data, and a backend's native collectives,
-// with Gloo in NCCL's place.
+// The communicator over c10d: its headers, the number of messages that a collective takes, and a backend's native
+// collectives, with Gloo in NCCL's place.
 
 #include "comm/c10d/c10d_communicator.h"
 
@@ -8,10 +8,12 @@
 
 #include <array>
 #include <barrier>
+#include <filesystem>
 #include <stdexcept>
+#include <string_view>
 
 #include "comm/c10d/gloo_backend.h"
-#include "comm/c10d/handshake.h"
+#include "comm/c10d/mail.h"
 #include "comm/frame.h"
 #include "support/collective_cases.h"
 #include "support/counting_backend.h"
@@ -61,94 +63,143 @@ class DesertedBackend : public CountingBackend {
   bool peers_have_left = false;
 };
 
-TEST(AHandshake, IsCompleteThoughAPeerLeftOnceItsFingerprintWasHere) {
+TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::barrier done(2);
   run_threads(2, [&](int rank) {
     const auto backend = c10::make_intrusive<DesertedBackend>(gloo(store, rank, 2, kPatience));
     const auto transport = std::make_shared<Wire::Transport>();
     transport->backend = backend;
-    Handshake handshake(std::make_shared<Wire>(transport, kPatience), rank, {1 - rank});
-    const auto meet = [&] { return handshake.exchange(make_fingerprint(Operation::kBarrier, {})).peer; };
-    EXPECT_EQ(meet(), -1);
+    Mail mail(std::make_shared<Wire>(transport, kPatience), rank, {1 - rank}, false);
+    const auto meet = [&] {
+      mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
+      mail.meet();
+      mail.finish();
+      mail.prepare();
+    };
+    EXPECT_NO_THROW(meet());
     backend->peers_have_left = true;
-    int differs = 1 - rank;
-    EXPECT_NO_THROW(differs = meet());
-    EXPECT_EQ(differs, -1);
+    EXPECT_NO_THROW(meet());
     EXPECT_THROW(meet(), std::runtime_error);
     done.arrive_and_wait();
   });
 }
 
-// Up to 256 bytes from one rank to another travel with the fingerprint.
-TEST(ASmallCollective, TakesOneMessageToEachPeer) {
-  constexpr int kWorld = 3;
+// A header has room for 256 bytes; larger data takes one message more, and what is small in it travels together.
+TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLarge) {
+  constexpr int kWorld = 4;
   struct Row {
     const char* what;
     std::function<std::shared_ptr<Work>(Communicator& ranks, int64_t numel)> begin;
     std::array<int, kWorld> enclosed, beside;  // messages by rank, for 64 and for 65 floats per peer
   };
+  const auto gather = [](Communicator& ranks, const std::vector<int64_t>& lengths) {
+    std::vector<GatherPlane> planes;
+    for (const int64_t length : lengths) planes.push_back({at::empty({kWorld * length}), at::ones({length})});
+    return ranks.all_gather(planes, {"w"});
+  };
+  const auto reduce = [](Communicator& ranks, const std::vector<int64_t>& lengths) {
+    std::vector<ReducePlane> planes;
+    for (const int64_t length : lengths) planes.push_back({at::empty({length}), {{0, at::ones({kWorld * length})}}});
+    return ranks.reduce_scatter(std::move(planes), 1.0, {"w"});
+  };
   const std::vector<Row> rows{
-      {"all_gather",
-       [](Communicator& ranks, int64_t numel) {
-         return ranks.all_gather(at::empty({3 * numel}), at::ones({numel}), {"w"});
-       },
-       {2, 2, 2},
-       {4, 4, 4}},
-      {"reduce_scatter",
-       [](Communicator& ranks, int64_t numel) {
-         return ranks.reduce_scatter(at::empty({numel}), at::ones({3 * numel}), {"w"});
-       },
-       {2, 2, 2},
-       {4, 4, 4}},
+      {"all_gather", [&](Communicator& ranks, int64_t numel) { return gather(ranks, {numel}); }, {3, 3, 3, 3}, {6, 6, 6, 6}},
+      {"all_gather of a large plane and small ones",
+       [&](Communicator& ranks, int64_t numel) { return gather(ranks, {20, 10'000, numel - 40, 4}); },
+       {6, 6, 6, 6},
+       {6, 6, 6, 6}},
+      {"all_gather of planes that are small together",
+       [&](Communicator& ranks, int64_t numel) { return gather(ranks, {3000, 700, numel}); },
+       {6, 6, 6, 6},
+       {6, 6, 6, 6}},
+      {"reduce_scatter", [&](Communicator& ranks, int64_t numel) { return reduce(ranks, {numel}); }, {3, 3, 3, 3}, {6, 6, 6, 6}},
       {"reduce_scatter of two planes",
-       [](Communicator& ranks, int64_t numel) {
-         return ranks.reduce_scatter({ReducePlane{at::empty({numel - 4}), {{0, at::ones({3 * (numel - 4)})}}},
-                                      ReducePlane{at::empty({4}), {{0, at::ones({12})}}}},
-                                     1.0, {"w"});
-       },
-       {2, 2, 2},
-       {6, 6, 6}},
+       [&](Communicator& ranks, int64_t numel) { return reduce(ranks, {numel - 4, 4}); },
+       {3, 3, 3, 3},
+       {6, 6, 6, 6}},
       {"all_to_all",
        [](Communicator& ranks, int64_t numel) {
-         return ranks.all_to_all(at::empty({3 * numel}), at::ones({3 * numel}), {"w"});
+         return ranks.all_to_all(at::empty({kWorld * numel}), at::ones({kWorld * numel}), {"w"});
        },
-       {2, 2, 2},
-       {4, 4, 4}},
+       {3, 3, 3, 3},
+       {6, 6, 6, 6}},
+      // The slices of 65 floats are enclosed, the sums are not.
       {"all_reduce",
-       [](Communicator& ranks, int64_t numel) {
-         return ranks.all_reduce(at::ones({numel}), ReduceOp::kSum, {"w", {}});
-       },
-       {2, 2, 2},
-       {6, 6, 6}},
+       [](Communicator& ranks, int64_t numel) { return ranks.all_reduce(at::ones({numel}), ReduceOp::kSum, {"w", {}}); },
+       {3, 3, 3, 3},
+       {6, 6, 6, 6}},
+      // Along the edges 1 - 2, 1 - 3 and 2 - 0, with headers in both directions.
       {"broadcast",
-       [](Communicator& ranks, int64_t numel) { return ranks.broadcast(at::ones({numel}), 0, {"w", {}}); },
-       {2, 2, 2},
-       {4, 2, 2}},
-      // Each rank sends a fingerprint to each neighbour, and the data to the next one.
+       [](Communicator& ranks, int64_t numel) { return ranks.broadcast(at::ones({numel}), 1, {"w", {}}); },
+       {1, 2, 2, 1},
+       {1, 4, 3, 1}},
+      {"barrier", [](Communicator& ranks, int64_t) { return ranks.barrier({"w"}); }, {2, 2, 2, 2}, {2, 2, 2, 2}},
+      // Each rank sends a header to each neighbour, and the data to the next one.
       {"a ring of messages",
        [](Communicator& ranks, int64_t numel) {
-         const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 2) % kWorld;
+         const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 3) % kWorld;
          return ranks.send_recv(at::ones({numel}), next, at::empty({numel}), previous, {"w", {}});
        },
-       {2, 2, 2},
-       {3, 3, 3}}};
-  std::array<CountsPtr, kWorld> counts;
-  for (auto& its : counts) its = std::make_shared<CountingBackend::Counts>();
-  C10dOptions options;
-  options.control = [&](const auto& store, int rank, int world_size, auto timeout) {
-    return counting(counts[static_cast<size_t>(rank)])(store, rank, world_size, timeout);
-  };
-  run_c10d(kWorld, options, [&](Communicator& ranks) {
-    const auto own = static_cast<size_t>(ranks.rank());
-    for (const auto& row : rows) {
-      for (const int64_t numel : {64, 65}) {
-        ranks.barrier({})->wait();
-        const int before = counts[own]->sends;
-        row.begin(ranks, numel)->wait();
-        EXPECT_EQ(counts[own]->sends - before, (numel == 64 ? row.enclosed : row.beside)[own]) << row.what;
+       {2, 2, 2, 2},
+       {3, 3, 3, 3}}};
+  for (const bool compares_first : {false, true}) {
+    std::array<CountsPtr, kWorld> counts;
+    for (auto& its : counts) its = std::make_shared<CountingBackend::Counts>();
+    C10dOptions options;
+    options.compares_first = compares_first;
+    options.control = [&](const auto& store, int rank, int world_size, auto timeout) {
+      return counting(counts[static_cast<size_t>(rank)])(store, rank, world_size, timeout);
+    };
+    run_c10d(kWorld, options, [&](Communicator& ranks) {
+      const auto own = static_cast<size_t>(ranks.rank());
+      for (const auto& row : rows) {
+        const bool is_message = std::string_view(row.what) == "a ring of messages";
+        const int comparing = !compares_first ? 0 : is_message ? 2 : kWorld - 1;
+        for (const int64_t numel : {64, 65}) {
+          ranks.barrier({})->wait();
+          const int before = counts[own]->sends;
+          row.begin(ranks, numel)->wait();
+          EXPECT_EQ(counts[own]->sends - before, (numel == 64 ? row.enclosed : row.beside)[own] + comparing) << row.what;
+        }
       }
+    });
+  }
+}
+
+int count_sockets() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:");
+  }
+  return count;
+}
+
+TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyOrdersThereAre) {
+  constexpr int kWorld = 4;
+  const int before = count_sockets();
+  C10dOptions options;
+  options.control = gloo;
+  run_c10d(kWorld, options, [&](Communicator& ranks) {
+    ranks.barrier({})->wait();
+    const int connected = ranks.rank() == 0 ? count_sockets() : 0;
+    ranks.barrier({})->wait();
+    const auto first = ranks.duplicate("first"), second = first->duplicate("second");
+    const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 3) % kWorld;
+    for (auto* order : {&ranks, first.get(), second.get()}) {
+      const at::Tensor sum = at::ones({1000}), arrived = at::zeros({1000});
+      const auto reduced = order->all_reduce(sum, ReduceOp::kSum, {"w", {}});
+      order->send_recv(at::full({1000}, static_cast<float>(ranks.rank())), next, arrived, previous, {"w", {}})->wait();
+      reduced->wait();
+      EXPECT_TRUE(sum.eq(kWorld).all().item<bool>());
+      EXPECT_TRUE(arrived.eq(previous).all().item<bool>());
     }
+    ranks.barrier({})->wait();
+    if (ranks.rank() != 0) return;
+    EXPECT_EQ(count_sockets(), connected);
+    // Both ends of each connection, and what each rank listens on.
+    EXPECT_LE(connected - before, kWorld * (kWorld - 1) + kWorld);
   });
 }
 

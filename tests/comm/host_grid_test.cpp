@@ -4,7 +4,7 @@
 
 #include "comm/core/host_grid.h"
 #include "comm/frame.h"
-#include "comm/group/profile.h"
+#include "comm/group/carrier_choice.h"
 
 namespace fsdp::test {
 namespace {
@@ -51,18 +51,18 @@ std::vector<Profile> profiles_on(const std::vector<std::string>& hosts) {
   for (const auto& host : hosts) {
     auto& profile = profiles.emplace_back();
     profile.host = host;
-    profile.user = "7";
+    profile.user = 7;
   }
   return profiles;
 }
 
 CarrierChoice choice(const std::string& backend, const std::vector<Profile>& profiles) {
   const Ranks ranks{0, static_cast<int>(profiles.size())};
-  return choose_carrier(backend, ranks, profiles, hosts_of(profiles), "");
+  return choose_carrier(backend, ranks, roster_of(profiles), "");
 }
 
 TEST(Carrier, IsWhatTheHostsCallFor) {
-  EXPECT_THAT(hosts_of(profiles_on({"b", "a", "b", "c", "a"})), ElementsAre(0, 1, 0, 2, 1));
+  EXPECT_THAT(roster_of(profiles_on({"b", "a", "b", "c", "a"})).hosts.unpack(), ElementsAre(0, 1, 0, 2, 1));
   for (const char* backend : {"cpu", "hierarchical"}) {
     EXPECT_EQ(choice(backend, profiles_on({"a", "a"})).carrier, Carrier::kSharedMemory);
     EXPECT_EQ(choice(backend, profiles_on({"a", "b"})).carrier, Carrier::kNetwork);
@@ -75,7 +75,7 @@ TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
   auto profiles = profiles_on({"a", "b", "b"});
   profiles[0].obstacle = "needs none";  // this rank is alone on its host
   EXPECT_EQ(choice("cpu", profiles).obstacle, "");
-  profiles[2].user = "8";
+  profiles[2].user = 8;
   EXPECT_EQ(choice("cpu", profiles).carrier, Carrier::kNetwork);
   EXPECT_THAT(choice("cpu", profiles).obstacle,
               HasSubstr("a process of user 8 (rank 2) beside one of user 7 (rank 1)"));

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <cstdlib>
+
 #include "comm/frame.h"
 
 namespace fsdp::test {
@@ -20,6 +22,20 @@ TEST(Membership, TakesOptionsWithoutLookingAtTheEnvironment) {
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 1}).world_size(), 1);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 2, .store = store}).world_size(), 2);
+}
+
+TEST(Membership, LooksUpWhetherEachOperationIsComparedFirst) {
+  const auto compares_first = [](const char* value) {
+    setenv("FSDP_CHECK", value, 1);
+    const ProcessGroupOptions options{.rank = 0, .world_size = 2, .address = "127.0.0.1:29500"};
+    const bool compares = resolve_membership(options).compares_first;
+    unsetenv("FSDP_CHECK");
+    return compares;
+  };
+  EXPECT_FALSE(compares_first(""));
+  EXPECT_TRUE(compares_first("each"));
+  expect_error([&] { compares_first("all"); }, {"expected FSDP_CHECK to be unset or \"each\", found \"all\""});
+  unsetenv("FSDP_CHECK");
 }
 
 TEST(Membership, RefusesWhatCannotBe) {

@@ -174,6 +174,25 @@ TEST(Mesh, MistakesAreErrorsBeforeAnythingIsCommunicated) {
   EXPECT_THAT(asked_in(make_mistakes), testing::IsEmpty());
 }
 
+TEST(Mesh, AxesThatAreFlattenedAreOneAxisOfTheirRanks) {
+  run_and_meet(8, [](int rank) {
+    const auto mesh = init_device_mesh({2, 2, 2}, {"data", "pipe", "sequence"});
+    const auto flat = mesh[{"data", "sequence"}].flatten("shard");
+    const int pipe = rank / 2 % 2;
+    const std::vector<int> members{2 * pipe, 2 * pipe + 1, 2 * pipe + 4, 2 * pipe + 5};
+    EXPECT_THAT(flat.shape(), ElementsAre(4));
+    EXPECT_THAT(flat.mesh_dim_names(), ElementsAre("shard"));
+    EXPECT_EQ(flat.ranks(), members);
+    EXPECT_EQ(who_answers(flat.process_group()), members);
+    EXPECT_EQ(flat.process_group()->rank(), flat.coordinate("shard"));
+    EXPECT_EQ(flat.coordinate("shard"), 2 * mesh.coordinate("data") + mesh.coordinate("sequence"));
+    EXPECT_EQ(mesh.flatten("all").process_group(), default_process_group());
+    expect_error([&] { static_cast<void>(mesh[{"sequence", "data"}].flatten("shard")); },
+                 {"in the order in which they were laid out, found 'sequence', 'data'"});
+    expect_error([&] { static_cast<void>(mesh.flatten("")); }, {"found an empty one"});
+  });
+}
+
 TEST(Mesh, RanksThatAskForDifferentOnesAreAMismatch) {
   struct Asked {
     Shape shape;

@@ -103,6 +103,31 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
   }
 }
 
+// Operations whose data goes to different ranks: a header comes from a rank of which none is expected, or none comes
+// where one is. The timeout, a minute here, is not what finds this.
+TEST(CommMismatch, OfPatternsIsFoundInOneOfTheNextCollectivesAtTheLatest) {
+  const std::vector<std::pair<std::string, std::function<void()>>> operations{
+      {"barrier", [] { all_ranks().barrier({"w"})->wait(); }},
+      {"broadcast", [] { all_ranks().broadcast(at::ones({1000}), 0, {"w"})->wait(); }},
+      {"all_gather", [] { all_ranks().all_gather(at::empty({4000}), at::ones({1000}), {"w"})->wait(); }}};
+  for (const auto& [name, act] : operations)
+    for (const auto& [others_name, others_act] : operations) {
+      if (name == others_name) continue;
+      SCOPED_TRACE(str_cat(name, " and ", others_name));
+      std::atomic<int> met = 0;
+      const auto act_and_go_on = [&, &act = act, &others_act = others_act, &name = name](int rank) {
+        const auto message = error_of<Mismatch>([&] {
+          rank == 2 ? act() : others_act();
+          all_ranks().all_gather(at::empty({4}), at::ones({1}), {"after"})->wait();
+        });
+        met += message != "no error";
+        expect_parts(message, {"ranks disagree", str_cat("rank 2 runs ", name, " of 'w' (#2)")});
+      };
+      run_thread_ranks(4, act_and_go_on, {.backend = "gloo"});
+      EXPECT_EQ(met, 4);
+    }
+}
+
 // Begins an operation that differs between two ranks. Over shared memory this call already throws, so it returns the
 // output through `output`.
 using Differing = std::function<std::shared_ptr<Work>(int rank, at::Tensor& output)>;

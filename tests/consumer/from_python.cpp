@@ -67,8 +67,10 @@ void ranks() {
   fsdp::all_reduce_(t, fsdp::ReduceOp::kMax);
   fsdp::broadcast_(t, 0);
   auto all = fsdp::all_gather(t);
+  auto sum = fsdp::functional::all_reduce(t);
   fsdp::barrier();
   check(all.size(0) == size && gpu == rank && t[0].item<int>() == size * (size - 1) / 2, "collectives");
+  check(at::equal(sum, t * size), "a collective that autograd goes through");
   auto pair = fsdp::default_process_group()->split({{0, 1}}, "pair");
   auto mesh = fsdp::init_device_mesh({1, 2}, {"replicate", "shard"});
   auto row = mesh["shard"].process_group();

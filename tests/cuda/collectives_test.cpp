@@ -1,10 +1,14 @@
 // NCCL and the rank's device; skipped, with the reason, where there is no CUDA device.
 
+#include <fsdp/communicator.h>
+#include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cstdlib>
 
 #include "comm/c10d/c10d_communicator.h"
 #include "comm/c10d/gloo_backend.h"
@@ -60,6 +64,27 @@ TEST(Cuda, EveryRankTakesTheDeviceOfItsLocalRank) {
   if (const auto why = why_no_cuda(2); !why.empty()) GTEST_SKIP() << why;
   expect_collectives_work(2);
   if (why_no_cuda(4).empty()) expect_collectives_work(4);
+}
+
+// The host of the rank that is left waits for a result when the other one ends.
+PROCESS_CASE(lose_a_rank_over_nccl) {
+  init_process_group({.backend = "nccl", .timeout = std::chrono::seconds(20)});
+  const auto sum = at::zeros({1 << 20}, at::kCUDA);
+  try {
+    for (int step = 0;; ++step) {
+      if (rank() == 1 && step == 20) std::_Exit(3);
+      default_process_group()->communicator().all_reduce(sum, ReduceOp::kSum, {"sum"})->wait();
+      static_cast<void>(sum.sum().item<float>());
+    }
+  } catch (const PeerLost& error) {
+    TORCH_CHECK(error.rank() == 1, "expected rank 1 to be named, found ", error.rank());
+  }
+}
+
+TEST(Cuda, ALostRankEndsWhatTheHostWaitsForAndIsNamed) {
+  if (const auto why = why_no_cuda(2); !why.empty()) GTEST_SKIP() << why;
+  ProcessRanks ranks("lose_a_rank_over_nccl", {.world_size = 2});
+  EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
 }
 
 PROCESS_CASE(join_with_nccl) { init_process_group({.backend = "nccl", .timeout = kTimeout}); }

@@ -37,7 +37,7 @@ class Faults(FsdprunTest):
         self.assertEqual(result.returncode, 1)
         for rank in (0, 1):
             self.assertIn(f"[fsdp rank {rank}/2]", result.err)
-            self.assertIn(f"rank {rank} runs all_gather of 'fully_shard", result.err)
+            self.assertIn(f"rank {rank} runs all_reduce(min) of 'fully_shard", result.err)
 
 
 if __name__ == "__main__":

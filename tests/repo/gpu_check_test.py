@@ -1,10 +1,12 @@
 """scripts/gpu_check runs a bundle of programs that find no GPU, and one of which one program is not there."""
 
+import importlib
 import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -18,6 +20,20 @@ cuda = types.SimpleNamespace(device_count=lambda: 0, nccl=types.SimpleNamespace(
 
 
 class GpuCheck(unittest.TestCase):
+    def test_ours_is_compared_with_each_other_step_that_passed_and_bf16_with_the_peak(self):
+        sys.path += [str(ROOT / "tools/gpu_check"), str(ROOT / "bench")]
+        parts = importlib.import_module("parts")
+        names = [part.name for part in parts.all_parts(ROOT, None)]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertEqual(names[0], "CUDA tests")
+        results = [parts.Result(name, parts.PASSED, figures={"tokens_per_s": 1e5, "device_mb": 100, "losses": [1.0]})
+                   for name in names if name.startswith("step 124M bf16")]
+        self.assertEqual(len(results), 4)
+        parts.add_utilisation(results, ["NVIDIA H100 80GB HBM3"])
+        self.assertAlmostEqual(results[0].figures["mfu"], 0.086, delta=0.003)  # 0.85 of 989 TFLOP/s
+        compared = {result.name: result.figures["tokens_per_s"] for result in parts.compare_steps(results)}
+        self.assertEqual(compared, {f"step 124M bf16, ours : {other}": 1.0 for other in ("FSDP2", "plain", "eager")})
+
     def test_tells_of_each_part_how_it_ended(self):
         with tempfile.TemporaryDirectory() as folder:
             bundle = pathlib.Path(folder)

@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/write_counts.h"
+#include "runtime/row_lock.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -15,8 +15,8 @@ using testing::IsEmpty;
 constexpr uint64_t kShard = 1, kGradients = 2, kMoments = 3;
 
 // `numel` elements at `first` of the shard, with a gradient and one state that are laid out like the rows.
-Extent extent_at(int64_t first, int64_t numel, Recipe recipe = {}) {
-  return {true, recipe, numel, {{kShard, first}, {kGradients, first}, {kMoments, first}}};
+Extent extent_at(int64_t first, int64_t numel, KernelKey kernel_key = {}) {
+  return {true, kernel_key, numel, {{kShard, first}, {kGradients, first}, {kMoments, first}}};
 }
 
 // testing::Test has a member of the type's name.
@@ -45,14 +45,16 @@ TEST(Runs, OfThreeExtentsSideBySideBeginWhereOneLiesOrIsTreatedOtherwise) {
   };
   const AllRuns all{run(0, 3, 24)}, three{run(0, 1, 8), run(1, 1, 8), run(2, 1, 8)};
   const std::vector<Case> cases{
-      {"rows elsewhere at the same distances", each([](Extent& extent) { extent.spots[0].first += 64; }), all},
-      {"memory of their own", each([](Extent& extent) { extent.spots[1].block = 0; }), three},
-      {"another recipe", [](Extents& e) { e[1].recipe = e[2].recipe = {1, 0, 0}; }, {run(0, 1, 8), run(1, 2, 16)}},
+      {"rows elsewhere at the same distances", each([](Extent& extent) { extent.locations[0].first += 64; }), all},
+      {"memory of their own", each([](Extent& extent) { extent.locations[1].block = 0; }), three},
+      {"another kernel key",
+       [](Extents& e) { e[1].kernel_key = e[2].kernel_key = {1, 0, 0}; },
+       {run(0, 1, 8), run(1, 2, 16)}},
       {"rows left alone", [](Extents& e) { e[1] = Extent(); }, {run(0, 1, 8), run(2, 1, 8)}},
-      {"a gradient in another block", [](Extents& e) { e[1].spots[1].block = 9; }, three},
-      {"a gradient at another distance", [](Extents& e) { e[1].spots[1].first = 100; }, three},
-      {"a state in another block", [](Extents& e) { e[1].spots[2].block = 9; }, three},
-      {"a state less", [](Extents& e) { e[1].spots.pop_back(); }, three}};
+      {"a gradient in another block", [](Extents& e) { e[1].locations[1].block = 9; }, three},
+      {"a gradient at another distance", [](Extents& e) { e[1].locations[1].first = 100; }, three},
+      {"a state in another block", [](Extents& e) { e[1].locations[2].block = 9; }, three},
+      {"a state less", [](Extents& e) { e[1].locations.pop_back(); }, three}};
   for (const auto& it : cases) {
     Extents extents{extent_at(0, 8), extent_at(8, 8), extent_at(16, 8)};
     it.make(extents);

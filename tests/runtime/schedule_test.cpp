@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "runtime/backward_tasks.h"
-#include "runtime/expectations.h"
+#include "runtime/group_backward.h"
 #include "runtime/residents.h"
 
 namespace fsdp::runtime {
@@ -141,100 +141,63 @@ TEST(Expectations, OfAForwardThatRunsAgainAreMetByABackwardInsideOnly) {
   EXPECT_FALSE(expectations.expects_any());
 }
 
-// Group 1 contains 2 and 3, group 2 contains 4 and 5, and group 6 is a model of its own.
-Kinship family() { return Kinship({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}}); }
-
-TEST(Kinship, RelatesAGroupToItselfToThoseAroundItAndToThoseInsideIt) {
-  const auto kinship = family();
-  for (GroupId group : {1, 2, 3, 4, 5, 6}) EXPECT_TRUE(kinship.are_related(group, group)) << group;
-  for (GroupId group : {2, 3, 4, 5}) EXPECT_TRUE(kinship.are_related(1, group) && kinship.are_related(group, 1));
-  EXPECT_TRUE(kinship.are_related(4, 2) && kinship.are_related(2, 5));
-  EXPECT_FALSE(kinship.are_related(2, 3) || kinship.are_related(4, 5) || kinship.are_related(4, 3));
-  for (GroupId group : {1, 2, 3, 4, 5}) EXPECT_FALSE(kinship.are_related(6, group)) << group;
+GroupTree tree_of(const std::map<GroupId, Ids>& parents) {
+  GroupTree tree;
+  for (const auto& [group, around] : parents) {
+    tree.add(group);
+    for (GroupId parent : around) tree.add_parent(group, parent);
+  }
+  return tree;
 }
 
-TEST(Kinship, RelatesAGroupInTwoModelsToBothAndTakesOneWhoseParentIsGoneForAnOutermostOne) {
-  // Group 3, with 4 inside it, is in 1 and in 2, and 2 is in 5. The parent of 6 and 7 is gone.
-  const Kinship kinship({{1, {}}, {2, {5}}, {3, {1, 2}}, {4, {3}}, {5, {}}, {6, {9}}, {7, {9}}, {8, {6}}});
+TEST(GroupTree, NestsAGroupInItselfAndInThoseAroundIt) {
+  // Group 1 contains 2 and 3, group 2 contains 4 and 5, and group 6 is a model of its own.
+  const auto tree = tree_of({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}});
+  for (GroupId group : {1, 2, 3, 4, 5, 6}) EXPECT_TRUE(tree.are_nested(group, group)) << group;
+  for (GroupId group : {2, 3, 4, 5}) {
+    EXPECT_TRUE(tree.contains(1, group) && !tree.contains(group, 1)) << group;
+    EXPECT_TRUE(tree.are_nested(1, group) && tree.are_nested(group, 1)) << group;
+  }
+  EXPECT_TRUE(tree.are_nested(4, 2) && tree.are_nested(2, 5));
+  EXPECT_FALSE(tree.are_nested(2, 3) || tree.are_nested(4, 5) || tree.are_nested(4, 3));
+  for (GroupId group : {1, 2, 3, 4, 5}) EXPECT_FALSE(tree.are_nested(6, group)) << group;
+}
+
+TEST(GroupTree, NestsAGroupInBothModelsThatHaveItAndTakesOneWhoseParentIsGoneForAnOutermostOne) {
+  // Group 3, with 4 inside it, is in 1 and in 2, and 2 is in 5. The parent of 6 and 7 goes.
+  auto tree = tree_of({{1, {}}, {2, {5}}, {3, {1, 2}}, {4, {3}}, {5, {}}, {6, {9}}, {7, {9}}, {8, {6}}, {9, {1}}});
+  tree.remove(9);
   for (GroupId around : {1, 2, 5})
     for (GroupId shared : {3, 4})
-      EXPECT_TRUE(kinship.are_related(around, shared) && kinship.are_related(shared, around))
-          << around << ' ' << shared;
-  EXPECT_FALSE(kinship.are_related(1, 2));
-  EXPECT_TRUE(kinship.are_related(6, 8));
-  EXPECT_FALSE(kinship.are_related(6, 7));
-}
-
-void note_reads(Residents& residents, const Kinship& kinship, const Ids& groups) {
-  for (GroupId group : groups) residents.note(group, kinship.span_of(group));
-}
-
-TEST(Residents, AreApartUnlessOneIsInsideTheOtherAndWithinTheGroupsAroundThemUnlessTheyAreKept) {
-  const auto kinship = family();
-  Residents residents;
-  note_reads(residents, kinship, {1, 2, 3, 4, 5, 6});
-  const std::map<GroupId, Ids> apart{{1, {6}}, {2, {3, 6}}, {3, {2, 4, 5, 6}}, {4, {3, 5, 6}}, {6, {1, 2, 3, 4, 5}}};
-  for (const auto& [group, others] : apart) EXPECT_EQ(residents.apart_from(kinship.span_of(group)), others) << group;
-  residents.keep(5);
-  const std::map<GroupId, Ids> within{{1, {1, 2, 3, 4}}, {2, {2, 4}}, {5, {}}, {6, {6}}};
-  for (const auto& [group, others] : within)
-    EXPECT_THAT(residents.within(kinship.span_of(group)), testing::UnorderedElementsAreArray(others)) << group;
+      EXPECT_TRUE(tree.are_nested(around, shared) && tree.are_nested(shared, around)) << around << ' ' << shared;
+  EXPECT_FALSE(tree.are_nested(1, 2));
+  EXPECT_TRUE(tree.are_nested(6, 8));
+  EXPECT_FALSE(tree.are_nested(6, 7) || tree.are_nested(1, 6));
 }
 
 TEST(Residents, ComeInTheOrderInWhichTheyWereReadLast) {
-  const auto kinship = family();
   Residents residents;
-  note_reads(residents, kinship, {5, 4, 2, 4, 3});
-  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 2, 4, 3}));
+  for (GroupId group : {5, 4, 2, 4, 3}) residents.note(group);
+  EXPECT_EQ(residents.by_reads(), Ids({5, 2, 4, 3}));
   residents.forget(2);
   residents.forget(2);
-  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 4, 3}));
-  note_reads(residents, kinship, {2});
-  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 4, 3, 2}));
+  EXPECT_EQ(residents.by_reads(), Ids({5, 4, 3}));
+  residents.note(2);
+  EXPECT_EQ(residents.by_reads(), Ids({5, 4, 3, 2}));
 }
 
 TEST(Residents, ThatAreKeptAreLeftOutUntilTheyAreReconsideredOrForgotten) {
-  const auto kinship = family();
   Residents residents;
-  note_reads(residents, kinship, {3, 4, 5});
-  residents.keep(3);
-  residents.keep(4);
-  note_reads(residents, kinship, {3});
-  residents.move(kinship);
-  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5}));
+  for (GroupId group : {3, 4, 5}) residents.note(group);
+  residents.keep_those([](GroupId group) { return group != 5; });
+  residents.note(3);
+  EXPECT_EQ(residents.by_reads(), Ids({5}));
   residents.reconsider(3);
   residents.reconsider(1);  // not in memory
-  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3}));
+  EXPECT_EQ(residents.by_reads(), Ids({5, 3}));
   residents.forget(4);
-  note_reads(residents, kinship, {4});
-  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3, 4}));
-}
-
-TEST(Residents, MoveWithTheModulesAroundThem) {
-  Residents residents;
-  note_reads(residents, Kinship({{1, {}}, {2, {}}, {3, {}}}), {1, 2, 3});
-  const Kinship kinship({{1, {}}, {2, {}}, {3, {1}}});
-  residents.move(kinship);
-  EXPECT_EQ(residents.apart_from(kinship.span_of(3)), Ids({2}));
-  EXPECT_EQ(residents.apart_from(kinship.span_of(2)), Ids({1, 3}));
-}
-
-// Each group must look at none of the others, or this test would take minutes.
-TEST(Residents, OfManyInAChainOrManyThatAreKeptNoneIsLookedAt) {
-  constexpr GroupId kMany = 100'000;
-  for (const bool is_chain : {true, false}) {
-    Parents parents{{1, {}}};
-    for (GroupId group = 2; group <= kMany; ++group)
-      parents[group] = is_chain ? std::vector{group - 1} : std::vector<GroupId>();
-    const Kinship kinship(std::move(parents));
-    EXPECT_EQ(kinship.are_related(1, kMany) && kinship.are_related(kMany, kMany / 2), is_chain);
-    Residents residents;
-    for (GroupId group = 1; group <= kMany; ++group) {
-      ASSERT_EQ(residents.apart_from(kinship.span_of(group)), Ids()) << group;
-      residents.note(group, kinship.span_of(group));
-      if (!is_chain) residents.keep(group);
-    }
-  }
+  residents.note(4);
+  EXPECT_EQ(residents.by_reads(), Ids({5, 3, 4}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where ranks share memory, a rank lets its peers write once it has no graph left that may run backward.
+// Where ranks share memory, a rank lets its peers write once it wrote itself or left no graph that may run backward.
 
 #include <future>
 
@@ -11,48 +11,36 @@ using torch::Tensor;
 
 Tensor forward(Reader& reader) { return reader.forward(); }
 
-// The output after a backward that keeps its graph or not.
-Tensor after_backward(Reader& reader, bool is_kept) {
-  auto y = reader.forward();
-  y.backward({}, is_kept);
-  return y;
-}
-
-TEST(EndedGraphs, ThatAreDroppedLetPeersWrite) {
-  const auto drop = [](Reader&, Tensor y, Writers& writers) {
-    writers.expect_waiting();
-    y.reset();
-    writers.expect_writing();
-  };
-  run_against_writers(forward, drop);
-  run_against_writers(forward, drop, /*is_frozen=*/true);
-  run_against_writers(own_forward, drop);
-  run_against_writers([](Reader& reader) { return after_backward(reader, /*is_kept=*/true); }, drop);
-}
-
-TEST(EndedGraphs, ThatWereConsumedLetPeersWriteThoughTheirLossesAreHeld) {
+TEST(EndedGraphs, ThatWereNeverRecordedLetPeersWrite) {
   const auto expect_writing = [](Reader&, const Tensor&, Writers& writers) { writers.expect_writing(); };
-  run_against_writers([](Reader& reader) { return after_backward(reader, /*is_kept=*/false); }, expect_writing);
-  std::array<Tensor, kReaders> held;
-  const auto both_backward = [&](Reader& reader) {
-    const auto [y, other] = reader.two_outputs();
-    other.backward();
-    y.backward();
-    held[static_cast<size_t>(rank())] = other;
+  const auto unrecorded = [](Reader& reader) {
+    torch::NoGradGuard no_grad;
+    return reader.forward();
+  };
+  run_against_writers(unrecorded, expect_writing);
+  const auto forward_of_constants = [](Reader& reader) {
+    const auto x = std::exchange(reader.x, reader.x.detach());
+    auto y = reader.forward();
+    reader.x = x;
     return y;
   };
-  run_against_writers(both_backward, expect_writing);
+  run_against_writers(forward_of_constants, expect_writing, /*is_frozen=*/true);
 }
 
-// The graph that ran keeps the gradient accumulators alive.
-TEST(EndedGraphs, BesideOneThatRanAndIsHeldLetPeersWriteOnceTheRankWaits) {
-  run_readers(2, [](int rank, Reader& reader) {
-    auto [ran, dropped] = reader.two_outputs();
-    ran.backward();
-    dropped.reset();
-    if (rank == 1) write_rows(reader.net);
-    EXPECT_EQ(all_reduce(torch::ones({})).item<float>(), 2);
-    if (rank == 0) write_rows(reader.net);
+// Rank 1 alone writes while its peers, whose graphs have run, go on to the next scope.
+TEST(EndedGraphs, AreThoseOfAnOlderScopeForARankThatWritesAlone) {
+  run_readers(3, [](int rank, Reader& reader) {
+    const double before = reader.sum();
+    const auto loss = reader.forward();
+    loss.backward();
+    double added = 0;
+    if (rank == 1) {
+      LocalRows rows(reader.group);
+      write_rows(reader.net, 1.0);
+      for (const auto& parameter : reader.net.parameters()) added += static_cast<double>(parameter.numel());
+    }
+    const double after = reader.sum();
+    EXPECT_NEAR(after, before + all_reduce(torch::tensor({added})).item<double>(), 1e-2);
   });
 }
 
@@ -112,7 +100,8 @@ TEST(EndedGraphs, AllOfWhichEveryRankKeepsDoNotHoldUpTraining) {
         kept.push_back(own_loss(*net, group, 2 * step + part));
         kept.back().backward();
         ForwardScope scope(group);
-        if (rank != step % kReaders) kept.push_back(small_net_loss(*net, {step, rank * 2, 2}));
+        auto loss = small_net_loss(*net, {step, rank * 2, 2});
+        if (rank != step % kReaders) kept.push_back(std::move(loss));
       }
       optimizer.step();
       torch::NoGradGuard no_grad;

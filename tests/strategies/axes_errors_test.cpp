@@ -18,7 +18,8 @@ using testing::Not;
 std::shared_ptr<Work> start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
   const ReducePlane counts{torch::zeros({1}), {{0, torch::ones({2})}}};
   const auto whole = torch::full({4}, rank + 1.0);
-  return runtime::reduction_over(placement)->start({{rows, {{0, whole}}}}, counts, 1.0, {"sum", {}}, {}).work;
+  return runtime::start_sum(placement, /*over_replicas=*/true, {{rows, {{0, whole}}}}, counts, 1.0, {"sum", {}}, {})
+      .work;
 }
 
 TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {

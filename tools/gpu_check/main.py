@@ -2,8 +2,8 @@
 
     python3 BUNDLE/tools/gpu_check/main.py [--out FOLDER] [--seconds 460]
 
-The CUDA tests, steps of fsdp-bench beside PyTorch's FSDP2 at world 1, fsdp-mnist and fsdp-gpt, and a short training under
-compute-sanitizer. A part that takes too long is killed; what does not fit into --seconds is left out. Prints a line for
+The CUDA tests, steps of fsdp-bench at world 1 beside the unsharded model, PyTorch's eager mode and FSDP2, what a group costs
+the host, GPT-2 1.5B with offload, fsdp-mnist and fsdp-gpt, and a short training under compute-sanitizer. A part that takes too long is killed; what does not fit into --seconds is left out. Prints a line for
 each part and a table at the end; FOLDER/gpu_check.json has the figures and the end of each part's output.
 
 Status 0: all passed; 77: the programs start, but there is no GPU; 1: something failed, hung or was left out.
@@ -70,7 +70,8 @@ def check(bundle, out, seconds):
                                 "PYTHONDONTWRITEBYTECODE": "1"}
     results = run_parts(parts.all_parts(ROOT, machine.find_sanitizer()), begun + seconds, environment,
                         bool(found["devices"]), tell)
-    results += parts.compare_steps(results)
+    parts.add_utilisation(results, found["devices"])
+    results += list(parts.compare_steps(results))
     write(results)
     print(f"\n{report.as_table(results)}\n\ngpu_check: {time.monotonic() - begun:.0f} s; {out / 'gpu_check.json'}")
     return report.status(results)

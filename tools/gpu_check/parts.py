@@ -13,6 +13,11 @@ import steps
 SIZES = steps.SIZES | {
     "124M": {"dim": 768, "layers": 12, "batch": 8, "seq": 1024, "vocab": 50304, "heads": 12},
 }
+# GPT-2's largest, whose training state is larger than what computes: rows in host memory.
+LARGEST = "--dim 1600 --layers 48 --heads 25 --batch 1 --seq 1024 --vocab 50304".split()
+BF16 = ("--precision", "bf16")
+# Operations a second of bf16 matrices without sparsity, by a part of the device's name.
+PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
 TINY = "--dim 64 --layers 2 --heads 2 --batch 2 --seq 32 --vocab 64".split()
 # Losses of the same arithmetic in the same order but for kernels that may differ.
 LOSSES_AGREE = 1e-3
@@ -59,13 +64,26 @@ def all_parts(root, sanitizer):
     ours = [programs / "fsdp-bench", "step", "--world", "1", "--backend", "nccl"]
     launched = [programs / "fsdprun", "--no-prefix", "--nproc_per_node", "1"]
     parts = [Part("CUDA tests", 100, [programs / "cuda_tests"], readers.cuda_tests)]
+    plain = ["--versus", "none", "--pairs", "30", *flags("9M")]  # not a rank yet: a fork becomes one
+    parts.append(Part("step 9M : plain", 60, [*ours, *plain], readers.versus))
     for size in SIZES:
-        parts.append(Part(f"step {size}", 60, [*ours, *flags(size)], readers.step, the_only_rank()))
-        parts.append(Part(f"step {size}, FSDP2", 60, [*peer, *flags(size)], readers.step, the_only_rank()))
-    bound = ["--versus", "none", "--pairs", "30", *flags("9M")]  # not a rank yet: a fork becomes one
+        precisions = ("", " bf16") if size == "124M" else ("",)
+        for precision in precisions:
+            words = [*flags(size), *(BF16 if precision else ())]
+            name = f"step {size}{precision}"
+            parts.append(Part(name, 60, [*ours, *words], readers.step, the_only_rank()))
+            parts.append(Part(f"{name}, FSDP2", 60, [*peer, *words], readers.step, the_only_rank()))
+            if size == "124M":
+                parts.append(Part(f"{name}, plain", 60, [*ours, "--engine", "none", *words], readers.step,
+                                  the_only_rank()))
+                parts.append(Part(f"{name}, eager", 60, [*peer[:2], "--engine", "none", *peer[4:], *words],
+                                  readers.step, the_only_rank()))
+    overhead = [programs / "fsdp-bench", "overhead", "--world", "1", "--backend", "nccl", "--groups", "10,100", "--json"]
+    offload = [*ours, *LARGEST, *BF16, "--cpu-offload", "--checkpoint-activations", "--steps", "4"]
     mnist = [programs / "fsdp-mnist", "--epochs", "2", "--train-samples", "2000"]
     gpt = [programs / "fsdp-gpt", "--steps", "60", "--eval-every", "20", "--sample", "40", "--log-seconds", "5"]
-    parts += [Part("step 9M : bound", 60, [*ours, *bound], readers.versus),
+    parts += [Part("overhead", 60, overhead, readers.overhead),
+              Part("step 1.5B bf16 with offload", 90, offload, readers.step, the_only_rank()),
               Part("mnist", 60, [*launched, *mnist], readers.mnist),
               Part("gpt", 60, [*launched, *gpt], readers.gpt)]
     for tool, reader in (("memcheck", readers.memcheck), ("racecheck", readers.racecheck)):
@@ -99,18 +117,35 @@ def judge(part, ended, has_device):
     return result
 
 
+def operations_per_token(size):
+    """Of forward and backward, as PaLM counts them: six for each weight, twelve for each pair of tokens and width."""
+    of = SIZES[size]
+    weights = of["vocab"] * of["dim"] + of["layers"] * 12 * of["dim"] ** 2
+    return 6 * weights + 12 * of["layers"] * of["dim"] * of["seq"]
+
+
+def add_utilisation(results, devices):
+    """What part of the first device's bf16 peak each of the steps in bf16 uses; nothing where the peak is not known."""
+    peaks = [peak for name, peak in PEAKS.items() if devices and name in devices[0]]
+    for result in results:
+        if peaks and " bf16" in result.name and result.outcome == PASSED and result.name.split()[1] in SIZES:
+            per_second = result.figures["tokens_per_s"] * operations_per_token(result.name.split()[1])
+            result.figures["mfu"] = round(per_second / peaks[0], 3)
+
+
 def compare_steps(results):
-    """Ours beside FSDP2's, of each size of which both passed."""
+    """Ours beside the others', of each step of which both passed."""
     by_name = {result.name: result.figures for result in results if result.outcome == PASSED}
-    for size in SIZES:
-        ours, theirs = by_name.get(f"step {size}"), by_name.get(f"step {size}, FSDP2")
-        if ours and theirs:
-            yield compare_step(f"step {size}, ours : FSDP2", ours, theirs)
+    for name, figures in by_name.items():
+        for other in ("FSDP2", "plain", "eager"):
+            if theirs := by_name.get(f"{name}, {other}"):
+                # Two programs round bf16 differently.
+                yield compare_step(f"{name}, ours : {other}", figures, theirs, 3e-2 if "bf16" in name else LOSSES_AGREE)
 
 
-def compare_step(name, ours, theirs):
+def compare_step(name, ours, theirs, tolerance):
     difference = max(abs(a - b) / abs(b) for a, b in zip(ours["losses"], theirs["losses"], strict=True))
-    agree = difference <= LOSSES_AGREE
+    agree = difference <= tolerance
     return Result(name, PASSED if agree else FAILED, "" if agree else "losses differ", figures={
         "tokens_per_s": round(ours["tokens_per_s"] / theirs["tokens_per_s"], 3),
         "device_mb": round(ours["device_mb"] / theirs["device_mb"], 3), "losses_differ": float(f"{difference:.1e}")})

@@ -45,6 +45,10 @@ def versus(output):
     return {key: result[key] for key in ("ratio", "ratio_95", "ms_per_step")}
 
 
+def overhead(output):
+    return only([json.loads(line) for line in output.splitlines() if line.startswith("{")])
+
+
 def mnist(output):
     result = only(trainings.mnist_results(output))
     require_finite(result["losses"])

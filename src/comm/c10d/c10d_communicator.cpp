@@ -1,16 +1,11 @@
 #include "comm/c10d/c10d_communicator.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-
-#include "comm/c10d/enclosed_exchange.h"
 #include "comm/c10d/exchange.h"
 #include "comm/c10d/family.h"
 #include "comm/c10d/hierarchical_exchange.h"
 #include "comm/c10d/inside.h"
 #include "comm/c10d/lane.h"
-#include "comm/c10d/native_exchange.h"
-#include "comm/c10d/stream_handoff.h"
+#include "comm/c10d/native_order.h"
 #include "comm/core/check.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
@@ -27,14 +22,16 @@ namespace fsdp {
 
 class C10dCommunicator : public Front {
  public:
-  /// `path` is the same on every rank and no other communicator's. `host`: see C10dOptions; for this one alone.
+  /// `path` and `number` are the same on every rank and no other communicator's. `host`: see C10dOptions; for this one
+  /// alone.
   C10dCommunicator(std::shared_ptr<Family> family, std::shared_ptr<Communicator> host, const std::string& name,
-                   const std::string& path)
+                   const std::string& path, int number)
       : Front(family->options.ranks, "Gloo", family->options.data ? family->options.data_device : c10::kCPU),
         family_(std::move(family)),
         host_(std::move(host)),
         name_(name),
-        path_(path) {
+        path_(path),
+        number_(number) {
     connect();
     family_->communicators.push_back(this);
   }
@@ -49,7 +46,7 @@ class C10dCommunicator : public Front {
     const auto fingerprint = checked_all_gather(planes, tag);
     const auto inputs = inputs_of(planes);
     const auto inside = is_on_host(planes) ? inside_ : nullptr;
-    return run(all_, fingerprint, inputs, [inputs](int) { return inputs; },
+    return run(all_, fingerprint, inputs.front(),
                [planes, inside](Exchange& exchange) {
                  if (!inside) return exchange.all_gather(planes);
                  exchange.gather_for_host(planes);
@@ -60,10 +57,10 @@ class C10dCommunicator : public Front {
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const auto fingerprint = checked_reduce_scatter(planes, tag);
     const auto outputs = outputs_of(planes);
-    if (!exchange_for(all_, outputs)->takes_pieces())
+    if (moves_natively(outputs.front()) || !all_.messages->takes_pieces())
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
-    return run(all_, fingerprint, outputs, [planes](int peer) { return slices_of(planes, peer); },
+    return run(all_, fingerprint, outputs.front(),
                [planes, scale](Exchange& exchange) {
                  exchange.reduce_scatter(planes);
                  for (const auto& plane : planes) scale_in_place(plane.output, scale);
@@ -73,44 +70,36 @@ class C10dCommunicator : public Front {
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
     for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
-    return run(all_, fingerprint, tensors, [tensors](int) { return tensors; },
+    return run(all_, fingerprint, tensors.front(),
                [tensors, op](Exchange& exchange) { exchange.all_reduce(tensors, op); });
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
     const auto fingerprint = checked_all_to_all(output, input, tag);
-    const auto slices = [input, length = input.numel() / world_size()](int peer) {
-      return std::vector{slice_of(input.detach(), length, peer)};
-    };
-    return run(all_, fingerprint, slices(rank()), slices,
-               [=](Exchange& exchange) { exchange.all_to_all(output, input); });
+    return run(all_, fingerprint, input, [=](Exchange& exchange) { exchange.all_to_all(output, input); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const auto fingerprint = checked_broadcast(tensor, root, tag);
-    return run(all_, fingerprint, {tensor}, outgoing_if(root == rank(), tensor),
-               [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
+    return run(all_, fingerprint, tensor, [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
-    // Whoever has everybody's fingerprint knows that all are here.
-    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), [] { return Issued(); });
+    return meet(make_fingerprint(Operation::kBarrier, tag), [native = all_.native.get()] {
+      if (native != nullptr) native->require_agreement("barrier");
+    });
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
     const std::string path = str_cat(path_, '.', name, '.', duplicates_++);
-    Tag tag{name};
+    const int number = ++family_->made;
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
-    all_.lane
-        ->submit(make_fingerprint(Operation::kDuplicate, tag),
-                 [&] {
-                   std::shared_ptr<Communicator> host;
-                   if (inside_) inside_->run([&](Communicator& ranks) { host = ranks.duplicate(name); });
-                   made = std::make_shared<C10dCommunicator>(family_, std::move(host), name, path);
-                   return Issued();
-                 })
-        ->wait();
+    meet(make_fingerprint(Operation::kDuplicate, {name}), [&] {
+      std::shared_ptr<Communicator> host;
+      if (inside_) inside_->run([&](Communicator& ranks) { host = ranks.duplicate(name); });
+      made = std::make_shared<C10dCommunicator>(family_, std::move(host), name, path, number);
+    })->wait();
     return made;
   }
 
@@ -137,10 +126,16 @@ class C10dCommunicator : public Front {
       for (auto* communicator : family_->communicators) communicator->all_.wire->interrupt();
     ++family_->beginnings;
     family_->meet_again();
+    // A device has no room for both, and two of them at once might wait for each other.
+    for (auto* communicator : family_->communicators) communicator->drop_native();
     if (host_) host_->start_over();
     family_->begin();
     for (auto* communicator : family_->communicators) communicator->connect();
     blame(ranks().name(), -1);
+  }
+
+  void progress() override {
+    if (all_.native) all_.native->require_intact("its device");
   }
 
   void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
@@ -148,43 +143,31 @@ class C10dCommunicator : public Front {
   }
 
  private:
-  // The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
-  // two ranks that both send first would wait for each other.
-  class NativeMessages {
-   public:
-    NativeMessages(std::shared_ptr<const Family> family, std::string name, std::shared_ptr<const Wire> wire, bool sends)
-        : family_(std::move(family)), name_(std::move(name)), wire_(std::move(wire)), rank_(sends ? 0 : 1) {}
-    /// In the lane's thread, once both ranks are there.
-    Exchange& get() {
-      if (!exchange_)
-        exchange_ = std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2),
-                                                     family_->options.data_device, wire_, rank_, 2);
-      return *exchange_;
-    }
-
-   private:
-    const std::shared_ptr<const Family> family_;
-    const std::string name_;
-    const std::shared_ptr<const Wire> wire_;
-    const int rank_;
-    std::unique_ptr<Exchange> exchange_;
-  };
-
   // What moves in one order: its thread, and what carries its data.
   struct Order {
     std::shared_ptr<Wire> wire;
-    std::shared_ptr<Exchange> enclosed, messages;
-    std::shared_ptr<NativeMessages> native;
+    std::shared_ptr<Mail> mail;
+    std::shared_ptr<DirectExchange> messages;
+    std::unique_ptr<NativeOrder> native;  // on the device whose backend carries its own data
     std::unique_ptr<Lane> lane;
   };
 
+  // Runs `act` in the order of collectives once all ranks are there.
+  std::shared_ptr<Work> meet(const Fingerprint& fingerprint, std::function<void()> act) const {
+    return all_.lane->submit(fingerprint, [exchange = all_.messages, act = std::move(act)] {
+      exchange->barrier();
+      act();
+    });
+  }
+
   // Inside each host, in the order of collectives.
   void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
-    const auto move_data = [&] {
-      inside_->run(act);
-      return Issued();
-    };
-    all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), move_data)->wait();
+    meet(make_fingerprint(Operation::kBarrier, tag), [&] { inside_->run(act); })->wait();
+  }
+
+  void drop_native() {
+    messages_.clear();
+    all_.native.reset();
   }
 
   // A rank that dies meanwhile does not answer the roll call.
@@ -201,45 +184,55 @@ class C10dCommunicator : public Front {
     const PipeSignalBlocked no_pipe_signal;
     const auto& options = family_->options;
     messages_.clear();
-    control_ = std::make_shared<Wire::Transport>();
-    control_->backend = family_->connect(options.control, path_ + "/control", rank(), world_size());
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
+    const bool connects = !family_->transport;
+    if (connects) {
+      family_->transport = std::make_shared<Wire::Transport>();
+      family_->transport->backend = family_->connect(options.control, "control", rank(), world_size());
+    }
     all_ = make_order(others, 0);
+    if (connects) meet(*all_.mail, *all_.messages);
     if (host_) go_by_hosts();
-    meet(*all_.wire, others);
-    if (options.data)
-      native_ = std::make_shared<NativeExchange>(family_->connect(options.data, path_ + "/data", rank(), world_size()),
-                                                 options.data_device, all_.wire, rank(), world_size());
+    if (!options.data) return;
+    all_.native = make_native(all_.wire, path_ + "/data", rank(), world_size(), family_->windows);
+    all_.native->connect();
+  }
+
+  // `path`: the same on every rank that the order concerns, and no other order's. `rank`: among these.
+  std::unique_ptr<NativeOrder> make_native(std::shared_ptr<const Wire> wire, const std::string& path, int rank,
+                                           int size, std::shared_ptr<IssuedWindows> windows = nullptr) const {
+    const auto& options = family_->options;
+    return std::make_unique<NativeOrder>(
+        [=, family = std::shared_ptr<const Family>(family_)] {
+          return family->connect(family->options.data, path, rank, size);
+        },
+        std::move(wire), family_->roll_call,
+        NativeOrder::Options{name_, ranks(), options.data_device, options.timeout, std::move(windows), path});
+  }
+
+  // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
+  // long as the timeout, pair by pair.
+  static void meet(Mail& mail, DirectExchange& exchange) {
+    mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
+    exchange.barrier();
+    mail.finish();
   }
 
   void go_by_hosts() {
     inside_ = std::make_shared<Inside>(host_, ranks(), all_.wire);
     all_.messages =
-        std::make_shared<HierarchicalExchange>(all_.wire, inside_, family_->options.grid, rank(), world_size());
+        std::make_shared<HierarchicalExchange>(all_.mail, inside_, family_->options.grid, rank(), world_size());
   }
 
-  // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
-  // long as the timeout, pair by pair.
-  static void meet(Wire& wire, const std::vector<int>& others) {
-    wire.begin_operation();
-    const at::Tensor hello = at::zeros({1}, at::kByte);
-    std::vector<Wire::Transfer> transfers;
-    for (const int peer : others) {
-      transfers.push_back(wire.recv(at::empty({1}, at::kByte), peer, Wire::Channel::kData));
-      transfers.push_back(wire.send(hello, peer, Wire::Channel::kData));
-    }
-    for (const auto& transfer : transfers) wire.wait(transfer);
-  }
-
+  // `number` is that of one of a communicator's three orders.
   Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     Order order;
-    order.wire = std::make_shared<Wire>(control_, options.timeout, number, options.traffic);
-    const auto handshake = std::make_shared<Handshake>(order.wire, rank(), std::move(peers));
-    order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size(), options.grid);
-    order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
-    order.lane = std::make_unique<Lane>(order.wire, handshake, family_->roll_call,
+    order.wire = std::make_shared<Wire>(family_->transport, options.timeout, 3 * number_ + number, options.traffic);
+    order.mail = std::make_shared<Mail>(order.wire, rank(), std::move(peers), options.compares_first);
+    order.messages = std::make_shared<DirectExchange>(order.mail, rank(), world_size());
+    order.lane = std::make_unique<Lane>(order.wire, order.mail, family_->roll_call,
                                         Lane::Options{name_, ranks(), options.timeout});
     return order;
   }
@@ -257,13 +250,13 @@ class C10dCommunicator : public Front {
     const bool sends = fingerprint.operation == Operation::kSend;
     const auto& order = messages_with(peer, sends);
     if (!moves_natively(tensor))
-      return run(order, fingerprint, {tensor}, outgoing_if(sends, tensor), [=](Exchange& exchange) {
+      return run(order, fingerprint, tensor, [=](Exchange& exchange) {
         sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
       });
-    return submit(order, fingerprint, tensor, [=, native = order.native] {
-      sends ? native->get().send(tensor, 1) : native->get().recv(tensor, 0);
-      return native->get().take_issued();
-    });
+    return order.native->run_in(*order.lane, fingerprint, [mail = order.mail] { mail->meet(); },
+                                [=](Exchange& exchange) {
+                                  sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0);
+                                });
   }
 
   // Made by the first message of a direction, on each of the two ranks when it comes to it.
@@ -273,35 +266,21 @@ class C10dCommunicator : public Front {
     const bool upwards = sends == (rank() < peer);
     const std::string path = str_cat(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
     order = make_order({peer}, upwards ? 1 : 2);
-    order.native = std::make_shared<NativeMessages>(family_, path, order.wire, sends);
+    // Over one of all ranks two ranks that both send first would wait for each other.
+    if (family_->options.data) order.native = make_native(order.wire, path, sends ? 0 : 1, 2);
     return order;
   }
 
-  static Outgoing outgoing_if(bool gives, const at::Tensor& tensor) {
-    return [=](int) { return gives ? std::vector{tensor} : std::vector<at::Tensor>(); };
-  }
-
-  // `like`: what a rank has for another one, or tensors of the same sizes and device.
-  std::shared_ptr<Exchange> exchange_for(const Order& order, const std::vector<at::Tensor>& like) const {
-    return moves_natively(like.front()) ? native_ : can_be_enclosed(like) ? order.enclosed : order.messages;
-  }
-
-  std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const std::vector<at::Tensor>& like,
-                            Outgoing outgoing, std::function<void(Exchange&)> move_data) const {
-    const auto exchange = exchange_for(order, like);
-    return submit(
-        order, fingerprint, like.front(),
-        [exchange, move_data = std::move(move_data)] {
-          move_data(*exchange);
-          return exchange->take_issued();
-        },
-        exchange == order.enclosed ? enclosure_of(std::move(outgoing)) : Enclosure());
-  }
-
-  static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
-                                      Lane::MoveData move_data, Enclosure enclosure = {}) {
-    const StreamHandoff handoff(like.device(), std::move(move_data));
-    return handoff.for_caller(order.lane->submit(fingerprint, handoff.in_lane(), std::move(enclosure)));
+  std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
+                            std::function<void(Exchange&)> move_data) const {
+    if (!moves_natively(like))
+      return order.lane->submit(
+          fingerprint, [messages = order.messages, move_data = std::move(move_data)] { move_data(*messages); });
+    auto& native = *order.native;
+    if (like.is_cpu())
+      return native.run_in(*order.lane, fingerprint, [mail = order.mail] { mail->meet(); }, std::move(move_data));
+    if (family_->options.compares_first) order.lane->submit(fingerprint, [] {})->wait();
+    return native.run(fingerprint, std::move(move_data));
   }
 
   // Whether every output lies in memory that the ranks of this host share.
@@ -320,17 +299,18 @@ class C10dCommunicator : public Front {
   }
 
   // Whether the device's own backend carries the data.
-  bool moves_natively(const at::Tensor& data) const { return native_ && data.device() == family_->options.data_device; }
+  bool moves_natively(const at::Tensor& data) const {
+    return family_->options.data && data.device() == family_->options.data_device;
+  }
 
   std::shared_ptr<Family> family_;
   const std::shared_ptr<Communicator> host_;
   const std::string name_, path_;
+  const int number_;
   int duplicates_ = 0;
-  std::shared_ptr<Wire::Transport> control_;
   Order all_;
   std::shared_ptr<const Inside> inside_;  // a host, in the order of collectives
   std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
-  std::shared_ptr<Exchange> native_;                // of the collectives
   std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
 };
 
@@ -338,7 +318,7 @@ std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c1
                                                      C10dOptions options) {
   auto host = options.host;
   auto family = std::make_shared<Family>(store, std::move(options));
-  return std::make_shared<C10dCommunicator>(std::move(family), std::move(host), "", "main");
+  return std::make_shared<C10dCommunicator>(std::move(family), std::move(host), "", "main", 0);
 }
 
 }  // namespace fsdp

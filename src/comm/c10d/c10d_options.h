@@ -18,8 +18,10 @@ namespace fsdp {
 struct C10dOptions {
   Ranks ranks = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Must be able to send and recv between any two ranks; carries the fingerprints.
+  /// Must be able to send and recv between any two ranks; carries headers and the data of the CPU.
   BackendFactory control;
+  /// Whether all ranks compare their operations before each one begins, beside what they do in it.
+  bool compares_first = false;
   /// Carries the tensors of `data_device` by its own collectives where these fit (NCCL). Unset, and for other tensors
   /// on the CPU: data goes over `control`, by messages.
   BackendFactory data;

@@ -1,11 +1,11 @@
 #pragma once
 /// \file
-/// How the data of a collective moves once the ranks have agreed that it is the same collective.
+/// How the data of a collective moves.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
 
-#include "comm/c10d/wire.h"
+#include "comm/c10d/mail.h"
 
 #include <functional>
 #include <memory>
@@ -14,11 +14,8 @@
 
 namespace fsdp {
 
-/// Where data goes that does not come with the fingerprints.
-inline constexpr auto kData = Wire::Channel::kData;
-
-/// Runs in the lane's thread. A call returns when its result is in place; on an accelerator when it is issued, so that
-/// the current stream has it.
+/// Runs in the lane's thread, where results are in place when the operation's mail is finished; on an accelerator in the
+/// caller's, where a call returns when it is issued, so that the current stream will have the result.
 class Exchange {
  public:
   using GatherPlanes = std::span<const GatherPlane>;
@@ -41,18 +38,20 @@ class Exchange {
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
 
-  /// What goes on on an accelerator since this was asked last.
-  virtual Issued take_issued() { return {}; }
-
  protected:
   const int rank_, world_size_;
 };
 
-/// Every rank exchanges with every other one by messages; sums in rank order. CPU only.
+/// Reduces what each rank contributes, tensor by tensor, in rank order; see reduce_in_rank_order.
+void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vector<at::Tensor>> contributions, int own,
+                 ReduceOp op);
+
+/// Every rank exchanges with every other one by messages, but for a broadcast, which goes along a binomial tree, and a
+/// barrier; sums in rank order. CPU only.
 class DirectExchange : public Exchange {
  public:
-  DirectExchange(std::shared_ptr<Wire> wire, int rank, int world_size)
-      : Exchange(rank, world_size), wire_owner_(std::move(wire)), wire_(*wire_owner_) {}
+  DirectExchange(std::shared_ptr<Mail> mail, int rank, int world_size)
+      : Exchange(rank, world_size), mail_owner_(std::move(mail)), mail_(*mail_owner_) {}
 
   void all_gather(GatherPlanes planes) override;
   void reduce_scatter(ReducePlanes planes) override;
@@ -61,18 +60,22 @@ class DirectExchange : public Exchange {
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
+  /// Returns when every rank has come to this operation.
+  void barrier();
 
  protected:
-  Wire& wire() const { return wire_; }
+  Mail& mail() const { return mail_; }
 
  private:
   /// For each rank, a tensor for each plane.
   using SlicesFor = std::function<std::vector<at::Tensor>(int rank)>;
   void swap(const SlicesFor& outgoing, const SlicesFor& incoming);
   void reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op);
+  /// The rank that comes so many places later.
+  int after(int places) const { return (rank_ + places + world_size_) % world_size_; }
 
-  const std::shared_ptr<Wire> wire_owner_;
-  Wire& wire_;
+  const std::shared_ptr<Mail> mail_owner_;
+  Mail& mail_;
 };
 
 }  // namespace fsdp

@@ -19,9 +19,14 @@ Family::~Family() { roll_call->leave(); }
 
 void Family::begin() {
   if (roll_call) roll_call->leave();
+  transport = nullptr;
   options.roll_call.alarm->start([this] { return own_connection(); }, options.ranks, options.roll_call.neighbours);
-  auto prefix = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginnings), own_connection());
-  roll_call = RollCall::start(std::move(prefix), options.ranks, options.roll_call);
+  const auto store_for = [&](const char* use) {
+    return c10::make_intrusive<c10d::PrefixStore>(str_cat(use, '/', beginnings), own_connection());
+  };
+  roll_call = RollCall::start(store_for("roll_call"), options.ranks, options.roll_call);
+  if (options.data && !options.data_device.is_cpu())
+    windows = std::make_shared<IssuedWindows>(store_for("windows"), options.ranks);
 }
 
 // The other one may be in the middle of a wait.

@@ -7,7 +7,6 @@
 
 #include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
-#include "comm/core/rank_ordered_sum.h"
 
 #include <utility>
 #include <vector>
@@ -32,12 +31,6 @@ struct HierarchicalExchange::Part {
     return {length * number / count, length * (number + 1) / count};
   }
   int64_t length(int64_t slice) const { return of(slice).second - of(slice).first; }
-};
-
-/// Sums that this rank is sending; their memory must live until the transfers end.
-struct HierarchicalExchange::Sums {
-  std::vector<at::Tensor> tensors;
-  Transfers transfers;
 };
 
 int HierarchicalExchange::most_charges(int host) const {
@@ -68,26 +61,45 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
   }
 }
 
+// Sends headers to all with whom this rank has to do, and waits for those of its host: ranks that differ learn it from
+// each other before anything happens inside of a host.
+void HierarchicalExchange::meet_host() const {
+  const auto send_to = [&](RankRange ranks) {
+    for (int peer = ranks.begin; peer < ranks.end; ++peer)
+      if (peer != rank_) mail().send(peer);
+  };
+  for (const int host : grid_->others()) {
+    const int deputy = grid_->deputy_on(host);
+    send_to({deputy, deputy + 1});
+    send_to(grid_->charges(host));
+  }
+  const auto host = grid_->own_ranks();
+  send_to(host);
+  for (int peer = host.begin; peer < host.end; ++peer)
+    if (peer != rank_) mail().check(peer);
+}
+
 // Calls `arrived` for each host when what this rank is a deputy for is there.
 void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const {
-  std::vector<Transfers> incoming;
-  Transfers sent;
-  for (const int host : grid_->others()) {
+  const auto inputs = parcels_of(inputs_of(planes));
+  for (const int host : grid_->others()) mail().send(grid_->deputy_on(host), inputs);
+  meet_host();
+  const auto each_charge = [&](int host, const auto& act) {
     const auto charges = grid_->charges(host);
-    auto& transfers = incoming.emplace_back();
     for (int source = charges.begin; source < charges.end; ++source)
-      for (const auto& slice : slices_of(planes, source)) transfers.push_back(wire().recv(slice, source, kData));
-  }
+      act(source, parcels_of(slices_of(planes, source)));
+  };
   for (const int host : grid_->others())
-    for (const auto& plane : planes) sent.push_back(wire().send(plane.input, grid_->deputy_on(host), kData));
+    each_charge(host, [&](int source, const auto& parcels) { mail().receive(source, parcels); });
   copy_bytes(slices_of(planes, rank_), inputs_of(planes));
   fault_point("gather sent");
   arrived(grid_->own_host());
-  for (size_t i = 0; i < incoming.size(); ++i) {
-    for (const auto& transfer : incoming[i]) wire().wait(transfer);
-    arrived(grid_->others()[i]);
+  for (const int host : grid_->others()) {
+    each_charge(host, [&](int source, const auto& parcels) {
+      for (size_t i = 0; i < parcels.size(); ++i) mail().wait(source);
+    });
+    arrived(host);
   }
-  for (const auto& transfer : sent) wire().wait(transfer);
 }
 
 void HierarchicalExchange::gather_for_host(GatherPlanes planes) { gather(planes, [](int) {}); }
@@ -119,7 +131,7 @@ void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, Part part,
 }
 
 // A part is on its way while the next one is summed.
-void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t parts, Sums& sent) const {
+void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t parts) const {
   const auto charges = grid_->charges(host);
   for (int64_t number = 0; number < parts; ++number) {
     const Part part{number, parts};
@@ -129,41 +141,42 @@ void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t part
     sum_inside(planes, host, part, sums);
     for (int peer = charges.begin; peer < charges.end; ++peer) {
       fault_point("chunk sent");
+      std::vector<at::Tensor> slices;
       for (size_t i = 0; i < planes.size(); ++i)
-        sent.transfers.push_back(wire().send(
-            slice_of(sums[i], part.length(planes[i].output.numel()), peer - charges.begin), peer, kData));
+        slices.push_back(slice_of(sums[i], part.length(planes[i].output.numel()), peer - charges.begin));
+      mail().send(peer, parcels_of(slices));
     }
-    sent.tensors.insert(sent.tensors.end(), sums.begin(), sums.end());
   }
 }
 
-void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
-  int64_t bytes = 0;
-  for (const auto& plane : planes) bytes += static_cast<int64_t>(plane.output.nbytes());
-  const int64_t parts = 1 + bytes / kPartBytes;
-  std::vector<std::vector<at::Tensor>> by_host(static_cast<size_t>(grid_->count()));
-  Transfers incoming;
+// Gives memory for each host's sums, into which those of the others come part by part.
+HierarchicalExchange::SumsByHost HierarchicalExchange::receive_sums(ReducePlanes planes, int64_t parts) const {
+  SumsByHost by_host(static_cast<size_t>(grid_->count()));
   for (const int host : grid_->others()) {
     auto& theirs = by_host[static_cast<size_t>(host)];
     for (const auto& plane : planes) theirs.push_back(at::empty_like(plane.output));
-    for (int64_t number = 0; number < parts; ++number)
+    for (int64_t number = 0; number < parts; ++number) {
+      std::vector<at::Tensor> slices;
       for (const auto& sum : theirs) {
         const auto [begin, end] = Part{number, parts}.of(sum.numel());
-        incoming.push_back(wire().recv(sum.narrow(0, begin, end - begin), grid_->deputy_on(host), kData));
+        slices.push_back(sum.narrow(0, begin, end - begin));
       }
+      mail().receive(grid_->deputy_on(host), parcels_of(slices));
+    }
   }
-  Sums sent;
-  for (const int host : grid_->others()) send_sums(planes, host, parts, sent);
-  const int own_host = grid_->own_host();
-  by_host[static_cast<size_t>(own_host)] = outputs_of(planes);
-  sum_inside(planes, own_host, {0, 1}, by_host[static_cast<size_t>(own_host)]);
-  for (const auto& transfer : incoming) wire().wait(transfer);
-  for (size_t i = 0; i < planes.size(); ++i) {
-    std::vector<at::Tensor> sums;
-    for (const auto& theirs : by_host) sums.push_back(theirs[i]);
-    reduce_in_rank_order(planes[i].output, sums, own_host, ReduceOp::kSum);
-  }
-  for (const auto& transfer : sent.transfers) wire().wait(transfer);
+  return by_host;
+}
+
+void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
+  const auto outputs = outputs_of(planes);
+  const int64_t parts = 1 + bytes_of(outputs) / kPartBytes;
+  meet_host();
+  auto by_host = receive_sums(planes, parts);
+  for (const int host : grid_->others()) send_sums(planes, host, parts);
+  by_host[static_cast<size_t>(grid_->own_host())] = outputs;
+  sum_inside(planes, grid_->own_host(), {0, 1}, outputs);
+  mail().finish();
+  reduce_each(outputs, by_host, grid_->own_host(), ReduceOp::kSum);
 }
 
 // Sums and gathers slices; of tensors that have no equal ones, those of longer copies.
@@ -195,19 +208,23 @@ void HierarchicalExchange::all_reduce(std::span<const at::Tensor> flats, ReduceO
 }
 
 void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
-  std::vector<Wire::Transfer> sent;
+  const auto parcels = parcels_of({&tensor, 1});
   const bool roots_host = grid_->is_inside(root);
   const int first = grid_->own_ranks().begin;
   fault_point("broadcast spreading");
   if (rank_ == root) {
-    for (const int host : grid_->others()) sent.push_back(wire().send(tensor, grid_->ranks_of(host).begin, kData));
+    for (const int host : grid_->others()) mail().send(grid_->ranks_of(host).begin, parcels);
   } else if (!roots_host && rank_ == first) {
-    wire().wait(wire().recv(tensor, root, kData));
+    mail().send(root);
+  }
+  meet_host();
+  if (!roots_host && rank_ == first) {
+    mail().receive(root, parcels);
+    if (!parcels.empty()) mail().wait(root);
   }
   inside_->run([&](Communicator& ranks) {
     ranks.broadcast(tensor, (roots_host ? root : first) - first, {"tensor"})->wait();
   });
-  for (const auto& transfer : sent) wire().wait(transfer);
 }
 
 }  // namespace fsdp

@@ -24,16 +24,17 @@ namespace fsdp {
 /// - broadcast: the root sends to the first rank of each other host.
 ///
 /// A sum is taken in rank order inside each host and then in the order of hosts. Maxima, minima, sums of integers,
-/// all_to_all and messages go directly from rank to rank.
+/// all_to_all and messages go directly from rank to rank. Before anything happens inside a host its ranks send each
+/// other headers.
 ///
 /// Inside a host slices are equal, too: where its ranks stand for different numbers of ranks of another one, each
 /// counts as if it stood for the most that one of them does. A sum of what is missing is not sent, and a gather then
 /// goes through memory of its own.
 class HierarchicalExchange : public DirectExchange {
  public:
-  HierarchicalExchange(std::shared_ptr<Wire> wire, std::shared_ptr<const Inside> inside,
+  HierarchicalExchange(std::shared_ptr<Mail> mail, std::shared_ptr<const Inside> inside,
                        std::shared_ptr<const HostGrid> grid, int rank, int world_size)
-      : DirectExchange(std::move(wire), rank, world_size), inside_(std::move(inside)), grid_(std::move(grid)) {}
+      : DirectExchange(std::move(mail), rank, world_size), inside_(std::move(inside)), grid_(std::move(grid)) {}
 
   void all_gather(GatherPlanes planes) override;
   void gather_for_host(GatherPlanes planes) override;
@@ -44,12 +45,13 @@ class HierarchicalExchange : public DirectExchange {
 
  private:
   struct Part;
-  struct Sums;
-  using Transfers = std::vector<Wire::Transfer>;
+  using SumsByHost = std::vector<std::vector<at::Tensor>>;
+  void meet_host() const;
   void gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const;
   void gather_inside(GatherPlanes planes, int host) const;
   void sum_inside(ReducePlanes planes, int host, Part part, std::span<const at::Tensor> sums) const;
-  void send_sums(ReducePlanes planes, int host, int64_t parts, Sums& sent) const;
+  void send_sums(ReducePlanes planes, int host, int64_t parts) const;
+  SumsByHost receive_sums(ReducePlanes planes, int64_t parts) const;
   void sum(std::span<const at::Tensor> flats);
   /// The largest number of ranks of `host` that one rank of this host is the deputy of.
   int most_charges(int host) const;

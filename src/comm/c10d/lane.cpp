@@ -16,8 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a lane looks after what goes on on a device.
-constexpr std::chrono::milliseconds kGlance{10};
 
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
@@ -73,10 +71,9 @@ class Lane::Ticket : public Work {
 // Shared with the thread, which may have to be left behind.
 class Lane::State : public RollCall::Witness {
  public:
-  State(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-        Options options)
+  State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
       : wire_(std::move(wire)),
-        handshake_(std::move(handshake)),
+        mail_(std::move(mail)),
         roll_call_(std::move(roll_call)),
         options_(std::move(options)) {}
 
@@ -92,15 +89,12 @@ class Lane::State : public RollCall::Witness {
  private:
   void execute(Job& job);
   void attempt(Job& job, Span& span);
-  void look_after_issued();
-  void attempt_to_look();
-  [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
-  const std::shared_ptr<Handshake> handshake_;
+  const std::shared_ptr<Mail> mail_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
 
@@ -116,18 +110,10 @@ class Lane::State : public RollCall::Witness {
   // Of the thread alone.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
-  // In the order in which they were issued.
-  struct OnDevice {
-    Issued works;
-    Fingerprint fingerprint;
-    Clock::time_point deadline;
-  };
-  std::deque<OnDevice> on_device_;
 };
 
-Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-           Options options)
-    : state_(std::make_shared<State>(std::move(wire), std::move(handshake), roll_call, std::move(options))) {
+Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
+    : state_(std::make_shared<State>(std::move(wire), std::move(mail), roll_call, std::move(options))) {
   roll_call->enroll(state_);
   thread_ = std::thread([state = state_] { state->run(); });
 }
@@ -141,8 +127,8 @@ Lane::~Lane() {
   }
 }
 
-std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data, Enclosure enclosure) {
-  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr});
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) {
+  return state_->push({fingerprint, std::move(move_data), nullptr});
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
@@ -183,15 +169,7 @@ void Lane::State::run() {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto is_called = [&] { return stopping_ || !jobs_.empty(); };
-    if (on_device_.empty()) {
-      changed_.wait(lock, is_called);
-    } else if (!changed_.wait_for(lock, kGlance, is_called)) {
-      lock.unlock();
-      look_after_issued();
-      lock.lock();
-      continue;
-    }
+    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -199,7 +177,6 @@ void Lane::State::run() {
       failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
     }
     lock.unlock();
-    look_after_issued();
     execute(job);
     job = {};
     lock.lock();
@@ -225,8 +202,8 @@ void Lane::State::execute(Job& job) {
     busy_ = static_cast<bool>(failure_) && busy_;
   }
   job.move_data = nullptr;
-  job.enclosure = nullptr;
   job.ticket->finish(failure_);
+  if (!failure_) mail_->prepare();
 }
 
 void Lane::State::attempt(Job& job, Span& span) {
@@ -242,58 +219,29 @@ void Lane::State::attempt(Job& job, Span& span) {
   }
   try {
     fault_point("lane handshake");
-    const Disagreement found = handshake_->exchange(mine, job.enclosure);
-    if (found.peer >= 0) disagree(mine, found);
-    span.reach(Stage::kAgreed);
-    fault_point("lane agreed");
-    if (auto works = job.move_data(); !works.empty())
-      on_device_.push_back({std::move(works), mine, begin + options_.timeout});
+    mail_->begin(mine, [&] {
+      span.reach(Stage::kAgreed);
+      fault_point("lane agreed");
+    });
+    job.move_data();
+    mail_->finish();
     fault_point("lane done");
   } catch (const Error&) {
     throw;
+  } catch (const Disagreement& found) {
+    const auto verdict = disagreement(options_.ranks, found.mine, found.peer, found.theirs, found.difference);
+    raise(roll_call_->pronounce(verdict), mine);
   } catch (const Interrupted&) {
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
     std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
   } catch (const std::exception& error) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
-    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine),
-                            without_source_line(first_line(error.what()))),
-          mine);
+    const std::string detail = without_source_line(first_line(error.what()));
+    // The timeout of another order ends the connections of all; that order is about to tell it.
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
   }
-}
-
-// Whoever waited for what was issued has gone on: a failure is the next collective's.
-void Lane::State::look_after_issued() {
-  try {
-    if (!failure_) attempt_to_look();
-  } catch (...) {
-    failure_ = std::current_exception();
-    for (const auto& issued : on_device_)
-      for (const auto& work : issued.works) work->abort();
-    on_device_.clear();
-  }
-}
-
-void Lane::State::attempt_to_look() {
-  for (; !on_device_.empty(); on_device_.pop_front()) {
-    const auto& issued = on_device_.front();
-    const auto alarm = [&](Cause cause, const std::string& detail) {
-      raise(roll_call_->alarm(cause, -1, text_of(issued.fingerprint), detail), issued.fingerprint);
-    };
-    if (const auto verdict = roll_call_->verdict()) raise(*verdict, issued.fingerprint);
-    for (const auto& work : issued.works) {
-      if (!work->isCompleted()) {
-        if (Clock::now() > issued.deadline) alarm(Cause::kTimeout, "its data did not move in time");
-        return;
-      }
-      if (work->exception()) alarm(Cause::kTransport, "the device's backend failed");
-    }
-  }
-}
-
-void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
-  raise(roll_call_->pronounce(disagreement(options_.ranks, mine, found.peer, found.theirs, found.difference)), mine);
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {

@@ -4,7 +4,7 @@
 
 #include <fsdp/communicator.h>
 
-#include "comm/c10d/handshake.h"
+#include "comm/c10d/mail.h"
 #include "comm/c10d/wire.h"
 #include "comm/core/fingerprint.h"
 #include "comm/core/ranks.h"
@@ -22,16 +22,13 @@
 
 namespace fsdp {
 
-/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, each in three steps:
-/// exchange fingerprints and data that is small, compare, move other data.
-///
-/// Data on an accelerator is merely issued then: the lane looks after it until it has moved, and goes on meanwhile.
+/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own.
 ///
 /// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
 class Lane {
  public:
-  using MoveData = std::function<Issued()>;
+  using MoveData = std::function<void()>;
 
   struct Options {
     /// Stands in errors.
@@ -40,22 +37,19 @@ class Lane {
     std::chrono::milliseconds timeout{};
   };
 
-  /// `handshake`: over `wire`, with the ranks that this order concerns beside this one.
-  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-       Options options);
+  /// `mail`: over `wire`.
+  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options);
   /// Ends what is in progress, within seconds.
   ~Lane();
 
-  /// Queues a collective. In the lane's thread `enclosure` says what goes with the fingerprint, and `move_data` runs
-  /// once all ranks agree.
-  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, MoveData move_data, Enclosure enclosure = {});
+  /// Queues a collective. `move_data` runs in the lane's thread, between begin() and finish() of the mail.
+  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, MoveData move_data);
 
  private:
   class Ticket;
   struct Job {
     Fingerprint fingerprint;
     MoveData move_data;
-    Enclosure enclosure;
     std::shared_ptr<Ticket> ticket;
   };
   class State;

@@ -46,7 +46,6 @@ void NativeExchange::wait(const WorkPtr& work) {
     return;
   }
   work->wait();  // with a timeout the host would wait, too
-  issued_.push_back(work);
 }
 
 // Closes the group of launches after an error, because it would stay open for this thread's next collective.

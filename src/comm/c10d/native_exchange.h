@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace fsdp {
@@ -17,7 +16,7 @@ namespace fsdp {
 /// accelerator all of it is merely issued: the current stream has the result, and the host waits for nothing.
 class NativeExchange : public Exchange {
  public:
-  /// `wire`: of the same order, whose deadline holds here too.
+  /// `wire`: of the same order, whose deadline holds on the CPU.
   NativeExchange(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device, std::shared_ptr<const Wire> wire,
                  int rank, int world_size)
       : Exchange(rank, world_size), backend_(std::move(backend)), device_(device), wire_(std::move(wire)) {}
@@ -29,7 +28,6 @@ class NativeExchange : public Exchange {
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
-  Issued take_issued() override { return std::exchange(issued_, {}); }
 
  private:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -45,7 +43,6 @@ class NativeExchange : public Exchange {
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const c10::Device device_;
   const std::shared_ptr<const Wire> wire_;
-  Issued issued_;
 };
 
 }  // namespace fsdp

@@ -6,6 +6,8 @@
 #ifdef FSDP_HAS_NCCL
 #define USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <cstdlib>
 #endif
 
 namespace fsdp {
@@ -17,6 +19,9 @@ bool has_nccl() { return true; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     c10::Device device) {
+  // LibTorch would end the process where DeviceWatch ends what hangs; see Note [A failure on a device].
+  for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"})
+    setenv(name, "0", /*overwrite=*/0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);

@@ -8,6 +8,7 @@ namespace fsdp {
 
 Wire::Transfer Wire::send(const at::Tensor& tensor, int peer, Channel channel) {
   if (tensor.numel() == 0) return {};
+  if (traffic_) traffic_->add_message(peer, /*is_header=*/channel != Channel::kData);
   if (traffic_ && channel == Channel::kData) traffic_->with(peer).add_sent(tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);

@@ -22,9 +22,6 @@ struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
 
-/// What goes on on an accelerator by itself; nothing on the CPU.
-using Issued = std::vector<c10::intrusive_ptr<c10d::Work>>;
-
 /// Sends and receives whole tensors. Messages between two ranks under one channel of one order arrive in the order
 /// sent.
 ///
@@ -33,7 +30,7 @@ using Issued = std::vector<c10::intrusive_ptr<c10d::Work>>;
 /// thread each.
 class Wire {
  public:
-  enum class Channel : int { kFingerprint = 0, kData = 1 };
+  enum class Channel : int { kHeader = 0, kData = 1 };
 
   struct Transfer {
     c10::intrusive_ptr<c10d::Work> work;

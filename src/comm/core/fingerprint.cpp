@@ -98,6 +98,10 @@ void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes,
   }
 }
 
+uint64_t hash_compared(const Fingerprint& fingerprint, uint64_t before) {
+  return hash_bytes(&fingerprint, offsetof(Fingerprint, text), before);
+}
+
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks) {
   std::string text(name_of(fingerprint.operation));
   if (fingerprint.text[0] != '\0') text.append(" of '").append(fingerprint.subject()).append("'");

@@ -70,6 +70,9 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag);
 /// `planes`: at least one, on one device. `times`: how many times their bytes the whole operation has.
 void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes, int times = 1);
 
+/// A hash of what `difference` compares, and of the hash `before`.
+uint64_t hash_compared(const Fingerprint& fingerprint, uint64_t before);
+
 /// "reduce_scatter of 'blocks.1' (#17)"
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float"

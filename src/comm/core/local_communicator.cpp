@@ -40,7 +40,6 @@ class LocalBuffer : public SharedBuffer {
   void* data() const override { return memory_.get(); }
   void begin_read(uint64_t) override {}
   void end_read() override {}
-  void while_waiting(std::function<bool()>) override {}
   void begin_write(uint64_t) override {}
 
  private:

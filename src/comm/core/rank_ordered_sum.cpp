@@ -1,7 +1,6 @@
 #include "comm/core/rank_ordered_sum.h"
 
 #include <ATen/ScalarOps.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <vector>
@@ -43,18 +42,6 @@ void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> 
     reduce_block(result, blocks, own, op);
     scale_in_place(result, scale);
   }
-}
-
-void reduce_in_host_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op,
-                          const HostGrid& grid) {
-  std::vector<at::Tensor> by_host;
-  for (int host = 0; host < grid.count(); ++host) {
-    const auto [begin, end] = grid.ranks_of(host);
-    const auto theirs = contributions.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    by_host.push_back(theirs.size() == 1 ? theirs[0] : at::empty_like(output));
-    if (theirs.size() > 1) reduce_in_rank_order(by_host.back(), theirs, own - begin, op);
-  }
-  reduce_in_rank_order(output, by_host, grid.own_host(), op);
 }
 
 void scale_in_place(const at::Tensor& tensor, double scale) {

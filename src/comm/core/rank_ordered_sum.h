@@ -7,8 +7,6 @@
 
 #include <span>
 
-#include "comm/core/host_grid.h"
-
 namespace fsdp {
 
 /// output = scale * (((c[0] + c[1]) + c[2]) + ...); or the maximum or minimum. At least two contributions, flat, of one
@@ -18,11 +16,6 @@ namespace fsdp {
 /// CPU it stays in the calling thread.
 void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op,
                           double scale = 1.0);
-
-/// The same in rank order on each host, and then in the order of hosts. A contribution for each rank; c[own] is this
-/// rank's.
-void reduce_in_host_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op,
-                          const HostGrid& grid);
 
 /// tensor *= scale, in the calling thread on the CPU.
 void scale_in_place(const at::Tensor& tensor, double scale);

@@ -74,9 +74,7 @@ struct Alarm::State {
   void ring(const std::vector<int>& ranks) const {
     std::vector<std::string> keys;
     for (const int other : ranks) keys.push_back(key_of(other));
-    const std::vector<uint8_t> rung{'1'};
-    if (ringing->hasExtendedApi()) return ringing->multiSet(keys, std::vector(keys.size(), rung));
-    for (const auto& key : keys) ringing->set(key, rung);
+    ringing->multiSet(keys, std::vector(keys.size(), std::vector<uint8_t>{'1'}));
   }
 
   // Idempotent. In a child that was forked there are no threads.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "comm/core/ranks.h"
+#include "comm/core/traffic_count.h"
 
 namespace fsdp {
 
@@ -27,6 +28,8 @@ struct Attachment {
                                                  const std::string& name);
   /// What its errors call its ranks.
   static Ranks ranks_of(const ProcessGroup& group);
+  /// What its rank exchanges, counted; null over a communicator of one's own.
+  static std::shared_ptr<TrafficCount> traffic_of(const ProcessGroup& group);
   /// Where what its rank does is written down; null over a communicator of one's own.
   static std::shared_ptr<Timeline> timeline_of(const ProcessGroup& group);
 

@@ -49,7 +49,8 @@ DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> all, const std::vector<int>
   int stride = all_->world_size();
   for (const int size : shape) {
     stride /= size;
-    axes_.push_back({size, all_->rank() / stride % size, stride, nullptr});
+    Axis& axis = axes_.emplace_back(Axis{size, all_->rank() / stride % size, {}, nullptr});
+    for (int i = 0; i < size; ++i) axis.offsets.push_back(i * stride);
   }
 }
 
@@ -64,10 +65,14 @@ std::shared_ptr<ProcessGroup> DeviceMesh::make_group(const Axis& axis, const std
   if (axis.size == all_->world_size()) return all_;
   if (axis.size == 1) return group_of_one(*all_, name);
   std::vector<std::vector<int>> lines;
+  std::vector<bool> is_taken(static_cast<size_t>(all_->world_size()));
   for (int first = 0; first < all_->world_size(); ++first) {
-    if (first / axis.stride % axis.size != 0) continue;
+    if (is_taken[static_cast<size_t>(first)]) continue;
     auto& line = lines.emplace_back();
-    for (int i = 0; i < axis.size; ++i) line.push_back(global_rank(first + i * axis.stride));
+    for (const int offset : axis.offsets) {
+      is_taken[static_cast<size_t>(first + offset)] = true;
+      line.push_back(global_rank(first + offset));
+    }
   }
   return all_->split(std::move(lines), name);
 }
@@ -90,18 +95,37 @@ std::vector<int> DeviceMesh::coordinate() const {
   return place;
 }
 
-std::vector<int> DeviceMesh::ranks() const {
-  int first = all_->rank();
-  for (const auto& axis : axes_) first -= axis.coordinate * axis.stride;
-  std::vector<int> numbers{first};
+std::vector<int> DeviceMesh::offsets() const {
+  std::vector<int> all{0};
   for (const auto& axis : axes_) {
     std::vector<int> longer;
-    for (const int number : numbers)
-      for (int i = 0; i < axis.size; ++i) longer.push_back(number + i * axis.stride);
-    numbers = std::move(longer);
+    for (const int offset : all)
+      for (const int further : axis.offsets) longer.push_back(offset + further);
+    all = std::move(longer);
   }
-  for (int& number : numbers) number = global_rank(number);
+  return all;
+}
+
+std::vector<int> DeviceMesh::ranks() const {
+  int first = all_->rank();
+  for (const auto& axis : axes_) first -= axis.offsets[static_cast<size_t>(axis.coordinate)];
+  std::vector<int> numbers = offsets();
+  for (int& number : numbers) number = global_rank(first + number);
   return numbers;
+}
+
+DeviceMesh DeviceMesh::flatten(std::string name) const {
+  const std::string prefix = all_->where("DeviceMesh::flatten");
+  require(!name.empty(), prefix, "expected a name for the axis, found an empty one.");
+  Axis axis{.size = size(), .coordinate = 0, .offsets = offsets(), .group = nullptr};
+  require(std::ranges::is_sorted(axis.offsets), prefix,
+          "expected axes in the order in which they were laid out, found '", str_join("', '", names_), "'.");
+  const auto members = ranks();
+  axis.coordinate = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
+  DeviceMesh flat(all_, {}, {name});
+  axis.group = make_group(axis, name);
+  flat.axes_.push_back(std::move(axis));
+  return flat;
 }
 
 DeviceMesh DeviceMesh::operator[](std::initializer_list<std::string_view> axes) const {

@@ -12,7 +12,7 @@
 #include "comm/core/message.h"
 #include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
-#include "comm/group/profile.h"
+#include "comm/group/carrier_choice.h"
 #include "comm/rendezvous/bounded_store.h"
 #include "comm/rendezvous/network.h"
 #include "comm/rendezvous/run_identity.h"
@@ -46,6 +46,8 @@ constexpr std::chrono::seconds kReportTime{1};
 bool hosts_store(const Meeting& meeting) { return meeting.store_in_rank_0 && meeting.membership.rank() == 0; }
 
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
+std::string contacts_key(int host) { return str_cat("contacts/", host); }
+constexpr const char* kRoster = "roster";
 
 // Keys of this group alone.
 StorePtr group_store(const Membership& membership, const StorePtr& store) {
@@ -64,24 +66,37 @@ void require_same_run(const Membership& membership, c10d::Store& store) {
           "FSDP_JOB_TOKEN, as fsdprun does.");
 }
 
-void wait_for_profiles(const Membership& membership, c10d::Store& store, std::chrono::milliseconds timeout) {
+// Adds those of the ranks [begin, end) that have not come, but not without end: one question is enough where all have.
+void add_missing(c10d::Store& store, int begin, int end, std::vector<int>& missing) {
+  constexpr size_t kMostNamed = 100;
   std::vector<std::string> keys;
-  for (int rank = 0; rank < membership.world_size(); ++rank) keys.push_back(profile_key(rank));
+  for (int rank = begin; rank < end; ++rank) keys.push_back(profile_key(rank));
+  if (missing.size() == kMostNamed || store.check(keys)) return;
+  if (end - begin == 1) return missing.push_back(begin);
+  add_missing(store, begin, (begin + end) / 2, missing);
+  add_missing(store, (begin + end) / 2, end, missing);
+}
+
+// What `read` gives, which waits for other ranks as long as the store does.
+template <class Read>
+auto await_ranks(const Meeting& meeting, c10d::Store& store, Read read) {
+  const auto& membership = meeting.membership;
   try {
-    store.wait(keys, timeout);
+    return read();
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception&) {
-    std::string missing;
-    int first = -1;
-    for (int rank = 0; rank < membership.world_size(); ++rank) {
-      if (store.check({profile_key(rank)})) continue;
-      const int name = membership.ranks.name_of(rank);
-      missing += str_cat(missing.empty() ? "" : ", ", name);
-      if (first < 0) first = name;
-    }
-    if (first < 0) return;
-    throw PeerLost(
-        first, str_cat(prefix_of(membership), "waited ", in_seconds(timeout), " for ", membership.world_size(),
-                       " ranks; missing: rank ", missing, ". Start every rank with the same address and world size."));
+    std::vector<int> missing;
+    add_missing(store, 0, membership.world_size(), missing);
+    for (int& rank : missing) rank = membership.ranks.name_of(rank);
+    const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(meeting.timeout), " for ");
+    if (missing.empty())
+      throw PeerLost(membership.ranks.name_of(0),
+                     str_cat(waited, "rank ", membership.ranks.name_of(0),
+                             ", which tells the others who is there. Look at its output, then start all ranks again."));
+    throw PeerLost(missing.front(),
+                   str_cat(waited, membership.world_size(), " ranks; missing: rank ", str_join(", ", missing),
+                           ". Start every rank with the same address and world size."));
   }
 }
 
@@ -90,42 +105,96 @@ std::string claims_of(const Membership& membership) {
   std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
     claims += str_cat(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+  if (membership.compares_first) claims += ", FSDP_CHECK=each";
   return claims;
 }
 
-// Every rank's Profile, in the order of ranks.
-std::vector<Profile> meet(const Membership& membership, const Profile& own, c10d::Store& store,
-                          std::chrono::milliseconds timeout) {
-  fault_point("joining");
-  store.set(profile_key(membership.rank()), encode(own));
-  wait_for_profiles(membership, store, timeout);
-  std::vector<Profile> profiles;
-  for (int rank = 0; rank < membership.world_size(); ++rank)
-    profiles.push_back(decode<Profile>(store.get_to_str(profile_key(rank))));
-  store.set(str_cat("read/", membership.rank()), "");
-  fault_point("joined");
-  return profiles;
-}
-
-void compare_claims(const Membership& membership, const std::vector<Profile>& profiles) {
-  const auto& own = profiles[static_cast<size_t>(membership.rank())].claims;
-  for (size_t rank = 0; rank < profiles.size(); ++rank) {
-    if (profiles[rank].claims == own) continue;
+void compare_claims(const Membership& membership, const std::string& own, const std::map<int, std::string>& claims) {
+  for (const auto& [rank, theirs] : claims) {
+    if (theirs == own) continue;
     throw Mismatch(str_cat(prefix_of(membership), "ranks disagree: rank ", membership.ranks.name(), " has ", own,
-                           "; rank ", membership.ranks.name_of(static_cast<int>(rank)), " has ", profiles[rank].claims,
+                           "; rank ", membership.ranks.name_of(rank), " has ", theirs,
                            ". Start every rank with the same settings."));
   }
 }
 
-// The rank that hosts the store may end: before it fails it lets the others, but for one that is lost, get as far as it
-// got, so that they fail alike. `lost`: a global rank.
-void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::string& step, int lost = -1) {
-  if (!hosts_store(meeting)) return;
-  const auto& ranks = meeting.membership.ranks;
+template <class T>
+std::vector<uint8_t> in_bytes(const T& message) {
+  const auto text = encode(message);
+  return {text.begin(), text.end()};
+}
+
+// Rank 0's part: it reads what each rank wrote, and writes what all need.
+void introduce_ranks(Meeting& meeting, c10d::Store& store) {
   std::vector<std::string> keys;
-  for (int rank = 1; rank < ranks.world_size; ++rank)
-    if (ranks.name_of(rank) != lost) keys.push_back(str_cat(step, '/', rank));
+  for (int rank = 0; rank < meeting.membership.world_size(); ++rank) keys.push_back(profile_key(rank));
+  std::vector<Profile> profiles;
+  for (const auto& text : await_ranks(meeting, store, [&] { return store.multiGet(keys); }))
+    profiles.push_back(decode<Profile>({text.begin(), text.end()}));
+  const auto roster = std::make_shared<const Roster>(roster_of(profiles));
+  auto contacts = contacts_of(profiles, roster->hosts.unpack());
+  std::vector<std::vector<uint8_t>> values;
+  keys.clear();
+  for (size_t host = 0; host < contacts.size(); ++host) {
+    if (contacts[host].empty()) continue;
+    keys.push_back(contacts_key(static_cast<int>(host)));
+    values.push_back(in_bytes(contacts[host]));
+  }
+  keys.emplace_back(kRoster);  // the last one: whoever has it finds the others
+  values.push_back(in_bytes(*roster));
+  store.multiSet(keys, values);
+  meeting.contacts = std::move(contacts.front());
+  meeting.roster = roster;
+}
+
+// The part of the others. Those that differ from rank 0 learn it though it may wait for further ones.
+void meet_ranks(Meeting& meeting, const Profile& own, c10d::Store& store) {
+  const auto& membership = meeting.membership;
+  const auto read = [&](const std::string& key) {
+    return await_ranks(meeting, store, [&] { return store.get_to_str(key); });
+  };
+  compare_claims(membership, own.claims, {{0, decode<Profile>(read(profile_key(0))).claims}});
+  meeting.roster = std::make_shared<const Roster>(decode<Roster>(read(kRoster)));
+  const auto hosts = meeting.roster->hosts.unpack();
+  const int host = hosts[static_cast<size_t>(membership.rank())];
+  if (std::ranges::count(hosts, host) > 1) meeting.contacts = decode<Contacts>(read(contacts_key(host)));
+}
+
+void meet(Meeting& meeting, c10d::Store& store) {
+  const auto& membership = meeting.membership;
+  Profile own{.claims = claims_of(membership),
+              .domain = loopback_domain(),
+              .host = membership.host,
+              .obstacle = "",
+              .user = static_cast<int>(geteuid()),
+              .process = own_process_name(),
+              .listener = ""};
   try {
+    if (may_share_memory(membership.backend)) {
+      own.obstacle = shared_memory_obstacle();
+      meeting.listener = std::make_shared<const shm::Listener>();
+      own.listener = meeting.listener->contact();
+    }
+  } catch (const shm::Obstacle& obstacle) {
+    own.obstacle = obstacle.what();
+  }
+  fault_point("joining");
+  store.set(profile_key(membership.rank()), encode(own));
+  membership.rank() == 0 ? introduce_ranks(meeting, store) : meet_ranks(meeting, own, store);
+  fault_point("joined");
+  compare_claims(membership, own.claims, meeting.roster->claims);
+}
+
+// This rank says how far it got. The rank that hosts the store may end: before it fails it lets the others, but for one
+// that is lost, get as far, so that they fail alike. `lost`: a global rank.
+void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::string& step, int lost = -1) {
+  const auto& ranks = meeting.membership.ranks;
+  try {
+    store.set(str_cat(step, '/', ranks.rank), "");
+    if (!hosts_store(meeting)) return;
+    std::vector<std::string> keys;
+    for (int rank = 1; rank < ranks.world_size; ++rank)
+      if (ranks.name_of(rank) != lost) keys.push_back(str_cat(step, '/', rank));
     store.wait(keys, kFarewell);
   } catch (const std::exception&) {
     // Whoever is gone need not read.
@@ -133,9 +202,8 @@ void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::st
 }
 
 // What carries the data; rank 0 says why if that is strange.
-Carrier carrier_of(const Membership& membership, const std::vector<Profile>& profiles, const std::vector<int>& hosts) {
-  const auto [carrier, obstacle] =
-      choose_carrier(membership.backend, membership.ranks, profiles, hosts, prefix_of(membership));
+Carrier carrier_of(const Membership& membership, const Roster& roster, const std::vector<int>& hosts) {
+  const auto [carrier, obstacle] = choose_carrier(membership.backend, membership.ranks, roster, prefix_of(membership));
   if (!obstacle.empty() && membership.rank() == 0)
     std::cerr << "fsdp: the ranks of " << (hosts.back() == 0 ? "this" : "each")
               << " host use Gloo instead of shared memory: " << obstacle << ".\n";
@@ -167,7 +235,6 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
   try {
     store->setTimeout(kFarewell / 2);
     first = std::stoi(store->compareSet("lost", "", str_cat(trace_lost(*store, membership.ranks, first))));
-    store->set(str_cat("told/", membership.rank()), "");
     let_others_follow(meeting, *store, "told", first);
   } catch (const StoreIsSilent& silent) {
     raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""), membership.ranks,
@@ -175,28 +242,29 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
   } catch (const std::exception&) {
     // The store went with the rank that hosted it.
   }
+  store->setTimeout(meeting.timeout);
   if (first == error.rank()) throw error;
   throw PeerLost(first, str_cat(prefix_of(membership), "rank ", first,
                                 " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
-C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& profiles,
-                            const std::vector<int>& hosts) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank, alarm, traffic] = meeting;
+C10dOptions network_options(const Meeting& meeting, const std::vector<int>& hosts) {
+  const auto& membership = meeting.membership;
   const auto& rendezvous = membership.rendezvous;
-  const bool one_host =
-      std::ranges::all_of(profiles, [&](const Profile& profile) { return profile.domain == profiles.front().domain; });
-  const std::string address = one_host                  ? "127.0.0.1"
+  const auto timeout = meeting.timeout;
+  const bool one_domain = std::ranges::max(meeting.roster->domains.unpack()) == 0;
+  const std::string address = one_domain                ? "127.0.0.1"
                               : rendezvous.host.empty() ? ""
                                                         : address_towards(rendezvous.host, rendezvous.port);
   C10dOptions options;
   options.ranks = membership.ranks;
-  options.traffic = std::make_shared<CountByPeer>(traffic, hosts, membership.rank());
+  options.traffic = std::make_shared<CountByPeer>(meeting.traffic, hosts, membership.ranks);
   options.timeout = timeout;
-  options.roll_call.store_in_rank_0 = store_in_rank_0;
-  std::vector<std::string> processes;
-  for (const auto& profile : profiles) processes.push_back(profile.process);
-  options.roll_call.alarm = alarm;
+  options.compares_first = membership.compares_first;
+  options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
+  std::vector<std::string> processes(hosts.size());
+  for (const auto& [rank, contact] : meeting.contacts) processes[static_cast<size_t>(rank)] = contact.process;
+  options.roll_call.alarm = meeting.alarm;
   options.roll_call.neighbours = std::make_shared<Neighbours>(processes, membership.ranks);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
@@ -211,92 +279,87 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& 
 }
 
 // The ranks of this rank's host that are in the group.
-std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const std::vector<Profile>& profiles,
-                                          const HostGrid& grid, const std::optional<shm::Listener>& listener) {
+std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const HostGrid& grid) {
   std::vector<int> members;
   std::vector<std::string> contacts;
-  for (int rank = grid.own_ranks().begin; rank < grid.own_ranks().end; ++rank) {
+  for (const auto& [rank, contact] : meeting.contacts) {
     members.push_back(meeting.membership.ranks.name_of(rank));
-    contacts.push_back(profiles[static_cast<size_t>(rank)].listener);
+    contacts.push_back(contact.listener);
   }
   const auto& all = meeting.membership.ranks;
+  if (members.empty()) return make_local_communicator(all.in_subgroup("host", {all.name()}));
   const auto ranks = grid.count() == 1 ? all : all.in_subgroup("host", std::move(members));
-  if (ranks.world_size == 1) return make_local_communicator(ranks);
   // In the middle of a collective of several hosts it is its lane that goes on.
   const auto own_rank = grid.count() == 1 ? meeting.own_rank : std::make_shared<shm::OwnRank>();
-  return make_shm_communicator(*listener, contacts, ranks, meeting.timeout, own_rank, meeting.traffic);
+  return make_shm_communicator(*meeting.listener, contacts, ranks, meeting.timeout, own_rank, meeting.traffic);
 }
 
 // A rank of this host that does not come may have given up because of rank 0, on another host, with which the store
 // went: then the store's error is thrown.
-std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, const std::vector<Profile>& profiles,
-                                                     const HostGrid& grid, const std::optional<shm::Listener>& listener,
-                                                     c10d::Store& store) {
+std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, const HostGrid& grid) {
   try {
-    return join_inside(meeting, profiles, grid, listener);
+    return join_inside(meeting, grid);
   } catch (const PeerLost&) {
-    if (meeting.store_in_rank_0 && !grid.is_inside(0)) store.check({profile_key(0)});
+    if (meeting.store_in_rank_0 && !grid.is_inside(0)) meeting.store->check({kRoster});
     throw;
   }
 }
 
-Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank, alarm, traffic] = meeting;
-  Profile self{.claims = claims_of(membership),
-               .domain = loopback_domain(),
-               .host = membership.host,
-               .obstacle = "",
-               .user = str_cat(geteuid()),
-               .process = own_process_name(),
-               .listener = ""};
-  std::optional<shm::Listener> listener;
+Joined join_ranks(Meeting meeting) {
   try {
-    if (may_share_memory(membership.backend)) {
-      self.obstacle = shared_memory_obstacle();
-      self.listener = listener.emplace().contact();
-    }
-  } catch (const shm::Obstacle& obstacle) {
-    self.obstacle = obstacle.what();
-  }
-  try {
-    const auto profiles = meet(membership, self, *own, timeout);
-    compare_claims(membership, profiles);
-    const auto hosts = hosts_of(profiles);
-    const auto carrier = carrier_of(membership, profiles, hosts);
-    log(LogLevel::kInfo, prefix_of(membership),
-        str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + *std::ranges::max_element(hosts), "; ",
-                carrier == Carrier::kSharedMemory   ? "over shared memory"
-                : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
-                                                    : "over the network"));
-    const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
-    if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, listener), hosts};
-    auto options = network_options(meeting, profiles, hosts);
-    if (carrier == Carrier::kHierarchical) {
-      options.host = join_inside_of_several(meeting, profiles, *grid, listener, *own);
-      options.grid = grid;
-    }
-    return {make_c10d_communicator(own, std::move(options)), hosts};
+    if (!meeting.roster) meet(meeting, *meeting.store);
+    auto hosts = meeting.roster->hosts.unpack();
+    auto communicator = meeting.connect(meeting, hosts);
+    meeting.listener = nullptr;
+    return {std::move(communicator), std::move(meeting), std::move(hosts)};
   } catch (const PeerLost& error) {
-    listener.reset();  // whoever still waits for this rank there need not
-    agree_on_lost(meeting, own, error);
+    meeting.listener = nullptr;  // whoever still waits for this rank there need not
+    agree_on_lost(meeting, meeting.store, error);
   } catch (const c10::DistError&) {
     throw;  // the store's own
   } catch (const std::exception&) {
-    let_others_follow(meeting, *own, "read");
+    let_others_follow(meeting, *meeting.store, "read");
     throw;
   }
+}
+
+// The store with keys of this group alone, of which every call ends.
+StorePtr meeting_place(const Meeting& meeting) {
+  const auto& membership = meeting.membership;
+  const StorePtr bounded =
+      make_bounded_store(meeting.store, meeting.timeout,
+                         std::shared_ptr<std::atomic<int64_t>>(meeting.traffic, &meeting.traffic->store_calls));
+  require_same_run(membership, *bounded);
+  return group_store(membership, membership.token.empty() ? bounded : make_signed_store(bounded, membership.token));
 }
 
 }  // namespace
 
-Joined join(const Meeting& meeting) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank, alarm, traffic] = meeting;
-  if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), {0}};
+std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts) {
+  const auto& membership = meeting.membership;
+  const auto carrier = carrier_of(membership, *meeting.roster, hosts);
+  log(LogLevel::kInfo, prefix_of(membership),
+      str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
+              carrier == Carrier::kSharedMemory   ? "over shared memory"
+              : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
+                                                  : "over the network"));
+  const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
+  if (carrier == Carrier::kSharedMemory) return join_inside(meeting, *grid);
+  auto options = network_options(meeting, hosts);
+  if (carrier == Carrier::kHierarchical) {
+    options.host = join_inside_of_several(meeting, *grid);
+    options.grid = grid;
+  }
+  return make_c10d_communicator(meeting.store, std::move(options));
+}
+
+Joined join(Meeting meeting) {
+  const auto membership = meeting.membership;
+  const bool store_in_rank_0 = meeting.store_in_rank_0;
+  if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), std::move(meeting), {0}};
   try {
-    const StorePtr bounded = make_bounded_store(store, timeout);
-    require_same_run(membership, *bounded);
-    const auto& token = membership.token;
-    return join_ranks(meeting, group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
+    if (!meeting.roster) meeting.store = meeting_place(meeting);
+    return join_ranks(std::move(meeting));
   } catch (const PeerLost& error) {
     blame(membership.ranks.name(), error.rank());
     throw;
@@ -308,6 +371,33 @@ Joined join(const Meeting& meeting) {
     throw Error(str_cat(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what()),
                         ". Look at the output of the other ranks and at the network, then start all ranks again."));
   }
+}
+
+Meeting subgroup_of(const Meeting& all, const std::string& name, const std::vector<int>& members) {
+  Meeting own = all;
+  own.membership.ranks = all.membership.ranks.in_subgroup(name, members);
+  if (own.membership.world_size() == 1) return own;
+  std::vector<int> numbers;
+  for (const int member : members) numbers.push_back(all.membership.ranks.number_of(member));
+  own.roster = std::make_shared<const Roster>(roster_of(*all.roster, numbers));
+  own.contacts.clear();
+  own.splits = 0;
+  const int number = all.splits + 1;
+  for (size_t rank = 0; rank < numbers.size(); ++rank) {
+    const auto known = all.contacts.find(numbers[rank]);
+    if (known == all.contacts.end()) continue;
+    auto contact = known->second;
+    if (const size_t name_end = contact.listener.find('/'); name_end != std::string::npos)
+      contact.listener.insert(name_end, str_cat('.', number));
+    own.contacts[static_cast<int>(rank)] = std::move(contact);
+  }
+  if (own.contacts.size() == 1) own.contacts.clear();
+  own.store_in_rank_0 = all.store_in_rank_0 && members.front() == 0;
+  own.store = c10::make_intrusive<c10d::PrefixStore>(str_cat("split_", number, '_', members.front()), all.store);
+  if (const auto contact = own.contacts.find(own.membership.rank());
+      contact != own.contacts.end() && !contact->second.listener.empty())
+    own.listener = std::make_shared<const shm::Listener>(contact->second.listener);
+  return own;
 }
 
 }  // namespace fsdp

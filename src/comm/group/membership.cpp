@@ -80,11 +80,15 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
+  const std::string check = variable("FSDP_CHECK");
+  require(check.empty() || check == "each", kInitPrefix, "expected FSDP_CHECK to be unset or \"each\", found \"", check,
+          "\".");
   Membership membership{.rendezvous = rendezvous,
                         .ranks = {rendezvous.rank, rendezvous.world_size},
                         .backend = "gloo",
                         .token = variable("FSDP_JOB_TOKEN"),
-                        .host = variable("FSDP_HOST")};
+                        .host = variable("FSDP_HOST"),
+                        .compares_first = check == "each"};
   if (options.device_backend) {
     membership.device_backend = callers_backend(options);
     return membership;

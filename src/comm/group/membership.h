@@ -25,6 +25,8 @@ struct Membership {
   std::string token = "";
   /// What the user calls this host (FSDP_HOST); empty: the kernel tells hosts apart.
   std::string host = "";
+  /// Whether all ranks compare each operation before it begins (FSDP_CHECK=each).
+  bool compares_first = false;
 
   int rank() const { return ranks.rank; }
   int world_size() const { return ranks.world_size; }

@@ -1,5 +1,4 @@
 #include <fsdp/process_group.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/core/check.h"
 #include "comm/failure/alarm.h"
@@ -16,6 +15,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <set>
 
 namespace fsdp {
@@ -37,13 +37,6 @@ Default& process_wide() {
 }
 
 thread_local std::shared_ptr<ProcessGroup> t_group;
-
-// "0, 2"
-std::string list(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += str_cat(text.empty() ? "" : ", ", rank);
-  return text;
-}
 
 // A program that ends without destroy_process_group() still leaves, and ends the threads that talk to the store while
 // LibTorch's own state is there. A child that it forked leaves nothing: see make_group.
@@ -83,13 +76,13 @@ std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& place) {
   Meeting meeting = place;
   if (!meeting.membership.ranks.timeline)
     meeting.membership.ranks.timeline = open_timeline(meeting.membership.ranks);
-  auto [communicator, hosts] = join(meeting);
-  auto group = make_group(std::move(communicator), meeting.membership.rendezvous.local_rank);
-  const auto& ranks = meeting.membership.ranks;
+  auto joined = join(std::move(meeting));
+  auto group = make_group(std::move(joined.communicator), joined.meeting.membership.rendezvous.local_rank);
+  const auto& ranks = joined.meeting.membership.ranks;
   group->name_ = ranks.group;
   if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
-  group->hosts_ = std::move(hosts);
-  group->meeting_ = std::make_shared<const Meeting>(meeting);
+  group->hosts_ = std::move(joined.hosts);
+  group->meeting_ = std::make_shared<const Meeting>(std::move(joined.meeting));
   return group;
 }
 
@@ -116,6 +109,10 @@ std::shared_ptr<Timeline> Attachment::timeline_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks.timeline : nullptr;
 }
 
+std::shared_ptr<TrafficCount> Attachment::traffic_of(const ProcessGroup& group) {
+  return group.meeting_ ? group.meeting_->traffic : nullptr;
+}
+
 Traffic ProcessGroup::traffic() const { return meeting_ ? meeting_->traffic->total() : Traffic{}; }
 
 c10::Device ProcessGroup::device() const {
@@ -138,24 +135,21 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   for (auto& group : groups) {
     std::ranges::sort(group);
     for (const int member : group) {
-      require(std::ranges::binary_search(global_ranks_, member), prefix,
-              "expected global ranks of this group, which are ", list(global_ranks_), ", found ", member, ".");
+      if (!std::ranges::binary_search(global_ranks_, member))  // the list is long where there are many ranks
+        throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ",
+                                 str_join(", ", global_ranks_), ", found ", member, "."));
       require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
               " in two.");
     }
-    wanted += str_cat(" {", list(group), "}");
+    wanted += str_cat(" {", str_join(", ", group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
+  // Before the others know that this rank is here, it listens for them.
+  std::optional<Meeting> meeting;
+  if (!own.empty()) meeting = subgroup_of(*meeting_, name, own);
   communicator_->barrier({str_cat("split into '", name, "':", wanted), {}})->wait();
-  if (own.empty()) return nullptr;
-
-  Meeting meeting = *meeting_;
-  meeting.membership.ranks = meeting_->membership.ranks.in_subgroup(name, own);
-  // Keys of these ranks alone: they come to each split of their own in one order.
-  if (meeting.store)
-    meeting.store = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/ranks ", list(own)), meeting.store);
-  meeting.store_in_rank_0 = meeting_->store_in_rank_0 && own.front() == 0;
-  return meet_as_group(meeting);
+  ++meeting_->splits;
+  return meeting ? meet_as_group(*meeting) : nullptr;
 }
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {

@@ -40,8 +40,18 @@ class SignedStore : public c10d::Store {
     timeout_ = timeout;
     store_->setTimeout(timeout);
   }
-  // A value that grows by parts would need a code for each; Gloo and NCCL do without.
+  // A value that grows by parts would need a code for each; Gloo and NCCL do without it.
   bool hasExtendedApi() const override { return false; }
+  std::vector<Bytes> multiGet(const Keys& keys) override {
+    auto values = store_->multiGet(keys);
+    for (size_t i = 0; i < keys.size(); ++i) values[i] = verify(keys[i], values[i]);
+    return values;
+  }
+  void multiSet(const Keys& keys, const std::vector<Bytes>& values) override {
+    std::vector<Bytes> signed_values;
+    for (size_t i = 0; i < keys.size(); ++i) signed_values.push_back(sign(keys[i], values[i]));
+    store_->multiSet(keys, signed_values);
+  }
 
  private:
   Digest code_of(const std::string& key, const Bytes& value) const {

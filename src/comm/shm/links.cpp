@@ -12,7 +12,6 @@
 #include <deque>
 #include <fstream>
 #include <string_view>
-#include <tuple>
 
 #include "comm/core/check.h"
 #include "comm/core/message_code.h"
@@ -60,13 +59,13 @@ ucred process_behind(const Descriptor& socket) {
 
 }  // namespace
 
-Listener::Listener() : socket_(unix_socket()), name_("fsdp-" + random_token()), secret_(random_token()) {
-  auto [address, length] = address_of(name_);
-  while (bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    if (errno != EADDRINUSE) throw Obstacle(problem("binding an abstract Unix socket"));
-    name_ = "fsdp-" + random_token();
-    std::tie(address, length) = address_of(name_);
-  }
+std::string new_contact() { return str_cat("fsdp-", random_token(), '/', random_token()); }
+
+Listener::Listener(const std::string& contact)
+    : socket_(unix_socket()), contact_(contact), secret_(contact.substr(contact.find('/') + 1)) {
+  const auto [address, length] = address_of(contact.substr(0, contact.find('/')));
+  if (bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    throw Obstacle(problem("binding an abstract Unix socket"));
   if (listen(socket_.number(), SOMAXCONN) != 0) throw Obstacle(problem("listening on a Unix socket"));
 }
 

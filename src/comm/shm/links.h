@@ -27,18 +27,21 @@ struct Notice {
   std::array<char, 400> error{};
 };
 
+/// What others need to reach a listener, in one word: a socket's name, which everybody on this host can see, '/', and a
+/// secret. This one is nobody else's.
+std::string new_contact();
+
 /// Listens on a socket in the abstract namespace, whose names vanish with the process. Throws Obstacle.
 class Listener {
  public:
-  Listener();
-  /// What the other ranks need, in one word: the socket's name, which everybody on this host can see, and a secret.
-  std::string contact() const { return name_ + '/' + secret_; }
+  explicit Listener(const std::string& contact = new_contact());
+  const std::string& contact() const { return contact_; }
   const std::string& secret() const { return secret_; }
   int descriptor() const { return socket_.number(); }
 
  private:
   Descriptor socket_;
-  std::string name_, secret_;
+  std::string contact_, secret_;
 };
 
 /// One connection with each other rank. Thread safety: one thread at a time; `await` beside it.

@@ -122,12 +122,6 @@ void Peers::remove(Progress& other) {
   std::erase(others_, &other);
 }
 
-void Peers::while_waiting(std::function<bool()> act) {
-  if (!is_own_process()) return;
-  const std::lock_guard lock(lock_);
-  acts_.push_back(std::move(act));
-}
-
 void Peers::announce(const std::string& operation) {
   status(ranks_.rank).operation.set(operation);
   status(ranks_.rank).is_busy = 1;
@@ -278,11 +272,6 @@ bool Peers::is_under_way_elsewhere() const {
 // Others may be added meanwhile.
 void Peers::make_progress_here() {
   for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
-  // There may be one for each of thousands of groups, and nobody gives up on this rank sooner.
-  const auto now = std::chrono::steady_clock::now();
-  if (acts_.empty() || now - acted_ < kLook) return;
-  acted_ = now;
-  std::erase_if(acts_, [](const auto& act) { return !act(); });
 }
 
 std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes) {

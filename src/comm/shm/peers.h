@@ -92,8 +92,6 @@ class Peers {
   /// `other` goes on while this rank waits; until `remove`.
   void add(Progress& other);
   void remove(Progress& other);
-  /// Calls `act` now and then while this rank waits, under the lock, until it returns false.
-  void while_waiting(std::function<bool()> act);
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return links_.is_closed(peer); }
   /// Not in a child that was forked: there nothing must be written for this rank.
@@ -142,8 +140,6 @@ class Peers {
   std::chrono::milliseconds timeout_;
   bool may_spin_;
   std::vector<Progress*> others_;
-  std::vector<std::function<bool()>> acts_;  // of this rank while it waits
-  std::chrono::steady_clock::time_point acted_;
   uint64_t segments_ = 0, numbers_ = 0;
   uint32_t restarts_ = 0;
   bool is_starting_over_ = false;

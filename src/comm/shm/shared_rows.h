@@ -31,7 +31,6 @@ class SharedRows : public SharedBuffer {
   void* data() const override;
   void begin_read(uint64_t epoch) override;
   void end_read() override;
-  void while_waiting(std::function<bool()> act) override { peers_->while_waiting(std::move(act)); }
   void begin_write(uint64_t epoch) override;
 
  private:

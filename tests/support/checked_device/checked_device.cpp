@@ -61,6 +61,7 @@ void CheckedDevice::SetUp() {
   HostMemory::get().forget_copies();
   take_violations();
   take_host_waits();
+  for (int index = 0; index < kDevices; ++index) set_fate(device(index), Fate::kRuns);
 }
 
 void CheckedDevice::TearDown() {
@@ -74,11 +75,12 @@ std::vector<Violation> CheckedDevice::violations() {
   return take_violations();
 }
 
-void run_ranks(int ranks, const std::function<void(int rank)>& fn) {
+void run_ranks(int ranks, const std::function<void(int rank)>& fn, std::chrono::milliseconds timeout) {
   install();
   CachingAllocator::get().forget_uses();  // those of ranks that have ended
   ThreadRanksOptions options;
   options.backend = "gloo";
+  options.timeout = timeout;
   options.device_backend = &device_backend_of;
   run_thread_ranks(
       ranks,

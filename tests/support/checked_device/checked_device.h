@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -37,7 +38,9 @@ class CheckedDevice : public testing::Test {
   bool looks_itself_ = false;
 };
 
-/// Runs `fn(rank)` in `ranks` threads, each with its own device and process group; see run_thread_ranks.
-void run_ranks(int ranks, const std::function<void(int rank)>& fn);
+/// Runs `fn(rank)` in `ranks` threads, each with its own device and process group; see run_thread_ranks. `timeout`: the
+/// process groups'.
+void run_ranks(int ranks, const std::function<void(int rank)>& fn,
+               std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
 }  // namespace fsdp::test::checked

@@ -1,6 +1,7 @@
 #include "support/checked_device/device_guard.h"
 
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <array>
 #include <atomic>
@@ -18,6 +19,7 @@ namespace {
 constexpr c10::StreamId kPoolStreams = 32;
 
 thread_local c10::DeviceIndex t_device = 0;
+thread_local bool t_records_graph = false;
 thread_local std::array<c10::StreamId, kDevices> t_streams{};
 
 std::atomic<uint64_t> taken_from_pool = 0;
@@ -68,8 +70,12 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     const auto index = index_of(stream.device());
     return stream_of(index, std::exchange(t_streams[static_cast<size_t>(index)], stream.id()));
   }
-  // Streams run at once, so the query always succeeds; on a real device that is luck, and orders nothing.
-  bool queryStream(const c10::Stream&) const override { return true; }
+  // Streams run at once, so the query succeeds unless something hangs; on a real device that is luck, and orders
+  // nothing.
+  bool queryStream(const c10::Stream& stream) const override {
+    std::lock_guard lock(device_mutex());
+    return Timeline::get().of(stream).is_over();
+  }
   void synchronizeStream(const c10::Stream& stream) const override { note_host_wait("waiting for a stream", stream); }
   void synchronizeDevice(c10::DeviceIndex index) const override {
     for (c10::StreamId id = 0; id <= last_new_stream; ++id)
@@ -87,16 +93,28 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     Timeline::get().launch(stream);
     Timeline::get().make_wait(stream, event_of(event).clock);
   }
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void* event) const override {
+    std::lock_guard lock(device_mutex());
+    return event_of(event).clock.is_over();
+  }
   void synchronizeEvent(void* event) const override {
     count_host_wait("waiting for an event", event_of(event).stream);
+    const VectorClock clock = [&] {
+      std::lock_guard lock(device_mutex());
+      return event_of(event).clock;
+    }();
+    wait_for_hangs(clock);
     std::lock_guard lock(device_mutex());
-    Timeline::of_this_thread().join(event_of(event).clock);
+    Timeline::of_this_thread().join(clock);
     HostMemory::get().settle(Timeline::of_this_thread());
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     delete static_cast<RecordedEvent*>(event);
   }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  bool isStreamCapturing(const c10::Stream&) const override { return t_records_graph; }
+#endif
 
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
     CachingAllocator::get().record(memory, stream);
@@ -109,5 +127,7 @@ const c10::impl::DeviceGuardImplInterface& device_guard() {
   static const auto* guard = new DeviceGuardImpl;  // never destroyed, as LibTorch requires
   return *guard;
 }
+
+void pretend_to_record_graph(bool records) { t_records_graph = records; }
 
 }  // namespace fsdp::test::checked

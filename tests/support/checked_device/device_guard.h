@@ -15,4 +15,7 @@ inline constexpr c10::DeviceIndex kDevices = 4;
 /// Timeline keeps the order.
 const c10::impl::DeviceGuardImplInterface& device_guard();
 
+/// Whether the calling thread's streams say that they record a graph.
+void pretend_to_record_graph(bool records);
+
 }  // namespace fsdp::test::checked

@@ -26,7 +26,8 @@ thread_local std::vector<std::string> t_labels;
 thread_local const char* t_step = nullptr;
 
 // Indexed by Fault.
-constexpr const char* kNames[] = {"unordered", "early free", "reuse across streams", "wrong device"};
+constexpr const char* kNames[] = {"unordered", "early free", "reuse across streams", "wrong device",
+                                  "different orders"};
 
 }  // namespace
 

@@ -15,6 +15,7 @@ enum class Fault : uint8_t {
   kEarlyFree,    // memory is given back while a stream other than its own may still use it, or used afterwards
   kReuse,        // memory that was handed out again is used while a stream may still use it from before
   kWrongDevice,  // an operator runs, or memory was taken, while another device than the tensor's is the current one
+  kOrder,        // ranks launch different collectives of a communicator, or those of several in different orders
 };
 
 struct Violation {

@@ -62,8 +62,13 @@ Stamp note_operation(const std::string& name, const c10::Stream& stream, std::sp
 
 void note_host_wait(const std::string& name, const c10::Stream& stream) {
   count_host_wait(name, stream);
+  const VectorClock clock = [&] {
+    std::lock_guard lock(device_mutex());
+    return Timeline::get().of(stream);
+  }();
+  wait_for_hangs(clock);
   std::lock_guard lock(device_mutex());
-  Timeline::of_this_thread().join(Timeline::get().of(stream));
+  Timeline::of_this_thread().join(clock);
   HostMemory::get().settle(Timeline::of_this_thread());
 }
 

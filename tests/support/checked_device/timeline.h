@@ -8,9 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "support/checked_device/hang.h"
 
 namespace fsdp::test::checked {
 
@@ -43,10 +46,22 @@ class VectorClock {
     if (other.epoch_ > epoch_) *this = VectorClock(other.epoch_);
     if (times_.size() < other.times_.size()) times_.resize(other.times_.size());
     for (size_t i = 0; i < other.times_.size(); ++i) times_[i] = std::max(times_[i], other.times_[i]);
+    for (const auto& hang : other.hangs_) add(hang);
+  }
+  /// From now on the owner comes after an operation that hangs.
+  void add(const std::shared_ptr<Hang>& hang) {
+    std::erase_if(hangs_, [](const auto& one) { return one->is_over(); });
+    if (!hang->is_over() && std::ranges::find(hangs_, hang) == hangs_.end()) hangs_.push_back(hang);
+  }
+  /// Those that it comes after; some may be over.
+  const std::vector<std::shared_ptr<Hang>>& hangs() const { return hangs_; }
+  bool is_over() const {
+    return std::ranges::all_of(hangs_, [](const auto& hang) { return hang->is_over(); });
   }
 
  private:
   uint64_t epoch_ = 0;
+  std::vector<std::shared_ptr<Hang>> hangs_;
   std::vector<uint64_t> times_;  // indexed by stream
 };
 
@@ -77,6 +92,8 @@ class Timeline {
   const VectorClock& of(const c10::Stream& stream) { return clock_of(stream); }
   /// Orders everything launched on the stream from now on after all that `clock` knows.
   void make_wait(const c10::Stream& stream, const VectorClock& clock) { clock_of(stream).join(clock); }
+  /// The stream's last operation hangs.
+  void add(const c10::Stream& stream, const std::shared_ptr<Hang>& hang) { clock_of(stream).add(hang); }
   /// What the calling thread has waited for.
   static VectorClock& of_this_thread() {
     thread_local VectorClock clock;
@@ -102,5 +119,10 @@ class Timeline {
   std::unordered_map<c10::Stream, size_t> indices_;
   std::deque<VectorClock> clocks_;
 };
+
+/// Blocks until nothing that `clock` comes after hangs. Call it without device_mutex().
+inline void wait_for_hangs(const VectorClock& clock) {
+  for (const auto& hang : clock.hangs()) hang->wait();
+}
 
 }  // namespace fsdp::test::checked

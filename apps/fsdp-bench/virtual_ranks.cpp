@@ -1,0 +1,133 @@
+#include "virtual_ranks.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <charconv>
+#include <mutex>
+#include <utility>
+
+#include "comm/c10d/c10d_communicator.h"
+#include "comm/core/host_grid.h"
+#include "comm/core/message.h"
+#include "comm/core/text.h"
+#include "comm/group/carrier_choice.h"
+#include "comm/group/join.h"
+#include "comm/rendezvous/store_connection.h"
+#include "mirror_backend.h"
+
+namespace bench {
+namespace {
+
+using fsdp::Profile, fsdp::str_cat;
+
+std::string host_of(const Job& job, int rank) { return str_cat("host ", rank / job.ranks_per_host); }
+
+// Has a profile of each rank, made of the first one that was written.
+class Rendezvous : public c10d::HashStore {
+ public:
+  using Bytes = std::vector<uint8_t>;
+  using HashStore::set;
+
+  explicit Rendezvous(Job job) : job_(std::move(job)) {}
+
+  void set(const std::string& key, const Bytes& value) override {
+    if (rank_in(key) >= 0) {
+      const std::lock_guard lock(mutex_);
+      if (profile_.empty()) profile_ = {value.begin(), value.end()};
+    }
+    HashStore::set(key, value);
+  }
+  Bytes get(const std::string& key) override {
+    const int rank = rank_in(key);
+    if (rank < 0 || check({key})) return HashStore::get(key);
+    const std::lock_guard lock(mutex_);
+    auto profile = fsdp::decode<Profile>(profile_);
+    profile.host = host_of(job_, rank);
+    const auto text = fsdp::encode(profile);
+    return {text.begin(), text.end()};
+  }
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override {
+    std::vector<Bytes> values;
+    for (const auto& key : keys) values.push_back(get(key));
+    return values;
+  }
+
+ private:
+  // Whose profile the key has; -1: it has none.
+  static int rank_in(const std::string& key) {
+    constexpr std::string_view kProfile = "/profile/";
+    const size_t begin = key.rfind(kProfile);
+    int rank = -1;
+    if (begin != std::string::npos)
+      std::from_chars(key.data() + begin + kProfile.size(), key.data() + key.size(), rank);
+    return rank;
+  }
+
+  const Job job_;
+  std::mutex mutex_;
+  std::string profile_;
+};
+
+using Connect = std::function<std::shared_ptr<fsdp::Communicator>(const fsdp::Meeting&, const std::vector<int>&)>;
+
+// The communicator of a virtual rank.
+Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
+  return [=](const fsdp::Meeting& meeting, const std::vector<int>& hosts) {
+    const auto& ranks = meeting.membership.ranks;
+    if (job.transport == "device") return make_virtual_communicator(ranks, issued);
+    const auto carrier = fsdp::choose_carrier(job.transport, ranks, *meeting.roster, "").carrier;
+    if (carrier == fsdp::Carrier::kSharedMemory)
+      return make_virtual_communicator(ranks, std::make_shared<Issued>(), /*shares_memory=*/true);
+    fsdp::C10dOptions options;
+    options.ranks = ranks;
+    options.control = mirror_backends();
+    options.traffic = std::make_shared<fsdp::CountByPeer>(meeting.traffic, hosts, ranks);
+    if (carrier == fsdp::Carrier::kHierarchical) {
+      const auto grid = std::make_shared<const fsdp::HostGrid>(hosts, ranks.rank);
+      std::vector<int> inside;
+      for (int rank = grid->own_ranks().begin; rank < grid->own_ranks().end; ++rank)
+        inside.push_back(ranks.name_of(rank));
+      options.host =
+          make_virtual_communicator(ranks.in_subgroup("host", std::move(inside)), std::make_shared<Issued>());
+      options.grid = grid;
+    }
+    return fsdp::make_c10d_communicator(meeting.store, std::move(options));
+  };
+}
+
+std::shared_ptr<fsdp::ProcessGroup> join(fsdp::Meeting meeting, const std::shared_ptr<Counters>& counters) {
+  meeting.connect = [=, connect = meeting.connect](const fsdp::Meeting& place, const std::vector<int>& hosts) {
+    if (counters->joining_calls == 0) counters->joining_calls = place.traffic->store_calls;
+    return connect(place, hosts);
+  };
+  return fsdp::meet_as_group(meeting);
+}
+
+}  // namespace
+
+VirtualRanks::VirtualRanks(Job job) : job_(std::move(job)), store_(c10::make_intrusive<Rendezvous>(job_)) {}
+
+std::shared_ptr<fsdp::ProcessGroup> VirtualRanks::join(int rank, const std::shared_ptr<Counters>& counters) const {
+  fsdp::Meeting meeting;
+  meeting.membership.ranks = {rank, job_.ranks};
+  meeting.membership.rendezvous.local_rank = rank % job_.ranks_per_host;
+  meeting.membership.backend = "gloo";
+  meeting.membership.host = host_of(job_, rank);
+  meeting.store = store_;
+  meeting.timeout = std::chrono::minutes(10);
+  meeting.connect = connect_virtually(job_, counters->issued);
+  return bench::join(std::move(meeting), counters);
+}
+
+std::shared_ptr<fsdp::ProcessGroup> join_counted(const Job& job, const std::shared_ptr<Counters>& counters) {
+  fsdp::Meeting meeting;
+  const fsdp::ProcessGroupOptions options{.backend = job.transport};
+  meeting.membership = fsdp::resolve_membership(options);
+  meeting.membership.host = host_of(job, meeting.membership.rank());
+  meeting.timeout = options.timeout;
+  meeting.store = fsdp::connect_store(meeting.membership.rendezvous, options.timeout);
+  meeting.store_in_rank_0 = !meeting.membership.rendezvous.agent_hosts_store;
+  return join(std::move(meeting), counters);
+}
+
+}  // namespace bench

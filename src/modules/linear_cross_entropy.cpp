@@ -1,0 +1,85 @@
+#include <fsdp/linear_cross_entropy.h>
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "comm/core/check.h"
+
+namespace fsdp {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// So many logits stay in a processor's cache, and products of so many rows are as fast as larger ones.
+constexpr int64_t kLogitsAtOnce = int64_t{1} << 22, kLeastRowsAtOnce = 64;
+
+// In the sums of low precision small numbers would be lost.
+at::ScalarType exact(const at::Tensor& x) { return at::promote_types(x.scalar_type(), at::kFloat); }
+
+struct Sum {
+  at::Tensor loss, of_x, of_weight;
+};
+
+/// Over the rows: the loss and, `with_gradients`, its gradients.
+Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, bool with_gradients) {
+  const int64_t rows = x.size(0), at_once = std::max(kLogitsAtOnce / weight.size(0), kLeastRowsAtOnce);
+  Sum sum{torch::zeros({}, x.options().dtype(exact(x))), {}, {}};
+  if (with_gradients) sum.of_x = torch::empty_like(x), sum.of_weight = torch::zeros_like(weight, exact(x));
+  for (int64_t first = 0; first < rows; first += at_once) {
+    const int64_t count = std::min(at_once, rows - first);
+    const auto part = x.narrow(0, first, count);
+    const auto came = targets.narrow(0, first, count).unsqueeze(1);
+    const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
+    sum.loss.sub_(logs.gather(1, came).sum());
+    if (!with_gradients) continue;
+    // Of a row's loss by its logits: the probabilities, less one for the token that came.
+    const auto gradient =
+        logs.exp_().scatter_add_(1, came, torch::full_like(came, -1, logs.options())).to(x.scalar_type());
+    sum.of_x.narrow(0, first, count).copy_(torch::mm(gradient, weight));
+    if (exact(x) == x.scalar_type())
+      sum.of_weight.addmm_(gradient.t(), part);
+    else
+      sum.of_weight.add_(torch::mm(gradient.t(), part));
+  }
+  return sum;
+}
+
+struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& targets) {
+    const auto sum = sum_over_rows(x, weight, targets, /*with_gradients=*/true);
+    context->save_for_backward({sum.of_x, sum.of_weight});
+    return sum.loss / x.size(0);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& of_mean) {
+    require(!at::GradMode::is_enabled(), "[fsdp] linear_cross_entropy: there are no second derivatives. Leave out ",
+            "create_graph, or use torch's linear and cross_entropy where you need one.");
+    const auto saved = context->get_saved_variables();
+    const auto scale = of_mean[0] / saved[0].size(0);
+    return {saved[0] * scale, (saved[1] * scale).to(saved[0].scalar_type()), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets) {
+  constexpr std::string_view kPrefix = "[fsdp] linear_cross_entropy: ";
+  require(x.defined() && weight.defined() && targets.defined(), kPrefix,
+          "expected three tensors, found an undefined one.");
+  require(x.dim() == 2 && weight.dim() == 2 && targets.dim() == 1, kPrefix,
+          "expected [rows, features], [classes, features] and [rows], found ", x.sizes(), ", ", weight.sizes(), " and ",
+          targets.sizes(), '.');
+  require(x.size(1) == weight.size(1) && x.size(0) == targets.size(0), kPrefix,
+          "expected as many features in both and as many targets as rows, found ", x.sizes(), ", ", weight.sizes(),
+          " and ", targets.sizes(), '.');
+  require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
+          kPrefix, "expected two tensors of one floating point dtype and targets of Long, found ", x.scalar_type(),
+          ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
+  if (at::GradMode::is_enabled()) return LinearCrossEntropy::apply(x, weight, targets);
+  return sum_over_rows(x, weight, targets, /*with_gradients=*/false).loss / x.size(0);
+}
+
+}  // namespace fsdp

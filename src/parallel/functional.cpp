@@ -1,0 +1,198 @@
+#include <fsdp/functional.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "comm/core/check.h"
+#include "comm/group/attachment.h"
+
+namespace fsdp::functional {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A linear map of the ranks' tensors.
+struct Map {
+  enum class Kind { kIdentity, kSlice, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShift } kind;
+  int64_t dim = 0;     // of a shift: the number of ranks by which it moves tensors
+  int64_t concat = 0;  // the dim along which an all_to_all joins what it receives
+};
+using enum Map::Kind;
+
+// What a call does, and what its backward does.
+struct Collective : torch::CustomClassHolder {
+  Collective(std::string called, std::shared_ptr<ProcessGroup> over, Map map, Map transposed_map)
+      : name(std::move(called)), group(std::move(over)), forward(map), backward(transposed_map) {}
+
+  c10::intrusive_ptr<Collective> transposed() const {
+    return c10::make_intrusive<Collective>(name, group, backward, forward);
+  }
+
+  const std::string name;
+  const std::shared_ptr<ProcessGroup> group;
+  const Map forward, backward;
+};
+
+// Operators, not only pointers, read the input here, so that a sharded parameter is gathered.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.reshape({-1}); }
+
+// [..., size, ...] as [ranks, ..., size / ranks, ...], contiguous.
+at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t ranks) {
+  return tensor.unflatten(dim, {ranks, tensor.size(dim) / ranks}).movedim(dim, 0).contiguous();
+}
+
+// [ranks, ..., size, ...] as [..., ranks * size, ...].
+at::Tensor join(const at::Tensor& parts, int64_t dim) { return parts.movedim(0, dim).flatten(dim, dim + 1); }
+
+at::Tensor shifted(const at::Tensor& input, int64_t by, Communicator& ranks, const Tag& tag) {
+  const int64_t world = ranks.world_size(), distance = (by % world + world) % world;
+  if (distance == 0) return input.clone();
+  const auto own = flat(input), other = at::empty_like(own);
+  const auto rank = [&](int64_t places) { return static_cast<int>((ranks.rank() + places) % world); };
+  ranks.send_recv(own, rank(distance), other, rank(world - distance), tag)->wait();
+  return other.view(input.sizes());
+}
+
+at::Tensor run(const Collective& collective, const at::Tensor& input) {
+  const auto& [kind, dim, concat] = collective.forward;
+  if (kind == kIdentity) return input.view_as(input);
+  if (kind == kSlice) {
+    const int64_t size = input.size(dim) / collective.group->world_size();
+    return input.narrow(dim, collective.group->rank() * size, size).clone();
+  }
+  const auto order = Attachment::order_for(*collective.group, collective.group, "functional");
+  const int64_t ranks = order->world_size();
+  const Tag tag{str_cat(collective.name, " of sizes ", input.sizes()), {}};
+  if (kind == kShift) return shifted(input, dim, *order, tag);
+  if (kind == kAllReduce) {
+    const auto sum = input.clone(at::MemoryFormat::Contiguous);
+    order->all_reduce(sum, ReduceOp::kSum, tag)->wait();
+    return sum;
+  }
+  if (kind == kAllGather) {
+    auto sizes = input.sizes().vec();
+    sizes.insert(sizes.begin(), ranks);
+    const auto parts = at::empty(sizes, input.options());
+    order->all_gather(flat(parts), flat(input), tag)->wait();
+    return join(parts, dim);
+  }
+  const auto parts = cut(input, dim, ranks);
+  if (kind == kReduceScatter) {
+    const auto own = at::empty_like(parts[0]);
+    order->reduce_scatter(flat(own), flat(parts), tag)->wait();
+    return own;
+  }
+  const auto received = at::empty_like(parts);
+  order->all_to_all(flat(received), flat(parts), tag)->wait();
+  return join(received, concat);
+}
+
+struct Differentiable : torch::autograd::Function<Differentiable> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const c10::intrusive_ptr<Collective>& collective) {
+    context->saved_data["collective"] = c10::IValue::make_capsule(collective);
+    return run(*collective, input);
+  }
+
+  // Records itself where a second derivative is wanted.
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto capsule = context->saved_data["collective"].toCapsule();
+    return {apply(grads[0], static_cast<const Collective&>(*capsule).transposed()), {}};
+  }
+};
+
+// A call while it is checked.
+struct Call {
+  Call(std::string_view operation, const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& over)
+      : name(str_cat("functional::", operation)), input(tensor), group(over ? over : default_process_group()) {
+    expect(input.defined(), "expected a tensor, found an undefined one.");
+  }
+
+  template <class... Message>
+  void expect(bool ok, const Message&... message) const {
+    if (!ok) require(false, group->where(name), message...);
+  }
+
+  // A dim, counted from the front.
+  int64_t dim(int64_t wanted) const {
+    expect(-input.dim() <= wanted && wanted < input.dim(), "expected a dim of a tensor of sizes ", input.sizes(),
+           ", found ", wanted, '.');
+    return wanted < 0 ? wanted + input.dim() : wanted;
+  }
+  // One along which each rank gets a part.
+  int64_t dim_to_cut(int64_t wanted) const {
+    const int64_t found = dim(wanted);
+    expect(input.size(found) % group->world_size() == 0, "expected sizes that can be cut into ", group->world_size(),
+           " equal parts along dim ", found, ", found ", input.sizes(),
+           ". Pad the tensor, and leave the padding out of what follows.");
+    return found;
+  }
+
+  at::Tensor run(Map forward, Map backward) const {
+    if (group->world_size() == 1) return input;
+    return Differentiable::apply(input, c10::make_intrusive<Collective>(name, group, forward, backward));
+  }
+
+  const std::string name;
+  const at::Tensor& input;
+  const std::shared_ptr<ProcessGroup> group;
+};
+
+}  // namespace
+
+at::Tensor all_reduce(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group) {
+  return Call("all_reduce", input, group).run({kAllReduce}, {kAllReduce});
+}
+
+at::Tensor copy_to_ranks(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group) {
+  return Call("copy_to_ranks", input, group).run({kIdentity}, {kAllReduce});
+}
+
+at::Tensor reduce_from_ranks(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group) {
+  return Call("reduce_from_ranks", input, group).run({kAllReduce}, {kIdentity});
+}
+
+at::Tensor all_gather(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("all_gather", input, group);
+  const int64_t along = call.dim(dim);
+  return call.run({kAllGather, along}, {kReduceScatter, along});
+}
+
+at::Tensor scatter_to_ranks(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("scatter_to_ranks", input, group);
+  const int64_t along = call.dim_to_cut(dim);
+  return call.run({kSlice, along}, {kAllGather, along});
+}
+
+at::Tensor gather_from_ranks(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("gather_from_ranks", input, group);
+  const int64_t along = call.dim(dim);
+  return call.run({kAllGather, along}, {kSlice, along});
+}
+
+at::Tensor reduce_scatter(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("reduce_scatter", input, group);
+  call.expect(input.is_floating_point(), "expected a floating point tensor, found ", input.scalar_type(), '.');
+  const int64_t along = call.dim_to_cut(dim);
+  return call.run({kReduceScatter, along}, {kAllGather, along});
+}
+
+at::Tensor all_to_all(const at::Tensor& input, int64_t split_dim, int64_t concat_dim,
+                      const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("all_to_all", input, group);
+  const int64_t split = call.dim_to_cut(split_dim), concat = call.dim(concat_dim);
+  return call.run({kAllToAll, split, concat}, {kAllToAll, concat, split});
+}
+
+at::Tensor shift(const at::Tensor& input, int64_t by, const std::shared_ptr<ProcessGroup>& group) {
+  return Call("shift", input, group).run({kShift, by}, {kShift, -by});
+}
+
+}  // namespace fsdp::functional

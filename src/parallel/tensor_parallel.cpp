@@ -1,0 +1,157 @@
+#include <fsdp/tensor_parallel.h>
+
+#include <ATen/OpMathType.h>
+#include <fsdp/collectives.h>
+#include <fsdp/functional.h>
+#include <torch/nn/functional/embedding.h>
+#include <torch/nn/functional/linear.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <ostream>
+#include <string_view>
+#include <utility>
+
+#include "comm/core/check.h"
+
+namespace fsdp {
+namespace {
+
+TensorParallelOptions over_an_axis(TensorParallelOptions options) {
+  if (!options.axis) options.axis = default_process_group();
+  return options;
+}
+
+// Of a size that is cut into equal parts, how much each rank has.
+int64_t part_of(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
+  require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what, " that the axis's ",
+          axis.world_size(), " ranks divide, found ", size, ". Choose another size, or fewer ranks for the axis.");
+  return size / axis.world_size();
+}
+
+// This rank's part of a parameter of the whole layer.
+at::Tensor own_part(const at::Tensor& whole, int64_t dim, const ProcessGroup& axis) {
+  const int64_t size = whole.size(dim) / axis.world_size();
+  return whole.detach().narrow(dim, axis.rank() * size, size).clone();
+}
+
+// What goes into the parts.
+at::Tensor spread(const at::Tensor& input, const TensorParallelOptions& options) {
+  return options.sequence_dim ? functional::all_gather(input, *options.sequence_dim, options.axis)
+                              : functional::copy_to_ranks(input, options.axis);
+}
+
+// What comes out of them.
+at::Tensor summed(const at::Tensor& parts, const TensorParallelOptions& options) {
+  return options.sequence_dim ? functional::reduce_scatter(parts, *options.sequence_dim, options.axis)
+                              : functional::reduce_from_ranks(parts, options.axis);
+}
+
+void print_linear(std::ostream& stream, std::string_view name, const torch::nn::LinearOptions& options, int parts) {
+  stream << name << "(in_features=" << options.in_features() << ", out_features=" << options.out_features()
+         << ", bias=" << (options.bias() ? "true" : "false") << ", parts=" << parts << ')';
+}
+
+}  // namespace
+
+ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::LinearOptions& whole,
+                                                   TensorParallelOptions options_of_axis, bool gathers)
+    : options(whole), parallel(over_an_axis(std::move(options_of_axis))), gather_output(gathers) {
+  reset();
+}
+
+void ColumnParallelLinearImpl::reset() {
+  part_of(options.out_features(), *parallel.axis, "ColumnParallelLinear", "out_features");
+  const torch::nn::LinearImpl whole(options);
+  weight = register_parameter("weight", own_part(whole.weight, 0, *parallel.axis));
+  if (!options.bias()) return;
+  bias = register_parameter("bias", own_part(whole.bias, 0, *parallel.axis));
+}
+
+torch::Tensor ColumnParallelLinearImpl::forward(const torch::Tensor& input) {
+  const auto own = torch::nn::functional::linear(spread(input, parallel), weight, bias);
+  return gather_output ? functional::gather_from_ranks(own, -1, parallel.axis) : own;
+}
+
+void ColumnParallelLinearImpl::pretty_print(std::ostream& stream) const {
+  print_linear(stream, "fsdp::ColumnParallelLinear", options, parallel.axis->world_size());
+}
+
+RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::LinearOptions& whole,
+                                             TensorParallelOptions options_of_axis)
+    : options(whole), parallel(over_an_axis(std::move(options_of_axis))) {
+  reset();
+}
+
+void RowParallelLinearImpl::reset() {
+  part_of(options.in_features(), *parallel.axis, "RowParallelLinear", "in_features");
+  const torch::nn::LinearImpl whole(options);
+  weight = register_parameter("weight", own_part(whole.weight, 1, *parallel.axis));
+  if (!options.bias()) return;
+  bias = register_parameter("bias", whole.bias.detach().clone());
+}
+
+torch::Tensor RowParallelLinearImpl::forward(const torch::Tensor& input) {
+  const auto sum = summed(torch::nn::functional::linear(input, weight), parallel);
+  if (!bias.defined()) return sum;
+  return sum + (parallel.sequence_dim ? functional::copy_to_ranks(bias, parallel.axis) : bias);
+}
+
+void RowParallelLinearImpl::pretty_print(std::ostream& stream) const {
+  print_linear(stream, "fsdp::RowParallelLinear", options, parallel.axis->world_size());
+}
+
+VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& whole,
+                                                       TensorParallelOptions options_of_axis)
+    : options(whole), parallel(over_an_axis(std::move(options_of_axis))) {
+  require(!options.max_norm() && !options.scale_grad_by_freq() && !options.sparse() && !options._weight().defined(),
+          parallel.axis->where("VocabParallelEmbedding"),
+          "expected num_embeddings, embedding_dim and padding_idx alone, found max_norm, scale_grad_by_freq, sparse or "
+          "a weight. Leave them out.");
+  reset();
+}
+
+void VocabParallelEmbeddingImpl::reset() {
+  part_of(options.num_embeddings(), *parallel.axis, "VocabParallelEmbedding", "num_embeddings");
+  const torch::nn::EmbeddingImpl whole(options);
+  weight = register_parameter("weight", own_part(whole.weight, 0, *parallel.axis));
+}
+
+torch::Tensor VocabParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
+  const int64_t count = options.num_embeddings() / parallel.axis->world_size();
+  const auto own = indices - parallel.axis->rank() * count;
+  const auto elsewhere = own.lt(0).logical_or(own.ge(count));
+  auto known = torch::nn::functional::EmbeddingFuncOptions();
+  if (options.padding_idx()) {
+    const int64_t padding = *options.padding_idx() - parallel.axis->rank() * count;
+    if (0 <= padding && padding < count) known.padding_idx(padding);
+  }
+  const auto rows = torch::nn::functional::embedding(own.masked_fill(elsewhere, 0), weight, known);
+  return summed(rows.masked_fill(elsewhere.unsqueeze(-1), 0), parallel);
+}
+
+void VocabParallelEmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << "fsdp::VocabParallelEmbedding(num_embeddings=" << options.num_embeddings()
+         << ", embedding_dim=" << options.embedding_dim() << ", parts=" << parallel.axis->world_size() << ')';
+}
+
+at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
+                                        const std::shared_ptr<ProcessGroup>& axis, int64_t ignore_index) {
+  const auto& ranks = axis ? axis : default_process_group();
+  require(logits.defined() && targets.defined() && logits.dim() == 2 && targets.dim() == 1 &&
+              logits.size(0) == targets.size(0) && targets.scalar_type() == at::kLong,
+          ranks->where("vocab_parallel_cross_entropy"),
+          "expected logits of sizes [rows, classes / ranks] and targets of sizes [rows] and dtype Long, found other "
+          "sizes or another dtype.");
+  const int64_t classes = logits.size(1);
+  const auto own = targets - ranks->rank() * classes;
+  const auto is_here = own.ge(0).logical_and(own.lt(classes)), counts = targets.ne(ignore_index);
+  const auto largest = all_reduce(std::get<0>(logits.detach().max(1)), ReduceOp::kMax, ranks);
+  const auto shifted = logits.to(at::toOpMathType(logits.scalar_type())) - largest.unsqueeze(1);
+  const auto sums = functional::reduce_from_ranks(shifted.exp().sum(1), ranks);
+  const auto found = shifted.gather(1, own.masked_fill(is_here.logical_not(), 0).unsqueeze(1)).squeeze(1);
+  const auto wanted = functional::reduce_from_ranks(found.masked_fill(is_here.logical_not(), 0), ranks);
+  return (sums.log() - wanted).masked_fill(counts.logical_not(), 0).sum() / counts.sum();
+}
+
+}  // namespace fsdp
