@@ -43,7 +43,7 @@ class RollCall : public Alarm::Listener {
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
     /// The rank that it waits for; -1: none.
-    virtual int waiting_for() const = 0;
+    virtual int waiting_for() const { return -1; }
     /// Ends the operation in progress.
     virtual void interrupt() = 0;
   };
