@@ -19,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 // How long an order has to say that its timeout ended what others of the same connections wait for.
 constexpr std::chrono::milliseconds kWordOfAnotherOrder{10};
 
-
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
 }
