@@ -77,6 +77,7 @@ class RollCall : public Alarm::Listener {
   void conclude(const Verdict& verdict);
   void settle(const Verdict& verdict);
   std::vector<std::optional<Report>> read_reports();
+  void say_goodbye();
   void let_others_follow();
   Verdict store_is_gone(const std::string& detail) const;
   std::string operations() const;
@@ -91,8 +92,8 @@ class RollCall : public Alarm::Listener {
   std::condition_variable changed_;
   std::vector<std::weak_ptr<Witness>> witnesses_;
   std::optional<Verdict> verdict_;
-  bool answered_ = false, left_ = false;
-  std::once_flag others_follow_;
+  bool answered_ = false;
+  std::once_flag leaves_, others_follow_;
 };
 
 }  // namespace fsdp
