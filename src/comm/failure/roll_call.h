@@ -3,6 +3,7 @@
 /// Finds out, through the store, who is to blame when a collective fails.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unistd.h>
 
 #include "comm/failure/alarm.h"
 #include "comm/failure/verdict.h"
@@ -42,7 +43,7 @@ class RollCall : public Alarm::Listener {
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
     /// The rank that it waits for; -1: none.
-    virtual int waiting_for() const = 0;
+    virtual int waiting_for() const { return -1; }
     /// Ends the operation in progress.
     virtual void interrupt() = 0;
   };
@@ -76,6 +77,7 @@ class RollCall : public Alarm::Listener {
   void conclude(const Verdict& verdict);
   void settle(const Verdict& verdict);
   std::vector<std::optional<Report>> read_reports();
+  void say_goodbye();
   void let_others_follow();
   Verdict store_is_gone(const std::string& detail) const;
   std::string operations() const;
@@ -85,12 +87,13 @@ class RollCall : public Alarm::Listener {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
   const RollCallOptions options_;
+  const pid_t process_ = getpid();  // a child that it forks tells nobody anything
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::weak_ptr<Witness>> witnesses_;
   std::optional<Verdict> verdict_;
-  bool answered_ = false, left_ = false;
-  std::once_flag others_follow_;
+  bool answered_ = false;
+  std::once_flag leaves_, others_follow_;
 };
 
 }  // namespace fsdp
