@@ -67,7 +67,8 @@ class NativeOrder::State : public RollCall::Witness,
     const auto backend = connect_();
     std::lock_guard lock(mutex_);
     backend_ = backend;
-    exchange_ = std::make_unique<NativeExchange>(backend, options.device, wire_, backend->getRank(), backend->getSize());
+    exchange_ =
+        std::make_unique<NativeExchange>(backend, options.device, wire_, backend->getRank(), backend->getSize());
     return *exchange_;
   }
 
