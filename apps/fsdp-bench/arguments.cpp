@@ -135,11 +135,11 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
                "Start the ranks, which train a small model, and compare what they count with the simulation");
   add(app, "--layers", arguments.layers, "Blocks of the small model, with --real", CLI::PositiveNumber);
   app.footer(
-      "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process; the largest\n"
-      "number of them is printed. They join, shard and train as in a real job, a small model with as many groups and\n"
-      "parameters as the Llama has, and their peers exist in thought: whatever a rank tells a peer, that peer tells it.\n"
-      "Headers, calls of the store and data (messages or collectives) are those of one step, bytes those of the Llama's\n"
-      "own layout: gathers in bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls.");
+      "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process, and the largest\n"
+      "of their numbers is printed. They join, shard and train a small model that has as many groups and parameters as\n"
+      "the Llama. No peer runs beside them: what comes from a peer is what was sent to it. Headers, calls of the store\n"
+      "and data (messages or collectives) are those of one step. Bytes are those of the Llama's own layout: gathers in\n"
+      "bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls of the store.");
   app.callback([&arguments] {
     if (arguments.real && arguments.transport == "device")
       throw CLI::ValidationError("--transport", "expected gloo, hierarchical or shm with --real");

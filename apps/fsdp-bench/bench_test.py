@@ -30,6 +30,7 @@ MISTAKES = (
     ("step --pairs 3", "--pairs requires --versus"), ("step --versus none --steps 3", "excludes"),
     ("step --versus none --pairs 0", "--pairs"), ("collectives --world 1", "--world"),
     ("collectives --min-bytes 6", "--min-bytes: expected a multiple of 4"),
+    ("scale --real --ranks 2", "--transport: expected gloo, hierarchical or shm with --real"),
     ("collectives --min-bytes 64K --max-bytes 1K", "no more than --max-bytes"),
 )
 
@@ -149,6 +150,19 @@ class OtherCommands(unittest.TestCase):
                 self.assertLess(0, min(row[model][part]["median"] for part in ("forward", "backward", "optimizer")))
         self.assertIn("\n3       plain ", output(f"overhead --groups 3 --steps 1 --world 1 --backend {BACKEND}"))
         self.assertEqual(len(json.loads(output("intercept --rounds 3 --operators 50"))["operators"]), 8)
+
+
+    def test_real_ranks_count_what_the_simulation_of_them_does(self):
+        found = output(f"scale --real --ranks 4 --transport {BACKEND}")
+        self.assertEqual([line.split(",")[0] for line in found.splitlines()],
+                         [f"rank {rank} of 4" for replicas in (1, 2) for rank in range(4)])
+
+    def test_what_a_large_job_costs_beside_its_data_is_no_more_with_more_groups(self):
+        rows = [line.split() for line in output("scale --ranks 8,64").splitlines()[1:]]
+        self.assertEqual([row[2:4] for row in rows], 2 * [["8", "8"], ["64", "64"], ["8", "2x4"], ["64", "8x8"]])
+        for small, large in zip(rows[:4], rows[4:], strict=True):
+            self.assertEqual(small[4:7] + small[8:10], large[4:7] + large[8:10])  # all but data and bytes
+            self.assertLessEqual(int(small[9]), 8)
 
 
 class BadInput(unittest.TestCase):

@@ -76,7 +76,8 @@ class MirrorBackend : public c10d::Backend {
 }  // namespace
 
 fsdp::BackendFactory mirror_backends() {
-  return [](const auto&, int rank, int world_size, auto) { return c10::make_intrusive<MirrorBackend>(rank, world_size); };
+  return
+      [](const auto&, int rank, int world_size, auto) { return c10::make_intrusive<MirrorBackend>(rank, world_size); };
 }
 
 }  // namespace bench

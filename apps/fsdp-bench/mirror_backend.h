@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Messages of a rank whose peers exist in thought alone.
+/// Messages of a rank that runs without its peers.
 
 #include <fsdp/backend.h>
 

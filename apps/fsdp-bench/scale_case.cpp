@@ -18,7 +18,7 @@ int64_t sent_bytes(const fsdp::Traffic& traffic, const Job& job) {
 RankCounts now(const fsdp::ProcessGroup& group, const Job& job, const Counters& counters) {
   const auto traffic = fsdp::Attachment::traffic_of(group);
   return {.joining_calls = counters.joining_calls,
-          .calls = counters.store_calls,
+          .calls = traffic->store_calls,
           .headers = traffic->headers,
           .messages = traffic->messages,
           .sent_bytes = sent_bytes(traffic->total(), job),
@@ -29,8 +29,8 @@ RankCounts now(const fsdp::ProcessGroup& group, const Job& job, const Counters& 
 
 }  // namespace
 
-RankCounts count_steps(const std::shared_ptr<fsdp::ProcessGroup>& group, int64_t layers, int replicas,
-                       const Job& job, const Counters& counters) {
+RankCounts count_steps(const std::shared_ptr<fsdp::ProcessGroup>& group, int64_t layers, int replicas, const Job& job,
+                       const Counters& counters) {
   constexpr int kWarmUps = 3;
   RankCounts counts;
   const fsdp::ThreadProcessGroupGuard guard(group);

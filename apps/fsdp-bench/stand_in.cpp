@@ -9,7 +9,7 @@ constexpr int64_t kDim = 4, kVocab = 8;
 }  // namespace
 
 std::vector<fsdp::layout::Item> Llama::block() const {
-  return {{{dim}}, {{dim, dim}},    {{keys, dim}},   {{keys, dim}}, {{dim, dim}},
+  return {{{dim}}, {{dim, dim}},    {{keys, dim}},   {{keys, dim}},  {{dim, dim}},
           {{dim}}, {{hidden, dim}}, {{hidden, dim}}, {{dim, hidden}}};
 }
 
@@ -21,8 +21,7 @@ std::vector<Llama> llamas() {
 
 StandInBlockImpl::StandInBlockImpl() {
   for (int i = 0; i < 2; ++i) norms_.push_back(register_parameter("norm_" + std::to_string(i), torch::ones({kDim})));
-  for (int i = 0; i < 7; ++i)
-    matrices_.push_back(register_parameter("matrix_" + std::to_string(i), torch::eye(kDim)));
+  for (int i = 0; i < 7; ++i) matrices_.push_back(register_parameter("matrix_" + std::to_string(i), torch::eye(kDim)));
 }
 
 at::Tensor StandInBlockImpl::forward(at::Tensor x) {
@@ -35,8 +34,7 @@ StandInImpl::StandInImpl(int64_t layers)
     : embedding_(register_parameter("embedding", torch::ones({kVocab, kDim}))),
       norm_(register_parameter("norm", torch::ones({kDim}))),
       head_(register_parameter("head", torch::ones({kVocab, kDim}))) {
-  for (int64_t i = 0; i < layers; ++i)
-    blocks_.push_back(register_module("block_" + std::to_string(i), StandInBlock()));
+  for (int64_t i = 0; i < layers; ++i) blocks_.push_back(register_module("block_" + std::to_string(i), StandInBlock()));
 }
 
 at::Tensor StandInImpl::forward() {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator of a rank whose peers exist in thought alone.
+/// A communicator of a rank that runs without its peers.
 
 #include <fsdp/communicator.h>
 

@@ -13,7 +13,6 @@
 #include "comm/group/carrier_choice.h"
 #include "comm/group/join.h"
 #include "comm/rendezvous/store_connection.h"
-#include "comm/rendezvous/watched_store.h"
 #include "mirror_backend.h"
 
 namespace bench {
@@ -96,11 +95,9 @@ Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
   };
 }
 
-// `counters` see what the rank asks of the store, in groups that are split from this one, too.
 std::shared_ptr<fsdp::ProcessGroup> join(fsdp::Meeting meeting, const std::shared_ptr<Counters>& counters) {
-  meeting.store = c10::make_intrusive<fsdp::WatchedStore>(meeting.store, [=] { ++counters->store_calls; });
   meeting.connect = [=, connect = meeting.connect](const fsdp::Meeting& place, const std::vector<int>& hosts) {
-    if (counters->joining_calls == 0) counters->joining_calls = counters->store_calls;
+    if (counters->joining_calls == 0) counters->joining_calls = place.traffic->store_calls;
     return connect(place, hosts);
   };
   return fsdp::meet_as_group(meeting);

@@ -1,10 +1,9 @@
 #pragma once
 /// \file
-/// Ranks of a job of any size, one at a time in this process: they run the library, and their peers exist in thought.
+/// Ranks of a job of any size, one at a time in this process: each runs the library without its peers.
 
 #include <fsdp/process_group.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,10 +22,9 @@ struct Job {
   std::string transport = "device";
 };
 
-/// What a rank asked of the store and of its peers since it started.
+/// What a rank did beside what its process group counts.
 struct Counters {
-  std::atomic<int64_t> store_calls = 0;
-  /// When the ranks knew each other.
+  /// Of the store, until the ranks knew each other.
   int64_t joining_calls = 0;
   std::shared_ptr<Issued> issued = std::make_shared<Issued>();
 };

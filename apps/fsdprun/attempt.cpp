@@ -50,12 +50,13 @@ AttemptResult Attempt::run() {
     ending_.advance();
     if (ending_.phase() == fsdp::Ending::Phase::kGivenUp) give_up();
   }
+  find_first_failed();
   return result_;
 }
 
 void Attempt::start(int local_rank) {
   const fsdp::Execution execution(context_.program, context_.flags.command,
-                                  rank_environment(context_.flags, context_.nodes, local_rank));
+                                  rank_environment(context_.flags, context_.nodes, local_rank, blame_board_));
   const bool piped = writes_through_pipes();
   const bool alone = context_.nodes.world_size() == 1;
   RankPipes pipes;
@@ -161,6 +162,7 @@ void Attempt::finish(Rank& rank) {
   int status = 0;
   waitpid(rank.pid, &status, 0);
   rank.status = fsdp::ExitStatus::from_wait(status);
+  rank.ended_by_itself = ending_.phase() <= fsdp::Ending::Phase::kPeersMayEnd;
   for (RankStream& stream : rank.streams) stream.finish();
 }
 
@@ -171,6 +173,18 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   result_.failed = first.local_number;
   context_.nodes.tell_own_failure("rank " + std::to_string(first.number) + " " + first.status->describe());
   ending_.note_failure();
+}
+
+// A rank that fails because of another one may end before that one does.
+void Attempt::find_first_failed() {
+  if (!result_.failed) return;
+  const int first_rank = context_.nodes.first_rank();
+  const auto blamed = [&](int local) { return fsdp::blamed_by(blame_board_, first_rank + local) - first_rank; };
+  const auto failed = [&](int local) {
+    const bool is_here = local >= 0 && local < static_cast<int>(ranks_.size());
+    return is_here && ranks_[local].ended_by_itself && ranks_[local].status->is_failure();
+  };
+  result_.failed = fsdp::find_first_failed(*result_.failed, blamed, failed);
 }
 
 void Attempt::check_other_nodes() {

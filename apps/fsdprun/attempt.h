@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/failure/blame.h"
 #include "flags.h"
 #include "launch/ending.h"
 #include "log_files.h"
@@ -30,7 +31,7 @@ struct AttemptContext {
 };
 
 struct AttemptResult {
-  /// The local rank whose failure came first.
+  /// The local rank whose failure came first: by what the ranks say if they do, else by who ended first.
   std::optional<int> failed;
   /// Why another node ended the attempt, if that came first.
   std::optional<AttemptEnd> ended_elsewhere;
@@ -67,10 +68,12 @@ class Attempt {
   void finish(Rank& rank);
   void give_up();
   void note_failures(const std::vector<Rank*>& ended);
+  void find_first_failed();
   void check_other_nodes();
   void send_to_all(int signal) const;
 
   AttemptContext context_;
+  const fsdp::Descriptor blame_board_ = fsdp::make_blame_board();
   std::vector<Rank> ranks_;
   AttemptResult result_;
   Clock::time_point asked_at_{};  // if the result says so

@@ -23,6 +23,9 @@ struct Rank {
   /// Unset while it runs.
   std::optional<fsdp::ExitStatus> status;
 
+  /// Before it was asked to.
+  bool ended_by_itself = false;
+
   bool is_running() const { return !status; }
   /// To the rank and what it started.
   void send(int signal) const;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "comm/failure/blame.h"
 #include "comm/failure/flight_recorder.h"
 #include "comm/posix/file.h"
 #include "launch/variables.h"
@@ -27,7 +28,8 @@ int columns_of_line(const Flags& flags, int local_rank) {
 
 }  // namespace
 
-std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank) {
+std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank,
+                                          const fsdp::Descriptor& blame_board) {
   const int rank = nodes.first_rank() + local_rank;
   fsdp::Variables variables{
       {"GROUP_RANK", std::to_string(nodes.node())},
@@ -44,6 +46,8 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
     variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (!flags.flight_recorder.empty())
     variables.emplace(fsdp::kFlightRecorderVariable, fsdp::absolute_path(flags.flight_recorder));
+  variables.emplace(fsdp::kBlameVariable,
+                    blame_board.is_open() ? std::optional(std::to_string(blame_board.number())) : std::nullopt);
   const int columns = columns_of_line(flags, local_rank);
   variables.emplace(fsdp::kTerminalColumnsVariable,
                     columns > 0 ? std::optional(std::to_string(columns)) : std::nullopt);

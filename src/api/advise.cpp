@@ -11,7 +11,7 @@
 #include "api/group_view.h"
 #include "api/megabytes.h"
 #include "api/named_collectives.h"
-#include "api/strategy_of.h"
+#include "api/placement_choice.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 
@@ -32,7 +32,36 @@ int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>&
   return all_reduce(at::tensor({value}, at::kLong), op, ranks, tag).item<int64_t>();
 }
 
+// Less than this is not worth memory.
+constexpr double kMuchWaiting = 0.05;
+
+// Whole gradients of groups on their way are the same in each strategy.
+int64_t bytes_with(Strategy strategy, const Measured& now) {
+  if (strategy == Strategy::kShardGradOp) return now.rows + now.parameter_bytes + now.gradient + now.optimizer;
+  const int64_t more_gradients = now.parameter_bytes - now.parameter_bytes / now.shards;
+  return now.parameter_bytes + now.gradient + more_gradients + now.optimizer * now.shards;
+}
+
 }  // namespace
+
+Advice choose_advice(const Measured& measured) {
+  const int64_t held = measured.rows + measured.whole + measured.gradient + measured.optimizer;
+  Advice advice{.now = measured.strategy,
+                .better = measured.strategy,
+                .waiting_share = measured.waiting_share,
+                .bytes_now = held,
+                .bytes_then = held,
+                .spare_bytes = measured.spare_bytes};
+  if (measured.strategy != Strategy::kFullShard || measured.waiting_share < kMuchWaiting) return advice;
+  for (const auto strategy : {Strategy::kReplicate, Strategy::kShardGradOp}) {
+    const int64_t bytes = bytes_with(strategy, measured);
+    if (bytes - held > measured.spare_bytes) continue;
+    advice.better = strategy;
+    advice.bytes_then = bytes;
+    break;
+  }
+  return advice;
+}
 
 Advice advise(const Group& model, std::optional<int64_t> spare_bytes) {
   auto& own = *param_groups(model).front();

@@ -73,7 +73,8 @@ std::vector<c10::Device> devices_of_rank_0(const std::vector<NamedParameter>& te
                                            const std::string& where) {
   const auto kinds = at::empty({std::ssize(tensors)}, at::kChar);
   auto* kind = kinds.mutable_data_ptr<int8_t>();
-  for (const auto& [name, tensor] : tensors) *kind++ = static_cast<int8_t>(runtime::form_of_values(tensor).device.type());
+  for (const auto& [name, tensor] : tensors)
+    *kind++ = static_cast<int8_t>(runtime::form_of_values(tensor).device.type());
   process_group.communicator().broadcast(kinds, 0, {subject})->wait();
   std::vector<c10::Device> devices;
   for (const auto& [name, tensor] : tensors) {

@@ -14,7 +14,6 @@
 #include "runtime/param_group.h"
 
 namespace fsdp {
-
 namespace {
 
 bool trains(runtime::ShardedParams& params, size_t flat) {
@@ -34,7 +33,7 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
     auto& flats = group->params.flats();
     try {
       for (size_t i = 0; i < flats.size(); ++i)
-        flats[i].shard().keep_on_disk(group->disk_folder, trains(group->params, i));
+        flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
     } catch (const Error& lacks) {
       error = str_cat("group '", group->identity.name, "': ", lacks.what_without_backtrace());
       break;
@@ -52,10 +51,6 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
       throw Error(str_cat(where, "rank ", ranks.global_ranks()[static_cast<size_t>(rank)],
                           " found too little room in its DiskOffloadPolicy::folder; its own error says how much"));
 }
-
-}  // namespace
-
-namespace {
 
 // The planes of a group whose memory ranks may share, on one device.
 struct PlanesOfGroup {
@@ -110,16 +105,15 @@ void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& c
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      const auto& shard = flat.shard();
-      if (shard.is_on_disk() || shard.is_on_host()) {
+      if (flat.is_on_disk() || flat.is_on_host()) {
         flat.allocate_shard(nullptr);
       } else {
         auto& on_device = devices[{device.type(), device.index()}];
         if (on_device.empty() || on_device.back().group != group) on_device.push_back({group});
         on_device.back().planes.push_back(&flat);
       }
-      bytes += shard.reduced_form().bytes(flat.whole().numel);
-      slice_bytes += shard.reduced_form().bytes(flat.plane().slice_numel);
+      bytes += flat.reduced_form().bytes(flat.whole().numel);
+      slice_bytes += flat.reduced_form().bytes(flat.plane().slice_numel);
     }
     largest = std::max(largest, bytes);
     largest_slice = std::max(largest_slice, slice_bytes);

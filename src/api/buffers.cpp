@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "api/agreement.h"
-#include "runtime/journal.h"
 #include "runtime/param_group.h"
+#include "runtime/rank_state.h"
 
 namespace fsdp {
 

@@ -99,47 +99,36 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
 }
 
-// Where a tensor lies in memory.
+// Where a tensor lies in memory; on the meta device, where there are no addresses, its storage counts as one byte.
 struct Extent : memory::MemoryRange {
   const std::string* name = nullptr;
   bool is_sharded = false;
 };
 
 Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
-  return {memory::range_of(tensor.tensor), &tensor.name, is_sharded};
+  if (!tensor.tensor.is_meta()) return {memory::range_of(tensor.tensor), &tensor.name, is_sharded};
+  const auto* storage = reinterpret_cast<const char*>(tensor.tensor.storage().unsafeGetStorageImpl());
+  return {{storage, storage + 1}, &tensor.name, is_sharded};
 }
 
 // Whether it lies in memory that is its own or that of another plain tensor.
 bool has_plain_memory(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 &&
-         !group_of_parameter(tensor);
+  return tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor);
 }
 
 constexpr const char* kUntied =
     "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
     "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is";
 
-// On the meta device there are no addresses: each tensor has a storage of its own.
-void check_meta_overlap(const std::vector<runtime::NamedParameter>& parameters,
-                        const std::vector<runtime::NamedParameter>& others, const std::string& where) {
-  std::unordered_map<const c10::StorageImpl*, const std::string*> names;
-  for (const auto* list : {&parameters, &others})
-    for (const auto& [name, tensor] : *list) {
-      if (!tensor.is_meta() || !tensor.has_storage() || tensor.numel() == 0) continue;
-      const auto [known, is_new] = names.emplace(tensor.storage().unsafeGetStorageImpl(), &name);
-      require(is_new, where, "'", *known->second, "' and '", name, kUntied);
-    }
-}
-
 // Parameters and other tensors on the same memory would stop sharing it.
 void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
                    const std::vector<runtime::NamedParameter>& others, const std::string& where) {
   std::vector<Extent> extents;
   for (const auto& parameter : parameters)
-    if (parameter.tensor.numel() > 0 && !parameter.tensor.is_meta()) extents.push_back(extent_of(parameter, true));
+    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
   for (const auto& other : others)
     if (has_plain_memory(other.tensor)) {
-      require_memory(other.tensor, where + "'" + other.name + "' ");
+      if (!other.tensor.is_meta()) require_memory(other.tensor, where + "'" + other.name + "' ");
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);
@@ -270,13 +259,10 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
   for (const auto& parameter : parameters) check_parameter(parameter, where);
   std::unordered_set<const at::TensorImpl*> sharded;
   for (const auto& parameter : parameters) sharded.insert(parameter.tensor.unsafeGetTensorImpl());
-  auto others = subtree_buffers(tree);
-  for (auto& parameter : subtree_parameters(tree))
-    if (!sharded.contains(parameter.tensor.unsafeGetTensorImpl())) others.push_back(std::move(parameter));
+  auto others = subtree_tensors(tree);
   // A tensor that is registered twice, also as a buffer, is one tensor.
   std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
   check_overlap(parameters, others, where);
-  check_meta_overlap(parameters, others, where);
 }
 
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where) {

@@ -15,13 +15,6 @@
 namespace fsdp {
 namespace {
 
-// The tensors of the module that have values.
-std::vector<runtime::NamedParameter> tensors_of(const Group& model) {
-  auto tensors = subtree_parameters(*GroupView::of(model).tree);
-  for (auto& buffer : subtree_buffers(*GroupView::of(model).tree)) tensors.push_back(std::move(buffer));
-  return tensors;
-}
-
 void require_at_rest(const Group& model, const char* operation) {
   const auto& groups = param_groups(model);
   std::lock_guard lock(groups.front()->rank_state().mutex);
@@ -66,7 +59,7 @@ struct Clone::Values {
 Clone clone(const Group& model) {
   require_at_rest(model, "clone");
   const at::NoGradGuard no_grad;
-  auto values = std::make_shared<Clone::Values>(Clone::Values{model, tensors_of(model), {}});
+  auto values = std::make_shared<Clone::Values>(Clone::Values{model, subtree_tensors(*GroupView::of(model).tree), {}});
   for (const auto& [name, tensor] : values->tensors) values->copies.push_back(tensor.detach().clone());
   return Clone(std::move(values));
 }

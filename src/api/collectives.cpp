@@ -13,7 +13,7 @@
 #include "runtime/param_group.h"
 #include "runtime/refusal.h"
 #include "runtime/registry.h"
-#include "runtime/row_results.h"
+#include "runtime/row_operands.h"
 
 namespace fsdp {
 namespace {

@@ -53,10 +53,6 @@ DeferredStretch::DeferredStretch(bool forgets)
     : open_(std::make_unique<Open>(forgets ? DeferredRecording::Kind::kForget : DeferredRecording::Kind::kPutOff)) {}
 DeferredStretch::~DeferredStretch() = default;
 
-void materialize(torch::nn::Module& module) {
-  const auto tree = module_tree(module);
-  compute_deferred(subtree_parameters(*tree));
-  compute_deferred(subtree_buffers(*tree));
-}
+void materialize(torch::nn::Module& module) { compute_deferred(subtree_tensors(*module_tree(module))); }
 
 }  // namespace fsdp

@@ -3,12 +3,14 @@
 /// What a Group handle refers to.
 
 #include <fsdp/group.h>
+#include <fsdp/options.h>
 
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "api/module_tree.h"
+#include "runtime/placement.h"
 
 namespace fsdp {
 
@@ -29,5 +31,9 @@ inline const std::vector<std::shared_ptr<runtime::ParamGroup>>& param_groups(con
 
 /// Finds the groups under a module whose own group is `own`.
 Group make_group(std::shared_ptr<runtime::ParamGroup> own, std::unique_ptr<ModuleNode> tree);
+
+/// Makes groups of the module over `placement`. See fully_shard.
+Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,
+                 const FullyShardOptions& options);
 
 }  // namespace fsdp

@@ -14,8 +14,8 @@
 #include "api/group_view.h"
 #include "comm/core/check.h"
 #include "runtime/follow.h"
-#include "runtime/journal.h"
 #include "runtime/param_group.h"
+#include "runtime/rank_state.h"
 
 namespace fsdp {
 namespace {

@@ -117,11 +117,9 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
   }
 }
 
-namespace {
-
 // Every tensor of the subtree that `own` names at a node, once.
-std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node,
-                                                     std::vector<runtime::NamedParameter> ModuleNode::* own) {
+static std::vector<runtime::NamedParameter> collect(const ModuleNode& node,
+                                                    std::vector<runtime::NamedParameter> ModuleNode::* own) {
   std::vector<runtime::NamedParameter> tensors;
   std::unordered_set<const void*> seen;
   visit_nodes(node, [&](const ModuleNode& below) {
@@ -131,14 +129,18 @@ std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node,
   return tensors;
 }
 
-}  // namespace
-
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node) {
-  return subtree_tensors(node, &ModuleNode::parameters);
+  return collect(node, &ModuleNode::parameters);
 }
 
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node) {
-  return subtree_tensors(node, &ModuleNode::buffers);
+  return collect(node, &ModuleNode::buffers);
+}
+
+std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node) {
+  auto tensors = subtree_parameters(node);
+  std::ranges::move(subtree_buffers(node), std::back_inserter(tensors));
+  return tensors;
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {

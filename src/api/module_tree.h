@@ -53,4 +53,7 @@ std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 /// The parameters of the subtree in the order of the tree, a shared one once.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 
+/// Its parameters, then its buffers.
+std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
+
 }  // namespace fsdp

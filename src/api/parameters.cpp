@@ -6,7 +6,6 @@
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
 #include "runtime/row_operands.h"
-#include "runtime/row_results.h"
 
 namespace fsdp {
 namespace {

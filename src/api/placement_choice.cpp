@@ -81,4 +81,10 @@ void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy) {
   policy.broadcasts_buffers = policy.told_to_broadcast.value_or(strategy == Strategy::kReplicate);
 }
 
+Strategy strategy_of(const runtime::ParamGroup& group) {
+  if (group.placement().shard().world_size() == 1) return Strategy::kReplicate;
+  if (group.policy.reshard_after_backward) return Strategy::kFullShard;
+  return group.policy.free_when_written ? Strategy::kShardGradOp : Strategy::kShardOptimizer;
+}
+
 }  // namespace fsdp

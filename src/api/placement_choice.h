@@ -15,6 +15,7 @@ namespace fsdp {
 
 namespace runtime {
 struct GroupPolicy;
+class ParamGroup;
 }
 
 /// Names of axes.
@@ -42,5 +43,8 @@ runtime::Placement choose_placement(const FullyShardOptions& options);
 
 /// What the strategy decides of how a group is gathered and freed; other settings stay.
 void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
+
+/// The strategy that a group's policy comes to.
+Strategy strategy_of(const runtime::ParamGroup& group);
 
 }  // namespace fsdp

@@ -13,14 +13,6 @@
 namespace fsdp {
 namespace {
 
-std::string sizes_text(c10::IntArrayRef sizes) {
-  TextWriter text;
-  text << '[';
-  for (size_t i = 0; i < sizes.size(); ++i) text << (i ? ", " : "") << sizes[i];
-  text << ']';
-  return text.str();
-}
-
 // "2.36 M", for people.
 std::string count_text(int64_t count) {
   TextWriter text;
@@ -69,12 +61,14 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
     const auto part = runtime::registry().find(parameter.tensor);
     out << indent << "  " << parameter.name.substr(parameter.name.rfind('.') + 1) << ' ';
     if (!part) {
-      out << sizes_text(parameter.tensor.sizes()) << " not sharded\n";
+      out << str_cat(c10::IntArrayRef(parameter.tensor.sizes())) << " not sharded\n";
       continue;
     }
     const auto rows = part->group->slots()[part->slot].param_rows();
-    out << sizes_text(rows.sizes) << " rows " << rows.range.first << ".." << rows.range.first + rows.range.count;
-    if (!rows.sizes.empty() && rows.row_sizes.size() < rows.sizes.size()) out << " of " << sizes_text(rows.row_sizes);
+    out << str_cat(c10::IntArrayRef(rows.sizes)) << " rows " << rows.range.first << ".."
+        << rows.range.first + rows.range.count;
+    if (!rows.sizes.empty() && rows.row_sizes.size() < rows.sizes.size())
+      out << " of " << str_cat(c10::IntArrayRef(rows.row_sizes));
     if (rows.name != parameter.name) out << " shared with " << rows.name;
     out << '\n';
   }

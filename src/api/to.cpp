@@ -79,8 +79,7 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
 
 // What is not sharded, of the subtree.
 std::vector<runtime::NamedParameter> plain_tensors(const ModuleNode& tree) {
-  auto tensors = subtree_parameters(tree);
-  for (auto& buffer : subtree_buffers(tree)) tensors.push_back(std::move(buffer));
+  auto tensors = subtree_tensors(tree);
   std::erase_if(tensors, [](const auto& named) { return runtime::registry().find(named.tensor).has_value(); });
   return tensors;
 }

@@ -10,17 +10,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "memory/allocation_watch.h"
 
 namespace fsdp::memory {
+namespace {
 
+// Whether such a block is a mapping of its own: large ones on the CPU are.
 bool is_mapped(c10::Device device, size_t bytes) {
   // The general allocator keeps smaller blocks and has use for them in between.
   constexpr size_t kLeastBytes = size_t{10} << 20;
   return device.is_cpu() && bytes >= kLeastBytes;
 }
 
+// A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
 void* map_block(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TORCH_CHECK(address != MAP_FAILED, "[fsdp] no memory: ", bytes, " bytes could not be mapped (", std::strerror(errno),
@@ -28,6 +33,10 @@ void* map_block(size_t bytes) {
   madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
   return address;
 }
+
+void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }
+
+}  // namespace
 
 void return_free_pages() noexcept {
 #ifdef __GLIBC__
@@ -43,8 +52,6 @@ void keep_free_pages() noexcept {
   if (mallopt(M_MMAP_THRESHOLD, 32 << 20) != 0) mallopt(M_TRIM_THRESHOLD, 128 << 20);
 #endif
 }
-
-void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }
 
 c10::DataPtr allocate(c10::Device device, size_t bytes) {
   const c10::DeviceGuard guard(device);
@@ -70,6 +77,51 @@ c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
             unmap_block(block->address, block->bytes);
           },
           device};
+}
+
+// The block that nobody has, if there is one.
+struct ReusedBlock::Spare {
+  std::mutex mutex;
+  void* address = nullptr;
+  size_t bytes = 0;
+
+  ~Spare() {
+    if (address != nullptr) unmap_block(address, bytes);
+  }
+
+  void* take(size_t wanted) {
+    std::lock_guard lock(mutex);
+    return bytes == wanted ? std::exchange(address, nullptr) : nullptr;
+  }
+
+  void give_back(void* block, size_t block_bytes) {
+    std::lock_guard lock(mutex);
+    if (address != nullptr) {
+      unmap_block(block, block_bytes);
+      return;
+    }
+    madvise(block, block_bytes, MADV_FREE);
+    address = block;
+    bytes = block_bytes;
+  }
+};
+
+c10::DataPtr ReusedBlock::take(size_t bytes) {
+  if (!is_mapped(device_, bytes)) return allocate_block(device_, bytes);
+  if (!spare_) spare_ = std::make_shared<Spare>();
+  void* address = spare_->take(bytes);
+  if (address == nullptr) address = map_block(bytes);
+  struct Loan {
+    std::shared_ptr<Spare> spare;
+    void* address;
+    size_t bytes;
+  };
+  return {address, new Loan{spare_, address, bytes},
+          [](void* context) {
+            const std::unique_ptr<Loan> loan(static_cast<Loan*>(context));
+            loan->spare->give_back(loan->address, loan->bytes);
+          },
+          device_};
 }
 
 }  // namespace fsdp::memory

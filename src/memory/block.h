@@ -1,19 +1,13 @@
 #pragma once
 /// \file
-/// Memory that the library takes in one piece.
+/// Memory that the library takes in one piece, once or step after step.
 
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
+#include <memory>
 
 namespace fsdp::memory {
-
-/// Whether such a block is a mapping of its own: large ones on the CPU are.
-bool is_mapped(c10::Device device, size_t bytes);
-
-/// A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
-void* map_block(size_t bytes);
-void unmap_block(void* address, size_t bytes) noexcept;
 
 /// Memory of any content on `device`, whichever is the thread's current one: an allocator takes it from that.
 c10::DataPtr allocate(c10::Device device, size_t bytes);
@@ -34,5 +28,23 @@ void return_free_pages() noexcept;
 /// program set by mallopt; those of the environment (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES)
 /// stay.
 void keep_free_pages() noexcept;
+
+/// Hands out one block again and again, e.g. for a group's gradients, which come with each backward and go with
+/// zero_grad().
+///
+/// From the general allocator such a block would go back to the system and come again page by page, or leave holes that
+/// nothing else fits into. A large one on the CPU stays mapped here; while nobody has it the system may take its pages
+/// (MADV_FREE), so it counts as free. Thread safety: `take` from one thread at a time, giving back from any.
+class ReusedBlock {
+ public:
+  explicit ReusedBlock(c10::Device device) : device_(device) {}
+  /// A block of any content; it goes back when the pointer goes, also after this object. Several may be out at a time.
+  c10::DataPtr take(size_t bytes);
+
+ private:
+  struct Spare;
+  c10::Device device_;
+  std::shared_ptr<Spare> spare_;
+};
 
 }  // namespace fsdp::memory

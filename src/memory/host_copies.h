@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "memory/flat_part.h"
+#include "memory/part_storage.h"
 
 namespace fsdp::memory {
 

@@ -1,13 +1,15 @@
 #pragma once
 /// \file
-/// Storage that is kept for ever while its memory comes and goes.
+/// Storage that is kept for ever while its memory comes and goes; parts of flat buffers; where a tensor lies.
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <string>
 
 #include "memory/flat_buffer.h"
+#include "memory/form.h"
 
 namespace fsdp::memory {
 
@@ -40,5 +42,30 @@ at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_of
 
 /// Frees the memory of a storage for good; whoever still has it gets `error` instead of values.
 void end_storage(const c10::Storage& storage, const std::string& error);
+
+/// Elements that lie one behind the other in `buffer`, which is null while they have no memory.
+struct FlatPart {
+  Form form;
+  int64_t numel = 0;
+  std::shared_ptr<FlatBuffer> buffer = nullptr;
+  size_t byte_offset = 0;
+
+  size_t bytes() const { return form.bytes(numel); }
+  at::Tensor tensor() const { return flat_tensor(buffer, byte_offset, numel, form.dtype); }
+};
+
+/// The bytes from a tensor's first element to its last one, with the gaps between them.
+struct MemoryRange {
+  const char *begin = nullptr, *end = nullptr;
+
+  bool overlaps(const MemoryRange& other) const { return begin < other.end && other.begin < end; }
+};
+
+/// Of a strided tensor; an empty range if it has no memory.
+inline MemoryRange range_of(const at::Tensor& tensor) {
+  const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+  if (begin == nullptr) return {};
+  return {begin, begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size())};
+}
 
 }  // namespace fsdp::memory

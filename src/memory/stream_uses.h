@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// Which streams of an accelerator use a block of memory.
+/// Which streams of an accelerator use a block of memory; a tensor that one of them hands on to another.
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
@@ -29,6 +30,21 @@ class StreamUses {
   const c10::Device device_;
   std::optional<c10::Stream> own_;  // of the block
   std::vector<c10::Stream> users_;
+};
+
+/// What the calling thread's current stream does with the tensor after `take` comes after all that the current stream
+/// of `put` had been given by then, and its memory stays until both are done. On the CPU this is the tensor. Thread
+/// safety: the caller serialises.
+class HandedOn {
+ public:
+  bool defined() const { return tensor_.defined(); }
+  void put(at::Tensor tensor);
+  /// Undefined if there is none.
+  at::Tensor take();
+
+ private:
+  at::Tensor tensor_;
+  std::optional<c10::Stream> stream_;  // none on the CPU
 };
 
 }  // namespace fsdp::memory

@@ -18,7 +18,6 @@
 #include "optim/row_sums.h"
 #include "runtime/compat.h"
 #include "runtime/row_operands.h"
-#include "runtime/row_results.h"
 
 namespace fsdp {
 namespace {

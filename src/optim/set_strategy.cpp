@@ -132,7 +132,7 @@ class Move {
       const auto index = parts_->params.place(to).flat;
       auto& flat = flats[index];
       if (!flat) {
-        flat = parts_->params.flats()[index].shard().allocate_gradient();
+        flat = parts_->params.flats()[index].allocate_gradient();
         flat->tensor().zero_();
       }
       auto moved = parts_->params.rows_of_slice(to, *flat);

@@ -7,7 +7,7 @@
 
 #include "api/group_view.h"
 #include "api/megabytes.h"
-#include "api/strategy_of.h"
+#include "api/placement_choice.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"
 
@@ -29,7 +29,7 @@ Sizes sizes_of(ParamGroup& group) {
   for (const auto& flat : group.flats()) {
     sizes.rows += static_cast<int64_t>(flat.rows().bytes());
     sizes.whole += static_cast<int64_t>(flat.whole().bytes());
-    sizes.gradient += static_cast<int64_t>(flat.shard().reduced_form().bytes(flat.whole().numel));
+    sizes.gradient += static_cast<int64_t>(flat.reduced_form().bytes(flat.whole().numel));
   }
   return sizes;
 }

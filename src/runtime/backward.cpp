@@ -13,7 +13,6 @@
 #include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
-#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -216,8 +215,7 @@ bool runs_in_task(torch::autograd::Node* node) {
 void start_reduction(ParamGroup& group, size_t bucket) {
   const auto act = group.policy.reduction.all_reduces ? Act::kReduce : Act::kReduceWithinReplica;
   group.rank_state().tell({act, static_cast<int64_t>(group.id()), static_cast<int64_t>(bucket)});
-  const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.row_lock().writes().total()) : 0;
-  group.backward().start_reduction(bucket, group.policy.reduction, writes);
+  group.backward().start_reduction(bucket, group.policy.reduction, group.count_to_compare());
   if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
 }
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "runtime/operator_call.h"
+#include "runtime/operator_traits.h"
 #include "runtime/param_group.h"
 
 namespace fsdp::runtime {

@@ -27,12 +27,37 @@ FlatParams::FlatParams(const FlatForms& forms, layout::Plane plane, int rank,
     : plane_(std::move(plane)),
       rank_(rank),
       account_(std::move(account)),
-      shard_(forms.rows, forms.reduced, plane_.slice_numel, account_),
-      whole_{forms.whole, plane_.numel()} {}
+      rows_{forms.rows, plane_.slice_numel},
+      whole_{forms.whole, plane_.numel()},
+      reduced_form_(forms.reduced) {}
+
+void FlatParams::keep_on_disk(const std::string& folder, bool trains) {
+  disk_.emplace(folder, rows_.bytes(), trains ? 4 : 1);
+}
+
+void FlatParams::keep_on_host(bool is_pinned, std::shared_ptr<memory::HostCopies> copies) {
+  host_.emplace(whole_.form.device, is_pinned, std::move(copies), account_);
+}
+
+std::shared_ptr<FlatBuffer> FlatParams::on_disk(size_t bytes) {
+  return std::make_shared<FlatBuffer>(disk_->take(bytes), bytes, account_, ByteClass::kDisk);
+}
+
+void FlatParams::allocate_rows() {
+  const auto bytes = rows_.bytes();
+  if (host_)
+    rows_.buffer = host_->allocate(bytes);
+  else if (disk_)
+    rows_.buffer = on_disk(bytes);
+  else
+    rows_.buffer = std::make_shared<FlatBuffer>(memory::allocate_block(rows_.form.device, bytes), bytes, account_,
+                                                ByteClass::kRows);
+  rows_.tensor().zero_();  // padding between parameters travels too
+}
 
 // This rank's part of a whole buffer.
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
-  return {whole_.form, rows().numel, whole, whole_.form.bytes(rank_ * plane_.slice_numel)};
+  return {whole_.form, rows_.numel, whole, whole_.form.bytes(rank_ * plane_.slice_numel)};
 }
 
 // Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
@@ -42,12 +67,12 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
   on_host_ = std::move(on_host);
   if (shared)
     shared_whole_ = std::make_shared<FlatBuffer>(data_of(std::move(shared), first_byte, whole_.form.device),
-                                                 whole_.form.bytes(rows().numel), account_,
+                                                 whole_.form.bytes(rows_.numel), account_,
                                                  has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
   if (shared_whole_ && has_one_form())
-    shard_.lie_in(own_slice(shared_whole_));
+    rows_ = own_slice(shared_whole_);
   else
-    shard_.allocate();
+    allocate_rows();
 }
 
 void FlatParams::allocate_copy() {
@@ -78,17 +103,33 @@ void FlatParams::allocate_whole(bool fills_alone) {
 GatherPlane FlatParams::plane_to_gather() {
   const at::NoGradGuard no_grad;
   const auto whole = whole_.tensor();
-  if (has_one_form()) return {whole, rows().tensor()};
-  if (on_host_) return {whole, rows().tensor().to(whole_.form.device, whole_.form.dtype)};
+  if (has_one_form()) return {whole, rows_.tensor()};
+  if (on_host_) return {whole, rows_.tensor().to(whole_.form.device, whole_.form.dtype)};
   auto slice = own_slice(whole_.buffer).tensor();
-  shard_.copy_to(slice);
+  copy_rows_to(slice);
   return {whole, slice};
+}
+
+// On the current stream.
+void FlatParams::copy_rows_to(const at::Tensor& slice) {
+  if (host_)
+    host_->bring(rows_, slice);
+  else
+    slice.copy_(rows_.tensor());
 }
 
 void FlatParams::publish() {
   const at::NoGradGuard no_grad;
-  shard_.publish(whole_.form.dtype);
-  if (shared_whole_ && !has_one_form()) shard_.copy_to(own_slice(shared_whole_).tensor());
+  if (host_) host_->publish(rows_, whole_.form.dtype);
+  if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
+}
+
+void FlatParams::order_read() const {
+  if (host_) host_->order_read();
+}
+
+void FlatParams::let_go() {
+  if (disk_) rows_.buffer->let_go();
 }
 
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
@@ -126,6 +167,43 @@ void FlatParams::offload_whole() {
                 std::make_shared<FlatBuffer>(memory::allocate(c10::kCPU, bytes), bytes, account_, ByteClass::kWhole)};
   host.tensor().copy_(whole_.tensor());
   whole_.buffer = host.buffer;
+}
+
+FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
+  const auto bytes = form.bytes(rows_.numel);
+  if (host_ && form == rows_.form) return {form, rows_.numel, host_->allocate(bytes)};
+  if (disk_ && form == rows_.form) return {form, rows_.numel, on_disk(bytes)};
+  return {form, rows_.numel, std::make_shared<FlatBuffer>(memory.take(bytes), bytes, account_, ByteClass::kGradient)};
+}
+
+FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }
+
+FlatPart FlatParams::allocate_reduced() {
+  return lands_elsewhere() ? gradient_in(reduced_form_, reduced_memory_) : allocate_gradient();
+}
+
+std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
+  if (disk_) return on_disk(bytes);
+  return std::make_shared<FlatBuffer>(memory::allocate_block(rows_.form.device, bytes), bytes, account_,
+                                      host_ ? ByteClass::kHost : ByteClass::kOptimizer);
+}
+
+std::optional<c10::Stream> FlatParams::stream_of_results() const {
+  return host_ ? std::optional(host_->stream_of_results()) : std::nullopt;
+}
+
+void FlatParams::land(const at::Tensor& reduced, const FlatPart& rows) {
+  if (host_) return host_->land(reduced, rows);
+  memory::note_use(reduced);
+  rows.tensor().copy_(reduced);
+}
+
+void FlatParams::finish_landing() {
+  if (host_) host_->finish_landing();
+}
+
+void FlatParams::drop_landing() {
+  if (host_) host_->drop_landing();
 }
 
 }  // namespace fsdp::runtime

@@ -1,17 +1,20 @@
 #pragma once
 /// \file
-/// One plane of a group, whose rows have one form, and whose whole values have one: a flat shard for ever, a flat whole
-/// buffer for a while, and the steps from the one to the other.
+/// One plane of a group, whose rows have one form, and whose whole values have one: for ever a flat shard and what
+/// training needs beside it, for a while a flat whole buffer, and the steps from the one to the other.
 
 #include <fsdp/communicator.h>
 #include <fsdp/process_group.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "layout/planes.h"
-#include "memory/flat_part.h"
-#include "memory/reused_block.h"
-#include "runtime/flat_shard.h"
+#include "memory/block.h"
+#include "memory/disk_store.h"
+#include "memory/part_storage.h"
+#include "runtime/host_rows.h"
 
 namespace fsdp::runtime {
 
@@ -44,6 +47,14 @@ class FlatParams {
  public:
   /// Without memory as yet.
   FlatParams(const FlatForms& forms, layout::Plane plane, int rank, std::shared_ptr<memory::ByteAccount> account);
+  /// The rows, their gradients and, of `trains`, two states of their size will lie in a file in `folder`, which gets
+  /// the room for them. Before the rows have memory; on the CPU. Throws Error.
+  void keep_on_disk(const std::string& folder, bool trains);
+  bool is_on_disk() const { return disk_.has_value(); }
+  /// Whole values are on an accelerator; the rows and their gradients, whose form is of the CPU, are not. Before the
+  /// rows have memory.
+  void keep_on_host(bool is_pinned, std::shared_ptr<memory::HostCopies> copies);
+  bool is_on_host() const { return host_.has_value(); }
   /// Makes the shard. `shared`: memory that every rank sees, which has room for the whole buffer from `first_byte` on;
   /// null also where the shard is on disk or on the host. `on_host`: memory that the ranks of this host see; null where
   /// there is none. Once.
@@ -54,10 +65,8 @@ class FlatParams {
   void keep_whole_memory() { keeps_whole_memory_ = true; }
 
   const layout::Plane& plane() const { return plane_; }
-  /// This rank's slice, with its gradients and its state.
-  const FlatShard& shard() const { return shard_; }
-  FlatShard& shard() { return shard_; }
-  const memory::FlatPart& rows() const { return shard_.rows(); }
+  /// This rank's slice.
+  const memory::FlatPart& rows() const { return rows_; }
   /// The whole buffer, without memory while it is away.
   const memory::FlatPart& whole() const { return whole_; }
   /// Whether whole values lie in memory that all ranks share.
@@ -90,9 +99,33 @@ class FlatParams {
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->uses().note_current(); }
   void free_whole() { whole_.buffer.reset(); }
+  /// The current stream reads what was copied from host memory last.
+  void order_read() const;
+  /// The rows were read, and are not for a while.
+  void let_go();
+
+  /// Memory for gradients, in the form in which they are reduced.
+  memory::FlatPart allocate_reduced();
+  const memory::Form& reduced_form() const { return reduced_form_; }
+  /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
+  memory::FlatPart allocate_gradient();
+  bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
+  /// The stream on which reductions are waited for and landed; none: the caller's.
+  std::optional<c10::Stream> stream_of_results() const;
+  /// Puts what was reduced into the part of an `allocate_gradient` of as many elements, which has it after
+  /// `finish_landing`.
+  void land(const at::Tensor& reduced, const memory::FlatPart& rows);
+  void finish_landing();
+  void drop_landing();
+  /// Memory of any content for optimizer state of the rows.
+  std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
  private:
-  bool has_one_form() const { return rows().form == whole_.form; }
+  bool has_one_form() const { return rows_.form == whole_.form; }
+  void allocate_rows();
+  void copy_rows_to(const at::Tensor& slice);
+  std::shared_ptr<memory::FlatBuffer> on_disk(size_t bytes);
+  memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
   std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
@@ -101,13 +134,16 @@ class FlatParams {
   layout::Plane plane_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
-  FlatShard shard_;
-  memory::FlatPart whole_;
+  memory::FlatPart rows_, whole_;
+  memory::Form reduced_form_;
+  std::optional<memory::DiskStore> disk_;
+  std::optional<HostRows> host_;
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // in memory that all ranks share
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
   memory::ReusedBlock whole_memory_{whole_.form.device};
+  memory::ReusedBlock gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
   bool keeps_whole_memory_ = false;
 };
 

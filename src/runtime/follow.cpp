@@ -13,7 +13,6 @@
 #include "comm/core/check.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
-#include "runtime/journal.h"
 #include "runtime/param_group.h"
 #include "runtime/scope.h"
 
@@ -67,8 +66,8 @@ class Follower {
         return residency.finish_gather();
       case Act::kFree:
         return residency.free_whole();
-      case Act::kSpread:
-        return residency.spread_whole();
+      case Act::kReshardWithin:
+        return residency.reshard_within();
       case Act::kEnterBackward:
         return enter_backward(*group, event.second);
       case Act::kReduce:

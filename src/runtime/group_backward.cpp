@@ -175,7 +175,7 @@ Contribution GroupBackward::take_contribution(Bucket& bucket, const std::vector<
                      .joined = kept.reductions};
   // All planes count, also those that do not train now: sums that were kept before must have the same factor.
   for (const size_t plane : bucket.planes) {
-    const auto dtype = params_.flats()[plane].shard().reduced_form().dtype;
+    const auto dtype = params_.flats()[plane].reduced_form().dtype;
     taken.factor = std::min(taken.factor, factor_before_sum(dtype, group_.placement));
   }
   for (const auto& plane : planes) take_gradients(plane, kept, taken);
@@ -193,10 +193,10 @@ bool GroupBackward::trains(const Bucket& bucket, size_t plane) {
 
 // Returns the reduced gradients in the form of the rows.
 memory::FlatPart GroupBackward::land(const ReducedPlane& reduced) {
-  auto& shard = params_.flats()[reduced.flat].shard();
-  if (!shard.lands_elsewhere()) return reduced.rows;
-  auto landed = shard.allocate_gradient();
-  shard.land(reduced.rows.tensor(), landed);
+  auto& flat = params_.flats()[reduced.flat];
+  if (!flat.lands_elsewhere()) return reduced.rows;
+  auto landed = flat.allocate_gradient();
+  flat.land(reduced.rows.tensor(), landed);
   return landed;
 }
 
@@ -204,7 +204,7 @@ memory::FlatPart GroupBackward::land(const ReducedPlane& reduced) {
 void GroupBackward::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
-  for (auto& flat : params_.flats()) flat.shard().finish_landing();
+  for (auto& flat : params_.flats()) flat.finish_landing();
   if (!params_.is_on_cpu()) group_.placement.progress();  // the host may have waited for what was aborted
   for (const auto& [flat, votes, slice] : std::exchange(landings_, {})) {
     const auto run = params_.slots_in(flat);
@@ -215,11 +215,11 @@ void GroupBackward::finish_landing() {
 
 std::optional<c10::Stream> GroupBackward::stream_of_results() {
   for (const auto& flat : params_.flats())
-    if (const auto stream = flat.shard().stream_of_results()) return stream;
+    if (const auto stream = flat.stream_of_results()) return stream;
   return std::nullopt;
 }
 
-void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy, uint32_t writes) {
+void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy, Tag::Count count) {
   auto& bucket = buckets_[index];
   finish_reduction(bucket, policy);
   if (!is_open()) return;  // reset_iter_state() came while this thread waited
@@ -232,10 +232,10 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   try {
     std::vector<ReducedPlane> planes;
     for (const size_t plane : bucket.planes)
-      if (trains(bucket, plane)) planes.push_back({plane, params_.flats()[plane].shard().allocate_reduced()});
+      if (trains(bucket, plane)) planes.push_back({plane, params_.flats()[plane].allocate_reduced()});
     if (!planes.empty()) {
       auto contribution = take_contribution(bucket, planes);
-      bucket.in_flight = reduce(group_, subject, std::move(planes), std::move(contribution), policy, writes);
+      bucket.in_flight = reduce(group_, subject, std::move(planes), std::move(contribution), policy, count);
     }
   } catch (...) {
     group_.placement.pass_on_failure("backward");
@@ -280,11 +280,11 @@ std::optional<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
 }
 
 void GroupBackward::hand_out(Bucket& bucket, ReductionInFlight reduced, const ReductionPolicy& policy) {
-  reduced.charges.clear();
+  reduced.own.charges.clear();
   const auto votes = reduced.votes();
   if (reduced.is_within_replica) {
     auto& kept = bucket.partial_sum;
-    kept.reductions = reduced.joined + 1;
+    kept.reductions = reduced.own.joined + 1;
     kept.votes = votes;
     for (const auto& plane : reduced.planes) {
       kept.rows[plane.flat].put(plane.rows.tensor());
@@ -303,7 +303,7 @@ void GroupBackward::hand_out(Bucket& bucket, ReductionInFlight reduced, const Re
     landings_.push_back({plane.flat, votes, land(plane)});
   }
   // What the host has to wait for it waits for once, when somebody is to see it.
-  if (!is_open_ || !params_.flats()[reduced.planes.front().flat].shard().is_on_host()) finish_landing();
+  if (!is_open_ || !params_.flats()[reduced.planes.front().flat].is_on_host()) finish_landing();
 }
 
 // Their gradient is parked while a backward is open.
@@ -341,7 +341,7 @@ size_t GroupBackward::reset() {
     slot.charge = {};
   }
   landings_.clear();
-  for (auto& flat : params_.flats()) flat.shard().drop_landing();
+  for (auto& flat : params_.flats()) flat.drop_landing();
   waiting_ = 0;
   if (is_open()) close();
   error_.clear();

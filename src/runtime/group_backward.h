@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "memory/handed_on.h"
+#include "memory/stream_uses.h"
 #include "runtime/group_identity.h"
 #include "runtime/reduction.h"
 #include "runtime/sharded_params.h"
@@ -112,9 +112,9 @@ class GroupBackward {
 
   /// Whether the open backward has started the bucket's reduction.
   bool is_reduced(size_t bucket) const { return buckets_[bucket].state != BucketState::kCollecting; }
-  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `writes`: to the rows so far,
-  /// which replicas compare. Collective.
-  void start_reduction(size_t bucket, const ReductionPolicy& policy, uint32_t writes);
+  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `count`: what the ranks
+  /// compare. Collective.
+  void start_reduction(size_t bucket, const ReductionPolicy& policy, Tag::Count count);
   /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients;
   /// kReducing -> kReduced.
   void finish_reductions(const ReductionPolicy& policy);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "comm/core/call_tag.h"
@@ -46,6 +47,9 @@ class Pins {
   std::atomic<int> count_ = 0;
 };
 
+/// What ranks count of a group, for messages.
+constexpr std::string_view kWritesToRows = "writes to the rows (optimizer steps)";
+
 /// What the parts of a group have in common.
 struct GroupIdentity {
   std::string name;
@@ -58,7 +62,7 @@ struct GroupIdentity {
 
   /// Of a collective on this group.
   Tag tag(std::string subject, uint32_t writes = 0) const {
-    return {std::move(subject), {writes, "writes to the rows (optimizer steps)"}, static_cast<uint32_t>(id)};
+    return {std::move(subject), {writes, kWritesToRows}, static_cast<uint32_t>(id)};
   }
   /// The same; messages say that it is of a call of the user's, if there is one.
   Tag tag_of(const std::string& call, std::string subject, uint32_t writes = 0) const {

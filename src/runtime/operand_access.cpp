@@ -105,12 +105,12 @@ const Part* part_beside(const OperatorCall& call, const at::Tensor& tensor, std:
 }
 
 // How the operands that an operand meets element by element fit it, and the one that decides.
-std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOperand& operand,
-                                       std::span<const MarkedOperand> operands, Replacements& replacements) {
+std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const MarkedOperand& operand,
+                                                std::span<const MarkedOperand> operands, Replacements& replacements) {
   const auto& group = operand.part.group;
   const auto slot = operand.part.slot;
   const auto& rows = *operand.tensor;
-  std::pair<Fit, const at::Tensor*> meeting{Fit::kFits, nullptr};
+  std::pair<Fit, const at::Tensor*> worst{Fit::kFits, nullptr};
   std::optional<std::optional<RowsIn>> found;  // looked for if asked for
   visit_others(call, operand, [&](const OperatorCall::Operand& other) {
     std::optional<Part> looked_up;
@@ -135,9 +135,9 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
       if (joins && !joined.defined() && rows.dim() > 1 && fit == Fit::kTakesRows) fit = Fit::kMisfits;
       if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(whole, rows, **found)});
     }
-    if (fit > meeting.first) meeting = {fit, other.tensor};
+    if (fit > worst.first) worst = {fit, other.tensor};
   });
-  return meeting;
+  return worst;
 }
 
 // What printing sees. Nothing can be trained through it.
@@ -268,7 +268,7 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, st
   const bool is_element_wise = kind == OperatorKind::kPointwise || kind == OperatorKind::kForeach ||
                                (kind == OperatorKind::kCopy && writes);  // not x.to(parameter)
   if (is_element_wise && !access.local_rows) {
-    std::tie(access.fit, plan.misfit) = meet(call, operand, operands, plan.replacements);
+    std::tie(access.fit, plan.misfit) = fit_of_others(call, operand, operands, plan.replacements);
   } else if (kind == OperatorKind::kReplace || (kind == OperatorKind::kCopy && !writes && access.is_first)) {
     access.conversion = conversion_of(call.op, call.arguments);
   }
@@ -292,17 +292,6 @@ bool may_be_hidden(const MarkedOperand& operand) {
   auto& group = *operand.part.group;
   group.backward().note_unrecorded_read(operand.part.slot);
   if (may_be_hidden(operand)) group.scope->is_hidden = true;
-}
-
-// Whether an operand of an element-wise operator is judged as the first one is: rows of the same parameter that lie
-// alike, which are only read.
-bool is_like_first(const OperatorCall& call, const MarkedOperand& operand, const MarkedOperand& first) {
-  const auto& [group, slot, kind] = operand.part;
-  const auto &tensor = *operand.tensor, &other = *first.tensor;
-  return call.traits.kind == OperatorKind::kPointwise && group == first.part.group && slot == first.part.slot &&
-         kind != PartKind::kWhole && first.part.kind != PartKind::kWhole && !call.traits.writes(operand.argument) &&
-         tensor.sizes() == other.sizes() && tensor.strides() == other.strides() &&
-         !(at::GradMode::is_enabled() && tensor.requires_grad());
 }
 
 // A verdict other than to pass and to read.
@@ -331,12 +320,8 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
     for (auto& operand : operands) show_whole_in_backward(operand);
-  bool first_passed = false;
   for (const auto& operand : operands) {
-    const bool is_first = &operand == operands.data();
-    if (!is_first && first_passed && is_like_first(call, operand, operands.front())) continue;
     const auto verdict = judge_operand(call, operand, operands, plan);
-    if (is_first) first_passed = verdict == Verdict::kPass || verdict == Verdict::kWriteRows;
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
       plan.compute.add(*group, group->slots()[operand.part.slot]);

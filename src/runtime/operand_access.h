@@ -6,9 +6,9 @@
 
 #include <memory>
 
-#include "runtime/operator_call.h"
+#include "runtime/operator_traits.h"
 #include "runtime/param_group.h"
-#include "runtime/row_results.h"
+#include "runtime/row_operands.h"
 
 namespace torch::autograd {
 struct Node;

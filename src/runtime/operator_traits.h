@@ -1,8 +1,10 @@
 #pragma once
 /// \file
-/// What an operator does with its operands, read off its schema, its tags and, of conversions, its arguments.
+/// An operator on its way to be carried out, and what it does with its operands, read off its schema, its tags and, of
+/// conversions, its arguments.
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <optional>
@@ -45,8 +47,35 @@ OperatorTraits operator_traits(const c10::OperatorHandle& op);
 /// What a conversion such as `to` does with its operand.
 enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
 
-/// Says what the operator does with its first argument. kNothing: `to` and its kin would return the tensor itself,
-/// `set_data` gets the tensor itself. kPrints: what printing a tensor begins with, `to` with exactly the CPU and double.
+/// Says what the operator does with its first argument. kNothing: `to` and its kin would return the tensor itself, or
+/// `set_data` gets it. kPrints: what printing a tensor begins with, `to` with exactly the CPU and double.
 Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
+
+/// An operator with what it is called with.
+struct OperatorCall {
+  struct Operand {
+    const at::Tensor* tensor;
+    size_t argument;
+    size_t element = 0;  ///< of a list
+  };
+  const c10::OperatorHandle& op;
+  const OperatorTraits& traits;
+  /// Every defined tensor, those in lists too.
+  c10::SmallVector<Operand, 4> tensors = {};
+  /// Where the operator takes elements by their numbers along a dim that is known.
+  std::optional<int64_t> selecting_dim = {};
+  /// All arguments on the stack, where operands are replaced.
+  std::span<c10::IValue> arguments = {};
+
+  void add(size_t argument, const at::Tensor& tensor, size_t element = 0) {
+    if (tensor.defined()) tensors.push_back({&tensor, argument, element});
+  }
+};
+
+/// What of an operator's arguments is replaced on the stack.
+struct Replacement {
+  OperatorCall::Operand operand;
+  at::Tensor tensor;
+};
 
 }  // namespace fsdp::runtime

@@ -66,6 +66,7 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
 
 void ParamGroup::move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to) {
   parts->residency.custom_all_gather = residency().custom_all_gather;
+  rank_state().readers_at_rest.erase(id());
   const auto former = std::exchange(parts_, std::move(parts));
   policy = to;
   params().install(shared_from_this());
@@ -105,7 +106,9 @@ void ParamGroup::leave() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
-  if (!backward().is_open() && row_lock().begin_backward() && policy.unshard_in_backward && !residency().is_pinned()) {
+  if (!backward().is_open()) gathers_before_backward_ = residency().gathers_in_place();
+  const bool gathers_again = policy.unshard_in_backward || params().shares_memory();
+  if (!backward().is_open() && row_lock().begin_backward() && gathers_again && !residency().is_pinned()) {
     residency().free_whole();
     row_lock().meet_before_reading();
   }
@@ -192,6 +195,7 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 void ParamGroup::reset() {
   for (size_t tasks = backward().reset(); tasks > 0; --tasks) leave();
   residency().free_whole();
+  residency().forget_gathers_in_place();
   if (!is_inside()) row_lock().end_read();
   row_lock().reset();
 }

@@ -147,6 +147,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void leave();
   /// A graph task enters the group: parameters show whole values, and the first one opens its backward.
   void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
+  /// What ranks compare when they reduce the group: replicas the writes to its rows, and ranks that share memory, which
+  /// no gather has told apart, the gathers until the backward began.
+  Tag::Count count_to_compare() {
+    if (placement().replicas() == 1) return {gathers_before_backward_, "gathers of the group before the backward"};
+    return {static_cast<uint32_t>(row_lock().writes().total()), kWritesToRows};
+  }
   /// Calls the user's hook of complete gradients, if there is one, in the middle of a backward: parameters show rows,
   /// as outside, and may be written. The backward reads them no more.
   void call_post_accumulate_grad_hook();
@@ -210,6 +216,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<const void*> modules_;
   std::vector<std::shared_ptr<ParamGroup>> kept_;  // none of them has parameters or keeps others
   int depth_ = 0;
+  uint32_t gathers_before_backward_ = 0;
   bool is_in_hook_ = false;
 };
 

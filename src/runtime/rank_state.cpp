@@ -1,11 +1,9 @@
 #include "runtime/rank_state.h"
 
-#include <fsdp/communicator.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <mutex>
-
-#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 
@@ -23,6 +21,7 @@ void RankState::remove(GroupId id) {
   backwards.forget_reducing(id);
   groups_.erase(id);
   tree.remove(id);
+  readers_at_rest.erase(id);
 }
 
 ParamGroup* RankState::group(GroupId id) const {
@@ -38,35 +37,27 @@ std::vector<ParamGroup*> RankState::groups() const {
 
 namespace {
 
-// Adds the time until it goes.
-class Stopwatch {
- public:
-  using Clock = std::chrono::steady_clock;
-  explicit Stopwatch(std::atomic<Clock::duration>& sum) : sum_(sum) {}
-  ~Stopwatch() {
-    const auto time = Clock::now() - begun_;
-    for (auto sum = sum_.load(); !sum_.compare_exchange_weak(sum, sum + time);) {
-    }
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
+at::Tensor message() { return at::empty({3}, at::kLong); }
 
- private:
-  std::atomic<Clock::duration>& sum_;
-  const Clock::time_point begun_ = Clock::now();
+// Adds the time until it goes.
+struct Stopwatch {
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::rep>& sum;
+  const Clock::time_point begun = Clock::now();
+  ~Stopwatch() { sum += (Clock::now() - begun).count(); }
 };
 
 }  // namespace
 
 void RankState::wait(Work& work) {
-  const Stopwatch stopwatch(waited_);
+  const Stopwatch stopwatch{waited_};
   if (!work.lets_others_go_on()) return work.wait();
   const RankLock::LetGo others_go_on(mutex);
   work.wait();
 }
 
 void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
-  const Stopwatch stopwatch(waited_);
+  const Stopwatch stopwatch{waited_};
   const RankLock::LetGo others_go_on(mutex);
   rows.begin_write(epoch);
 }
@@ -81,14 +72,41 @@ void RankState::note_forward() {
 
 void RankState::forget_waiting() {
   measured_since_ = Clock::time_point();
-  waited_ = Clock::duration();
+  waited_ = 0;
 }
 
 std::optional<double> RankState::waiting_share() const {
   const auto since = measured_since_.load();
   if (since == Clock::time_point()) return std::nullopt;
   using Seconds = std::chrono::duration<double>;
-  return Seconds(waited_.load()) / Seconds(Clock::now() - since);
+  return Seconds(Clock::duration(waited_.load())) / Seconds(Clock::now() - since);
+}
+
+void Journal::tell(Event event) noexcept {
+  if (error_) return;
+  try {
+    const auto text = message();
+    auto* words = text.mutable_data_ptr<int64_t>();
+    words[0] = static_cast<int64_t>(event.act);
+    words[1] = event.first;
+    words[2] = event.second;
+    for (const int follower : followers_) in_flight_.push_back(communicator_.send(text, follower, {subject_, {}}));
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+}
+
+void Journal::finish(const std::function<void(Work&)>& wait) {
+  if (error_) std::rethrow_exception(error_);
+  for (const auto& work : in_flight_) wait(*work);
+  in_flight_.clear();
+}
+
+Event hear(Communicator& communicator, int leader, const std::string& subject, const std::function<void(Work&)>& wait) {
+  const auto text = message();
+  wait(*communicator.recv(text, leader, {subject, {}}));
+  const auto* words = text.const_data_ptr<int64_t>();
+  return {static_cast<Act>(words[0]), words[1], words[2]};
 }
 
 }  // namespace fsdp::runtime

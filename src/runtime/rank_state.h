@@ -1,15 +1,20 @@
 #pragma once
 /// \file
-/// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run.
+/// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run;
+/// and what a rank tells others that have no data, so that they take part in what it does (see follow.h).
 
 #include <c10/core/Stream.h>
+#include <fsdp/communicator.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -23,15 +28,60 @@
 
 namespace fsdp {
 class ProcessGroup;
-class SharedBuffer;
-class Work;
 }  // namespace fsdp
 
 namespace fsdp::runtime {
 
 class ParamGroup;
-class Journal;
-struct Event;
+class RowLock;
+
+/// All that a rank does in forward and backward which others take part in, or count alike. In braces: what comes with
+/// it.
+enum class Act : uint8_t {
+  kBroadcastBuffers,     ///< under the module of a group {its number}
+  kName,                 ///< a group {its number}, for the act that follows
+  kOpenScope,            ///< on the named groups {whether gradients are recorded}
+  kCloseScope,           ///< that was opened last {whether autograd recorded an operator}
+  kGather,               ///< of a group {its number}, is started
+  kFinishGather,         ///< was waited for {the group's number}
+  kFree,                 ///< whole parameters {the group's number}
+  kReshardWithin,        ///< the same, with a second shard
+  kEnterBackward,        ///< of a group {its number, the graph task}
+  kReduce,               ///< {a group's number, the bucket}
+  kReduceWithinReplica,  ///< the same, over the shard axis alone
+  kFinishReductions,     ///< were waited for {the group's number, whether in the last backward}
+  kLeaveBackward,        ///< {the graph task}
+  kEnd,
+  kFail,  ///< by an exception
+};
+
+struct Event {
+  Act act = Act::kEnd;
+  int64_t first = 0, second = 0;
+};
+
+/// Messages to the ranks that follow this one, in the order of what it does. Thread safety: under the rank's lock.
+class Journal {
+ public:
+  /// `communicator` outlives it; `subject` is what the messages are about.
+  Journal(Communicator& communicator, std::vector<int> followers, std::string subject)
+      : communicator_(communicator), followers_(std::move(followers)), subject_(std::move(subject)) {}
+
+  /// Waits for nobody, and does not throw: `finish` does.
+  void tell(Event event) noexcept;
+  /// Waits, by `wait`, until everybody has heard everything. Throws what telling threw.
+  void finish(const std::function<void(Work&)>& wait);
+
+ private:
+  Communicator& communicator_;
+  const std::vector<int> followers_;
+  const std::string subject_;
+  std::vector<std::shared_ptr<Work>> in_flight_;
+  std::exception_ptr error_;
+};
+
+/// The next message of `leader`.
+Event hear(Communicator& communicator, int leader, const std::string& subject, const std::function<void(Work&)>& wait);
 
 /// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
 ///
@@ -77,6 +127,9 @@ class RankState {
 
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
+  /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
+  std::map<GroupId, RowLock*> readers_at_rest;
+  uint64_t writes_by_all = 0;
   /// Which groups lie inside one another.
   GroupTree tree;
   /// Groups that are whole or being gathered.
@@ -105,7 +158,7 @@ class RankState {
   std::shared_ptr<memory::HostCopies> host_copies_;
   std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
   std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
-  std::atomic<Clock::duration> waited_{};
+  std::atomic<Clock::rep> waited_ = 0;
   GroupId last_id_ = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_;
 };

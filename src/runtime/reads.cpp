@@ -35,7 +35,7 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) {
   for (GroupId id : order.ahead(kAhead))
     if (auto* group = rank.group(id))
       for (const auto& flat : group->flats())
-        if (flat.shard().is_on_disk()) flat.rows().buffer->read_ahead();
+        if (flat.is_on_disk()) flat.rows().buffer->read_ahead();
 }
 
 // What is gathered ahead where the user set nothing: what followed in the last pass. Beside the groups around them two
@@ -78,7 +78,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
 
 // What a backward may gather again stays spread until it ends.
 void free_after_use(ParamGroup& group) {
-  if (group.scope && group.scope->records) return group.residency().spread_whole();
+  if (group.scope && group.scope->records) return group.residency().reshard_within();
   group.residency().free_whole();
 }
 
@@ -121,8 +121,9 @@ void read_groups(std::span<ParamGroup* const> groups) {
     group->require_not_handed_out();
     note_first_read(*group);
   }
-  // Where ranks share memory, unsharded parameters take none, so nothing is freed for others or gathered ahead.
-  if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().shares_memory(); })) {
+  // Nothing is freed for others or gathered ahead. Where several ranks share memory whole parameters take none either,
+  // but what would be gathered elsewhere counts as a gather, so that a program has one answer on every transport.
+  if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().rows_are_whole(); })) {
     for (auto* group : groups) group->residency().finish_gather();
     current = groups.back()->id();
     return;

@@ -124,11 +124,11 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
 
 std::vector<uint8_t> ReductionInFlight::votes() const {
   bool is_known = true;
-  for (size_t i = 0; i < own_votes.size(); ++i) is_known = is_known && (own_votes[i] != 0 || takes_part[i] == 0);
-  if (is_known) return own_votes;
+  for (size_t i = 0; i < own.votes.size(); ++i) is_known = is_known && (own.votes[i] != 0 || own.takes_part[i] == 0);
+  if (is_known) return own.votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> votes;
-  for (const float count : std::span(on_host.const_data_ptr<float>(), own_votes.size())) votes.push_back(count != 0);
+  for (const float count : std::span(on_host.const_data_ptr<float>(), own.votes.size())) votes.push_back(count != 0);
   return votes;
 }
 
@@ -143,32 +143,31 @@ void ReductionInFlight::finish() {
 }
 
 ReductionInFlight reduce(const GroupIdentity& group, std::string subject, std::vector<ReducedPlane> planes,
-                         Contribution contribution, const ReductionPolicy& policy, uint32_t writes) {
-  auto& [pieces, votes, takes_part, charges, joined, factor] = contribution;
+                         Contribution contribution, const ReductionPolicy& policy, Tag::Count count) {
   const bool has_replicas = group.placement.replicas() > 1;
   const bool is_within_replica = !policy.all_reduces && has_replicas;
   // In the subject, or ranks could differ unseen.
   if (is_within_replica) subject += " within the replica";
-  if (joined > 0) subject += str_cat(" with ", joined, " before");
+  if (contribution.joined > 0) subject += str_cat(" with ", contribution.joined, " before");
   if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
-  Tag tag = group.tag(std::move(subject), writes);
+  Tag tag = group.tag(std::move(subject));
+  tag.count = count;
   const double divisor = policy.divide_factor.value_or(group.placement.divisor());
-  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
+  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * contribution.factor);
   const auto ranks = group.placement.shard().world_size();
-  const auto given = counts_of(votes, ranks, planes.front().rows.form.device);
-  const auto counts = at::empty({std::ssize(votes)}, given.options());
+  const auto given = counts_of(contribution.votes, ranks, planes.front().rows.form.device);
+  const auto counts = at::empty({std::ssize(contribution.votes)}, given.options());
   std::vector<ReducePlane> rows;
-  for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(pieces[i])});
+  for (size_t i = 0; i < planes.size(); ++i)
+    rows.push_back({planes[i].rows.tensor(), std::move(contribution.planes[i])});
   auto started = start_sum(group.placement, has_replicas && !is_within_replica, std::move(rows), {counts, {{0, given}}},
                            scale, std::move(tag), policy.custom_reduce_scatter);
-  return {.charges = std::move(charges),
+  contribution.planes.clear();
+  return {.own = std::move(contribution),
           .planes = std::move(planes),
           .started = std::move(started),
-          .own_votes = std::move(votes),
-          .takes_part = std::move(takes_part),
           .counts = counts,
-          .is_within_replica = is_within_replica,
-          .joined = joined};
+          .is_within_replica = is_within_replica};
 }
 
 void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,

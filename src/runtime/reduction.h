@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "memory/byte_account.h"
-#include "memory/handed_on.h"
+#include "memory/stream_uses.h"
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
 
@@ -71,15 +71,12 @@ struct ReducedPlane {
 
 /// A reduction that is in flight until its work was waited for.
 struct ReductionInFlight {
-  std::vector<memory::Charge> charges;  // the bytes of the unsharded gradients
+  Contribution own;  // the planes are gone
   std::vector<ReducedPlane> planes;
   StartedReduction started;
-  /// For each parameter, whether this rank has a gradient, and whether its plane takes part.
-  std::vector<uint8_t> own_votes, takes_part;
   /// For each parameter, how many ranks have a gradient, times the scale of the sums.
   at::Tensor counts;
   bool is_within_replica = false;
-  int joined = 0;  // see Contribution
 
   /// For each parameter, whether any rank has a gradient. Call it after the work was waited for. The host waits for a
   /// device only if some parameter takes part for which this rank has no gradient itself.
@@ -91,10 +88,10 @@ struct ReductionInFlight {
 
 /// Starts to sum the gradients of at least one plane; all planes are on one device. Sums are divided once, after the
 /// last axis. One more plane counts the ranks that have a gradient, so that a parameter that any rank used gets a
-/// gradient on every rank. `planes` receive this rank's slices. `writes` says how often the rows were written, which
-/// replicas compare. Collective.
+/// gradient on every rank. `planes` receive this rank's slices. The ranks compare
+/// `count`. Collective.
 ReductionInFlight reduce(const GroupIdentity& group, std::string subject, std::vector<ReducedPlane> planes,
-                         Contribution contribution, const ReductionPolicy& policy, uint32_t writes);
+                         Contribution contribution, const ReductionPolicy& policy, Tag::Count count);
 
 /// What reductions of one bucket over the shard axis alone have summed, until one goes over the replicas too. It joins
 /// this rank's own gradients before the next reduction, which so sums one thing for each rank, whatever was kept: first

@@ -71,9 +71,7 @@ Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_
 void Registry::add_scope(std::shared_ptr<const ScopeRecord> scope) {
   std::lock_guard lock(mutex_);
   std::erase_if(scopes_, [](const auto& known) { return known->outermost.expired(); });
-  const auto is_of_the_same = [&](const auto& known) {
-    return !known->outermost.owner_before(scope->outermost) && !scope->outermost.owner_before(known->outermost);
-  };
+  const auto is_of_the_same = [&](const auto& known) { return are_same(known->outermost, scope->outermost); };
   if (std::ranges::count_if(scopes_, is_of_the_same) == kScopesOfAModel)
     scopes_.erase(std::ranges::find_if(scopes_, is_of_the_same));
   scopes_.push_back(std::move(scope));

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory/memory_range.h"
+#include "memory/part_storage.h"
 #include "runtime/access_rules.h"
 #include "runtime/backward_tasks.h"
 #include "runtime/unregistered_leaves.h"
@@ -28,7 +28,7 @@ struct Part {
   PartKind kind = PartKind::kRows;
 };
 
-/// The mark of tensors that operators make of a slot's rows. Note [Results of rows] in runtime/row_results.h.
+/// The mark of tensors that operators make of a slot's rows. Note [Results of rows] in runtime/row_operands.h.
 struct RowMark final : c10::BackendMeta {
   RowMark(std::weak_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
 

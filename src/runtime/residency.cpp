@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "comm/core/fault_point.h"
-#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 
@@ -46,7 +45,8 @@ void Residency::start_gather(const std::string& call) {
   fault_point("group gathering");
   gathers_ += moves;
   gathers_within_ += within && moves;
-  if (!params_.shares_memory()) group_.rank_state->residents.note(group_.id);
+  gathers_in_place_ += params_.shares_memory() ? 1 : 0;
+  if (!params_.rows_are_whole()) group_.rank_state->residents.note(group_.id);
 }
 
 void Residency::gather_after(std::shared_ptr<const c10::Event> event) {
@@ -62,7 +62,7 @@ void Residency::gather_after(std::shared_ptr<const c10::Event> event) {
 std::optional<c10::Stream> Residency::stream_of_gather() {
   if (version_at_event_ != row_lock_.version()) rows_written_ = nullptr;
   const bool is_on_host =
-      std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return flat.shard().is_on_host(); });
+      std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return flat.is_on_host(); });
   if (!rows_written_ && !is_on_host) return std::nullopt;
   auto& stream = group_.rank_state->gather_stream;
   const auto device = params_.flats().front().whole().form.device;
@@ -111,9 +111,9 @@ bool Residency::has_second_shard() {
          std::ranges::all_of(flats, &FlatParams::has_second_shard);
 }
 
-void Residency::spread_whole() {
+void Residency::reshard_within() {
   if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
-  tell(Act::kSpread);
+  tell(Act::kReshardWithin);
   order_read();
   if (!has_second_shard())
     for (auto& flat : params_.flats()) flat.keep_second_shard(*group_.placement.within());
@@ -150,7 +150,7 @@ void Residency::order_read() {
   for (auto& flat : params_.flats()) {
     if (!flat.note_reader()) continue;
     for (const auto& gather : gathered_) gather->wait();
-    flat.shard().order_read();
+    flat.order_read();
   }
 }
 
@@ -161,7 +161,7 @@ Span Residency::span(std::string_view name) const {
 void Residency::become_whole() {
   tell(Act::kFinishGather);
   gathered_ = std::exchange(gathers_in_flight_, {});
-  for (auto& flat : params_.flats()) flat.shard().let_go();
+  for (auto& flat : params_.flats()) flat.let_go();
   state_ = GatherState::kWhole;
   writes_told_ = 0;
   row_lock_.note_met();

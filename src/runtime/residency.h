@@ -42,7 +42,7 @@ class Residency {
   /// -> kSharded, after waiting for operators of other threads that compute with the parameters. A thread that is
   /// inside an operator itself does not wait; the parameters then stay until the next scope opens.
   void free_whole();
-  void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
+  void reshard_within();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
   void offload_whole();  // kWhole: to host memory
   /// Until rows are written again, gathers of them come after `event` instead of after what the current stream was
@@ -56,6 +56,10 @@ class Residency {
   int64_t gathers() const { return gathers_; }
   /// Those among neighbours.
   int64_t gathers_within() const { return gathers_within_; }
+
+  /// Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
+  uint32_t gathers_in_place() const { return gathers_in_place_; }
+  void forget_gathers_in_place() { gathers_in_place_ = 0; }
 
   /// Whether any operator computes with the unsharded parameters at the moment.
   bool is_pinned() const { return group_.pins->are_there(); }
@@ -93,6 +97,7 @@ class Residency {
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
   int64_t version_at_event_ = 0;
   uint32_t writes_told_ = 0;  // by the gather in flight
+  uint32_t gathers_in_place_ = 0;
   std::atomic<int64_t> gathers_ = 0, gathers_within_ = 0;
 };
 

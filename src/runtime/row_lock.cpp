@@ -19,6 +19,7 @@ bool RowLock::begin_scope() {
   ++scopes_;
   backwards_after_writes_ = 0;
   is_written_by_all_ = has_to_meet_ = false;
+  writes_seen_ = group_.rank_state->writes_by_all;
   begin_read();
   return meets();
 }
@@ -32,9 +33,11 @@ void RowLock::cancel_scope() {
 // write, where every rank counts it.
 bool RowLock::begin_backward() {
   const bool follows_a_write = std::exchange(is_written_by_all_, false);
-  if (follows_a_write) ++backwards_after_writes_;
+  const auto writes = group_.rank_state->writes_by_all;
+  const bool reads_anew = std::exchange(writes_seen_, writes) != writes && meets();
+  if (follows_a_write || reads_anew) ++backwards_after_writes_;
   begin_read();
-  return follows_a_write && counts_writes_;
+  return (follows_a_write && counts_writes_) || reads_anew;
 }
 
 void RowLock::end_scopes(const std::vector<ParamSlot>& slots, bool has_recorded) {
@@ -46,7 +49,13 @@ void RowLock::end_scopes(const std::vector<ParamSlot>& slots, bool has_recorded)
     return tensor.defined() && torch::autograd::impl::try_get_grad_accumulator(tensor);
   };
   has_graph_ = has_graph_ || has_recorded || std::ranges::any_of(slots, has_accumulator);
-  if (!has_graph_) end_read();
+  if (!has_graph_) return end_read();
+  group_.rank_state->readers_at_rest[group_.id] = this;
+}
+
+void RowLock::end_reads_at_rest() {
+  for (auto& [id, lock] : std::exchange(group_.rank_state->readers_at_rest, {}))
+    if (!lock->is_open_) lock->end_read();
 }
 
 void RowLock::end_read() {
@@ -79,12 +88,16 @@ bool RowLock::wait_to_write() {
 }
 
 void RowLock::note_write(WriteKind kind, std::optional<size_t> slot) {
+  const bool is_by_all = kind == WriteKind::kEveryRank && counts_writes_;
+  if (is_by_all) end_reads_at_rest();
   while (wait_to_write()) {
   }
   group_.rank_state->host_copies().wait();  // some may be of these rows
   is_written_by_all_ |= kind == WriteKind::kEveryRank;
   ++version_;
-  if (kind == WriteKind::kEveryRank && counts_writes_) writes_.note(slot);
+  if (!is_by_all) return;
+  writes_.note(slot);
+  ++group_.rank_state->writes_by_all;
 }
 
 }  // namespace fsdp::runtime

@@ -61,7 +61,9 @@ class WriteCounts {
 /// leaves no graph behind, and follows none since that write, ends the reading as it closes. So a graph that may still
 /// run backward reads what its forward read, without anybody having to know whether it was kept, dropped or consumed:
 /// ranks that run one program all come to the write, and who writes alone (LocalRows) waits for the peers' next scope.
-/// A backward after a write that every rank makes reads in a newer epoch, in which the ranks meet again.
+/// The first write that every rank makes ends all of the rank's reading but that of open scopes and backwards, so that
+/// ranks which step an optimizer meet at one group and not at each. A backward after such a write, to whichever group,
+/// reads in a newer epoch, in which the ranks meet again.
 ///
 /// Where ranks share no memory there are no buffers, and nothing waits. Thread safety: under the rank's lock.
 class RowLock {
@@ -117,6 +119,7 @@ class RowLock {
   uint64_t epoch() const { return (scopes_ << 32) + backwards_after_writes_; }
   bool meets() const { return !buffers_.empty() && group_.placement.shard().world_size() > 1; }
   void begin_read();
+  void end_reads_at_rest();
 
   const GroupIdentity& group_;
   const bool counts_writes_;
@@ -130,6 +133,7 @@ class RowLock {
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
   uint64_t backwards_after_writes_ = 0;     // since the last scope opened
   bool is_written_by_all_ = false;          // since the last scope or backward opened
+  uint64_t writes_seen_ = 0;                // to any group, when the last scope or backward opened
   bool has_to_meet_ = false;                // before this backward reads
   uint64_t written_in_epoch_ = UINT64_MAX;  // whose readers no longer keep this rank from writing
 };

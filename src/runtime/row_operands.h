@@ -1,16 +1,32 @@
 #pragma once
 /// \file
-/// Whether what an element-wise operator takes beside the rows of a parameter lines up with them. Pure functions, which
-/// decide by the whole parameter's sizes where they can, so that ranks with all rows, some and none decide alike.
+/// Whether what an element-wise operator takes beside the rows of a parameter lines up with them; what operators make
+/// of rows, and whose rows they were.
+///
+/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
+/// rank's rows only, so a sum of them is another number on every rank. Each carries the sharded key, so that the
+/// interceptor sees what is computed with it, and a mark that says whose rows it has. The mark lies in the tensor
+/// rather than in the registry: it has no lifetime to follow, detach() copies it, and all results of a parameter share
+/// one. Where one rank has all rows results are whole, and nothing is marked; nor is it in LocalRows, where rows are
+/// what is meant. Results have rows as their first dim: what would put them elsewhere is refused.
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
+#include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "runtime/access_rules.h"
+#include "runtime/operator_traits.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp::runtime {
+
+// Pure functions, which decide by the whole parameter's sizes where they can, so that ranks with all rows, some and
+// none decide alike.
 
 /// Where a tensor on the storage of rows, or of their gradient, has them.
 struct RowsIn {
@@ -42,5 +58,43 @@ struct Rows {
   bool is_result = false;  ///< see Note [Results of rows]: of some columns of the rows it has strides of its own
 };
 Fit fit_of_rows(const Rows& a, const Rows& b);
+
+using MarkPtr = c10::intrusive_ptr<c10::BackendMeta>;  // to a RowMark
+
+/// What a tensor is part of, by its mark or by its storage. Any thread.
+std::optional<Part> part_of(const at::Tensor& tensor);
+
+/// An element-wise operator on results of one parameter's rows and numbers alone, such as `exp_avg.mul_(0.9)` of an
+/// optimizer's state, needs nothing before it runs; all else goes by `prepare`.
+struct AmongResults {
+  bool holds = false;
+  MarkPtr made = nullptr;  ///< of what it makes; null: nothing is to be marked
+};
+AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments);
+
+void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark);
+
+/// Which tensors an operator makes of rows, or writes from them. The marks are worked out before it runs.
+class RowResults {
+ public:
+  /// Records that the operand has rows of `part`.
+  void add(const OperatorCall& call, const OperatorCall::Operand& operand, const Part& part);
+  /// Records which ordinary tensors the operator will write. Call it after the operands were added.
+  void add_written(const OperatorCall& call);
+  bool empty() const { return marks_.empty(); }
+  /// Marks a result, after the operator has run. `element` is its position in a list.
+  void mark_made(const at::Tensor& result, size_t element) const;
+  /// Marks the ordinary tensors that were written, after the operator has run.
+  void mark_written() const;
+
+ private:
+  struct Written {
+    at::Tensor tensor;
+    MarkPtr mark;
+  };
+  bool of_lists_ = false;
+  c10::SmallVector<MarkPtr, 1> marks_;  // of each element of lists, otherwise one; null: no rows
+  c10::SmallVector<Written, 1> written_;
+};
 
 }  // namespace fsdp::runtime

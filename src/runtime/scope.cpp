@@ -17,7 +17,6 @@
 #include "runtime/access_rules.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
-#include "runtime/journal.h"
 #include "runtime/param_group.h"
 #include "runtime/param_rows.h"
 #include "runtime/registry.h"
@@ -87,33 +86,33 @@ void offload_whole(ParamGroup& group) {
 }
 
 // The ranks of one shard axis meet before they read `groups`.
-struct ScopeMeeting {
+struct ScopeBarrier {
   const ProcessGroup* ranks;
   std::vector<std::pair<ParamGroup*, uint32_t>> writes;  // what they tell each other
 };
 
 // Of the groups that are read by ranks which share memory, in their order.
-std::vector<ScopeMeeting> begin_scopes(const Groups& groups) {
-  std::vector<ScopeMeeting> meetings;
+std::vector<ScopeBarrier> begin_scopes(const Groups& groups) {
+  std::vector<ScopeBarrier> barriers;
   for (const auto& group : groups) {
     if (!group->row_lock().begin_scope()) continue;
     group->residency().publish();
     const auto* ranks = &group->placement().shard();
-    auto meeting = std::ranges::find(meetings, ranks, &ScopeMeeting::ranks);
-    if (meeting == meetings.end()) meeting = meetings.insert(meeting, {ranks, {}});
-    meeting->writes.emplace_back(group.get(), group->row_lock().writes().take());
+    auto barrier = std::ranges::find(barriers, ranks, &ScopeBarrier::ranks);
+    if (barrier == barriers.end()) barrier = barriers.insert(barrier, {ranks, {}});
+    barrier->writes.emplace_back(group.get(), group->row_lock().writes().take());
   }
-  return meetings;
+  return barriers;
 }
 
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
 // rank has counted the same writes and scopes.
 void meet(const Groups& groups, const std::string& call) {
-  const auto meetings = begin_scopes(groups);
+  const auto scopes = begin_scopes(groups);
   const auto& first = *groups.front();
   try {
     std::vector<std::shared_ptr<Work>> barriers;
-    for (const auto& [ranks, writes] : meetings) {
+    for (const auto& [ranks, writes] : scopes) {
       uint32_t sum = 0;
       for (const auto& [group, count] : writes) sum += count;
       const auto tag = first.identity().tag_of(call, "forward scope of " + first.name(), sum);
@@ -124,9 +123,9 @@ void meet(const Groups& groups, const std::string& call) {
     for (const auto& barrier : barriers) first.rank_state().wait(*barrier);
   } catch (...) {
     for (const auto& group : groups) group->row_lock().cancel_scope();
-    for (const auto& meeting : meetings)
-      for (const auto& [group, count] : meeting.writes) group->row_lock().writes().give_back(count);
-    for (const auto& meeting : meetings) meeting.writes.front().first->placement().pass_on_failure("forward scope");
+    for (const auto& scope : scopes)
+      for (const auto& [group, count] : scope.writes) group->row_lock().writes().give_back(count);
+    for (const auto& scope : scopes) scope.writes.front().first->placement().pass_on_failure("forward scope");
     throw;
   }
 }
@@ -191,10 +190,10 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
   try {
     // In all orders at once: a peer may wait for this rank in any. Then no first step is left that could begin a
     // second.
-    std::vector<std::shared_ptr<Work>> meetings;
+    std::vector<std::shared_ptr<Work>> barriers;
     for (const auto* ranks : groups)
-      for (auto* order : {&ranks->communicator(), &ranks->reductions()}) meetings.push_back(order->barrier(tag));
-    for (const auto& meeting : meetings) group.rank_state().wait(*meeting);
+      for (auto* order : {&ranks->communicator(), &ranks->reductions()}) barriers.push_back(order->barrier(tag));
+    for (const auto& barrier : barriers) group.rank_state().wait(*barrier);
     for (auto* steps : further_steps_of(members)) group.rank_state().wait(*steps->barrier(tag));
     group.rank_state().wait(*compare());
   } catch (const PeerLost&) {

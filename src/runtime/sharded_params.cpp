@@ -6,7 +6,6 @@
 #include <map>
 #include <tuple>
 
-#include "runtime/buckets.h"
 #include "runtime/compat.h"
 #include "runtime/deferred_value.h"
 #include "runtime/registry.h"
@@ -115,8 +114,7 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
     auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), group_.account);
     note_device_of(flats_.size() - 1);
     if (forms.rows.device != forms.whole.device)
-      flat.shard().keep_on_host(forms.whole.device, row_memory == RowMemory::kPinned,
-                                group_.rank_state->shared_host_copies());
+      flat.keep_on_host(row_memory == RowMemory::kPinned, group_.rank_state->shared_host_copies());
   }
 }
 

@@ -2,15 +2,16 @@
 /// \file
 /// The parameters of a group: which they are, and where their rows, whole values and gradients lie.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "memory/memory_range.h"
-#include "runtime/buckets.h"
+#include "memory/part_storage.h"
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
 #include "runtime/param_rows.h"
@@ -19,6 +20,38 @@
 namespace fsdp::runtime {
 
 class ParamGroup;
+
+/// Parameters, or slots, [begin, end) of a group.
+struct SlotRun {
+  size_t begin = 0, end = 0;
+  bool operator==(const SlotRun&) const = default;
+};
+
+/// Note [Order of buckets]. Gradients arrive in about the reverse order of the parameters, so buckets are cut from the
+/// end: what is reduced first is complete first. Each bucket is a plane of its own, one stretch of memory that is
+/// summed where it lies. The order is part of the model, so it is the same on every rank without asking. A model that
+/// registers its parameters in another order than it uses them, or whose several dtypes put the buckets of one dtype
+/// after those of another, is reduced as correctly but later, because a complete bucket waits for those before it.
+/// torch's DDP records the order in which gradients arrived, and its buckets are copies.
+
+/// Runs of neighbours in ascending order, each as long as its gradients take at most `cap_bytes`, the last one at most
+/// `last_cap_bytes`, so that it is complete early; but a run has one parameter at least. `bytes`: of the parameters'
+/// whole gradients.
+inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t last_cap_bytes, int64_t cap_bytes) {
+  std::vector<SlotRun> runs;
+  int64_t sum = 0;
+  for (size_t slot = bytes.size(); slot-- > 0;) {
+    const int64_t cap = runs.size() == 1 ? std::min(last_cap_bytes, cap_bytes) : cap_bytes;
+    if (runs.empty() || sum + bytes[slot] > cap) {
+      runs.push_back({slot, slot + 1});
+      sum = 0;
+    }
+    runs.back().begin = slot;
+    sum += bytes[slot];
+  }
+  std::ranges::reverse(runs);
+  return runs;
+}
 
 /// What parameters are to be that were, or would have been, of `form` (see ParamSlot::form); none: the same.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
@@ -69,6 +102,8 @@ class ShardedParams {
   bool is_on_cpu() const;
   /// Whether some of the ranks' memory is shared.
   bool shares_memory() const;
+  /// Whether this rank's rows are the whole parameters, in the same memory.
+  bool rows_are_whole() const { return group_.placement.shard().world_size() == 1 && shares_memory(); }
   bool every_rank_has_rows() const;
 
   /// Puts the whole parameters into the whole buffers; takes their memory away.

@@ -75,6 +75,7 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
       mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
       mail.meet();
       mail.finish();
+      mail.prepare();
     };
     EXPECT_NO_THROW(meet());
     backend->peers_have_left = true;

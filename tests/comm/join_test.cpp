@@ -10,7 +10,7 @@
 #include "comm/core/message.h"
 #include "comm/frame.h"
 #include "comm/group/roster.h"
-#include "comm/rendezvous/watched_store.h"
+#include "support/stores.h"
 
 namespace fsdp::test {
 namespace {
@@ -95,7 +95,8 @@ TEST(Rosters, OfSubgroupsAreThoseThatTheirRanksWouldHaveMade) {
     const auto part = roster_of(decode<Roster>(encode(roster_of(profiles))), members), made = roster_of(of_members);
     const auto obstacles = [](const Roster& roster) {
       std::vector<std::string> texts;
-      for (const int text : roster.obstacles.unpack()) texts.push_back(roster.obstacle_texts[static_cast<size_t>(text)]);
+      for (const int text : roster.obstacles.unpack())
+        texts.push_back(roster.obstacle_texts[static_cast<size_t>(text)]);
       return texts;
     };
     EXPECT_EQ(part.hosts.unpack(), made.hosts.unpack());

@@ -241,6 +241,20 @@ TEST(CommTimeout, EndsRanksThatWaitForEachOther) {
   expect_timeout(both_send, {"send of 'w' to rank 1", "send of 'w' to rank 0"});
 }
 
+TEST(CommTimeout, NamesTheRankForWhichAllOthersWaitThroughOthers) {
+  std::atomic<int> waiting = 2;
+  const auto act = [&](int rank) {
+    while (rank == 1 && waiting > 0) std::this_thread::sleep_for(milliseconds(10));
+    const auto wait = [&] {
+      rank == 1 ? fsdp::barrier() : all_ranks().recv(at::ones({4}), rank == 0 ? 2 : 1, {"w"})->wait();
+    };
+    const auto message = error_of<Mismatch>(wait);
+    --waiting;
+    throw Mismatch(message);
+  };
+  expect_error_of_ranks(3, act, {"timed out: rank 1 is alive but did not join"}, milliseconds(1000));
+}
+
 // Rank 0 waits for rank 1, then for rank 2, then for rank 3, for six tenths of the timeout each.
 TEST(CommTimeout, HoldsForAnOperationHoweverManyRanksItWaitsForOneAfterTheOther) {
   constexpr milliseconds kTimeout{1000};

@@ -1,24 +1,31 @@
-// The thread that answers roll calls, and how it ends.
+// The alarm of a process, the roll call that follows, and what both ask the store.
 
 #include "comm/failure/roll_call.h"
 
-#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <atomic>
+#include <barrier>
 #include <thread>
 #include <vector>
 
+#include "comm/frame.h"
 #include "support/stores.h"
 
 namespace fsdp::test {
 namespace {
 
+std::shared_ptr<RollCall> start(const c10::intrusive_ptr<c10d::Store>& store, const Ranks& ranks,
+                                const RollCallOptions& options) {
+  options.alarm->start([&] { return store; }, ranks, nullptr);
+  return RollCall::start(store, ranks, options);
+}
+
 // A program's exit leaves every group, even one that another thread is about to destroy.
 TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   for (int round = 0; round < 20; ++round) {
-    const auto call = RollCall::start(store, {}, {});
+    const auto call = start(store, {}, {});
     std::thread other([&] { call->leave(); });
     call->leave();
     other.join();
@@ -33,11 +40,11 @@ double questions_by_rank(bool one_is_silent) {
   std::atomic<int> asked = 0;
   const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] { ++asked; });
   // The ranks wait for a silent one until the answer time is over. Otherwise its length only allows for a busy machine.
-  const RollCallOptions options{.poll = std::chrono::milliseconds(200),
-                                .answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
   std::vector<std::shared_ptr<RollCall>> calls;
-  for (int rank = 0; rank < (one_is_silent ? kRanks - 1 : kRanks); ++rank)
-    calls.push_back(RollCall::start(store, {rank, kRanks}, options));
+  for (int rank = 0; rank < (one_is_silent ? kRanks - 1 : kRanks); ++rank) {
+    const RollCallOptions options{.answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
+    calls.push_back(start(store, {rank, kRanks}, options));
+  }
   asked = 0;
   const auto verdict = calls[0]->alarm(Cause::kTimeout, kRanks - 1, "barrier", "no news");
   EXPECT_EQ(verdict.rank, kRanks - 1);
@@ -54,6 +61,30 @@ double questions_by_rank(bool one_is_silent) {
 TEST(AnAlarm, AsksTheStoreInProportionToTheRanks) {
   EXPECT_LE(questions_by_rank(/*one_is_silent=*/false), 20);
   EXPECT_LE(questions_by_rank(/*one_is_silent=*/true), 25);
+}
+
+TEST(WhileNothingFails, TheStoreIsAskedNothingHoweverManyGroupsThereAre) {
+  std::atomic<int> asked = 0;
+  const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] { ++asked; });
+  std::barrier together(2);
+  run_threads(2, [&](int rank) {
+    const auto all = make_thread_rank(store, rank, 2, {.backend = "gloo"});
+    std::vector<std::shared_ptr<ProcessGroup>> groups{all};
+    for (int i = 0; i < 3; ++i) groups.push_back(all->split({{0, 1}}, str_cat("group ", i)));
+    together.arrive_and_wait();
+    const int before = asked;
+    together.arrive_and_wait();
+    // Longer than ranks once went without a question.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
+    for (float is_over = 0; is_over == 0;) {
+      for (const auto& group : groups) group->communicator().barrier({})->wait();
+      const at::Tensor over = at::full({1}, std::chrono::steady_clock::now() > end ? 1.0f : 0.0f);
+      all->communicator().all_reduce(over, ReduceOp::kMax, {"over"})->wait();
+      is_over = over.item<float>();
+    }
+    EXPECT_EQ(asked, before);
+    together.arrive_and_wait();
+  });
 }
 
 }  // namespace

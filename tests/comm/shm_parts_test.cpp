@@ -6,26 +6,9 @@
 #include "comm/frame.h"
 #include "comm/shm/links.h"
 #include "comm/shm/segment.h"
-#include "comm/shm/watch.h"
 
 namespace fsdp::shm {
 namespace {
-
-TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
-  struct Place {
-    std::vector<int> waits_for;
-    int asking, culprit;
-  };
-  const std::vector<Place> places{{{1, -1}, 0, 1},
-                                  // Rank 2 may still begin what the others need.
-                                  {{1, 2, -1, 0}, 3, 2},
-                                  {{1, 2, -1, 0}, 0, 2},
-                                  // All ranks wait for each other.
-                                  {{1, 2, 0}, 0, 1},
-                                  {{1, 2, 0}, 1, 2},
-                                  {{1, 2, 0}, 2, 0}};
-  for (const auto& [waits_for, asking, culprit] : places) EXPECT_EQ(find_culprit(waits_for, asking), culprit);
-}
 
 TEST(LeftByLimit, IsWhatTheControlGroupLeavesWithoutPagesOfFiles) {
   const char* stat = "anon 1\nfile 250000\ninactive_file 200000\nactive_file 50000\ntotal_inactive_file 7\n";

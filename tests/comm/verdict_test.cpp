@@ -85,6 +85,22 @@ TEST(Verdict, OfALossAmongOtherRanksNamesTheOneThatIsLost) {
   expect_error<PeerLost>([&] { raise(verdict, kOdd, "barrier"); }, {"rank 1 failed in backward: rank 2 has ended"});
 }
 
+TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
+  struct Place {
+    std::vector<int> waits_for;
+    int asking, culprit;
+  };
+  const std::vector<Place> places{{{1, -1}, 0, 1},
+                                  // Rank 2 may still begin what the others need.
+                                  {{1, 2, -1, 0}, 3, 2},
+                                  {{1, 2, -1, 0}, 0, 2},
+                                  // All ranks wait for each other.
+                                  {{1, 2, 0}, 0, 1},
+                                  {{1, 2, 0}, 1, 2},
+                                  {{1, 2, 0}, 2, 0}};
+  for (const auto& [waits_for, asking, culprit] : places) EXPECT_EQ(find_culprit(waits_for, asking), culprit);
+}
+
 TEST(Messages, SurviveTheStore) {
   Report report{Cause::kTimeout, 3, "two\nlines", "", "detail with 12 numbers"};
   EXPECT_EQ(decode<Report>(encode(report)).fields(), report.fields());

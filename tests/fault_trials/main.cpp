@@ -25,7 +25,7 @@ namespace {
 
 struct Options {
   uint64_t seed = 1;
-  int kills = 10, stops = 5, mismatches = 10;
+  int kills = 10, stops = 5, mismatches = 10, departures = 8;
   int timeout_ms = 3000;
   std::vector<std::string> backends{"shm", "gloo", "hierarchical"};
   std::vector<int> world_sizes{2, 3, 4};
@@ -41,6 +41,7 @@ class Model {
     trial.kind = FaultKind::kNone;
     trial.place = {};
     trial.divergence = Divergence::kNone;
+    trial.departure = Departure::kNone;
     report_ = run(trial);
     const auto findings = judge(trial, report_, hash());
     TORCH_CHECK(findings.empty() && hash() != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
@@ -72,6 +73,11 @@ class Trials {
     for (int i = 0; i < options_.stops; ++i) run_one(draw(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop));
     for (int i = 0; i < options_.mismatches; ++i)
       run_one(draw(FaultKind::kDivergence, static_cast<Divergence>(1 + i % (kDivergences - 1))));
+    for (int i = 0; i < options_.departures; ++i) {
+      auto trial = draw(FaultKind::kDeparture);
+      trial.departure = static_cast<Departure>(1 + i % (kDepartures - 1));
+      run_one(trial);
+    }
     print_summary();
     return failed_ == 0 && missed_ <= number_ / 10;
   }
@@ -104,7 +110,7 @@ class Trials {
     trial.world_size = pick(options_.world_sizes);
     trial.reshards = draw(0, 1) == 1;
     trial.victim = draw(0, trial.world_size - 1);
-    if (kind == FaultKind::kDivergence) return trial;
+    if (kind == FaultKind::kDivergence || kind == FaultKind::kDeparture) return trial;
     trial.place = model_of(trial).draw_place(trial.victim, options_.points, random_);
     trial.stop = std::chrono::milliseconds(draw(1, options_.timeout_ms / 2));
     return trial;
@@ -116,7 +122,8 @@ class Trials {
     const uint64_t hash = model_of(trial).hash();
     const auto report = run(trial);
     const auto findings = judge(trial, report, hash);
-    const bool happened = report.shared->happened() || trial.kind == FaultKind::kDivergence;
+    const bool happened = report.shared->happened() || trial.kind == FaultKind::kDivergence ||
+                          trial.kind == FaultKind::kDeparture;
     auto& count = counts_[{name_of(trial.kind), trial.backend}];
     ++count.trials;
     count.reached += happened;
@@ -170,6 +177,9 @@ int main(int argc, char** argv) {
   app.add_option("--stops", options.stops, "trials in which a rank is stopped, every other one for ever")
       ->capture_default_str();
   app.add_option("--mismatches", options.mismatches, "trials in which one rank runs something else, each kind in turn")
+      ->capture_default_str();
+  app.add_option("--departures", options.departures,
+                 "trials in which a rank throws, returns, exits or leaves a step out, each in turn")
       ->capture_default_str();
   app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
   app.add_option("--backends", options.backends, "shm, gloo, hierarchical")->delimiter(',')->capture_default_str();

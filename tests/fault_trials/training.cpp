@@ -57,6 +57,12 @@ class Trainee {
     if (number == 1) static_cast<void>(full_tensor(net_->head->weight));
   }
 
+  void throw_in_forward() const {
+    const ForwardScope scope(group_);
+    net_->first->forward(torch::ones({1, 6}));
+    throw std::runtime_error("out of eggs");
+  }
+
   // One rank does something different, then all ranks do the same; the parameters stay as they are.
   void diverge() {
     communicate();
@@ -66,9 +72,7 @@ class Trainee {
     if (is(Divergence::kStepAlone)) idle_.step();
     if (is(Divergence::kExceptionAlone)) {
       try {
-        ForwardScope scope(group_);
-        net_->first->forward(torch::ones({1, 6}));
-        throw std::runtime_error("out of eggs");
+        throw_in_forward();
       } catch (const std::runtime_error&) {
         throw Mismatch("[fsdp] not a mismatch: this is the rank that threw");
       }
@@ -188,6 +192,11 @@ const char* name_of(Divergence divergence) {
   return kNames[static_cast<size_t>(divergence)];
 }
 
+const char* name_of(Departure departure) {
+  constexpr const char* kNames[kDepartures]{"none", "throw", "return", "exit", "skip"};
+  return kNames[static_cast<size_t>(departure)];
+}
+
 uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch) {
   meet(plan);
   const Leave leave;
@@ -203,6 +212,11 @@ uint64_t train(const TrainingPlan& plan, const std::function<void(const std::str
       }
       trainee.start_over();
     }
+    const bool leaves = step == kDivergentStep && plan.rank == plan.divergent_rank;
+    if (leaves && plan.departure == Departure::kThrow) trainee.throw_in_forward();
+    if (leaves && plan.departure == Departure::kReturn) return 0;
+    if (leaves && plan.departure == Departure::kExit) std::exit(3);
+    if (leaves && plan.departure == Departure::kSkip) continue;
     trainee.step(step);
   }
   return trainee.hash();

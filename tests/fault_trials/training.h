@@ -29,6 +29,18 @@ constexpr int kDivergences = 13;
 
 const char* name_of(Divergence divergence);
 
+/// How one rank leaves the others in the middle of the training.
+enum class Departure : uint8_t {
+  kNone,
+  kThrow,   ///< an exception in forward
+  kReturn,  ///< the training returns
+  kExit,    ///< std::exit
+  kSkip,    ///< it leaves a step out
+};
+constexpr int kDepartures = 5;
+
+const char* name_of(Departure departure);
+
 struct TrainingPlan {
   std::string backend;
   /// With port 0, the ranks meet where their launcher says.
@@ -36,7 +48,8 @@ struct TrainingPlan {
   std::chrono::milliseconds timeout{};
   bool reshards = true;
   Divergence divergence = Divergence::kNone;
-  /// The rank that diverges.
+  Departure departure = Departure::kNone;
+  /// The rank that diverges or leaves.
   int divergent_rank = -1;
 };
 

@@ -136,6 +136,7 @@ class Judge {
     expect(its.ending != Ending::kHung, rank, "hung");
     if (its.ending == Ending::kFinished) expect(its.hash == hash_, rank, "finished with wrong numbers");
     if (trial_.kind == FaultKind::kDivergence) return judge_divergence(rank, its);
+    if (trial_.kind == FaultKind::kDeparture) return judge_departure(rank, its);
     const bool undisturbed = !report_.shared->happened() || trial_.kind == FaultKind::kShortStop;
     if (undisturbed) return expect(its.ending == Ending::kFinished, rank, "did not finish: " + message);
     rank == trial_.victim ? judge_victim(its) : judge_survivor(rank, its);
@@ -174,6 +175,19 @@ class Judge {
            "does not name two ranks and their operations: " + message);
   }
 
+  // The others name the rank that left, or say where it failed or what it runs.
+  void judge_departure(int rank, const RankReport& its) {
+    if (rank == trial_.victim) return;
+    const auto message = its.message.string();
+    if (trial_.departure == Departure::kSkip)
+      return expect(its.ending == Ending::kMismatch && names_two_ranks(message, trial_.victim, trial_.world_size), rank,
+                    "does not name two ranks and their operations: " + message);
+    const bool is_told = message.find(c10::str("rank ", trial_.victim, " failed in ")) != std::string::npos;
+    expect((its.ending == Ending::kPeerLost && its.lost_rank == trial_.victim) ||
+               (its.ending == Ending::kMismatch && is_told),
+           rank, "does not name the rank that left: " + message);
+  }
+
   const Trial& trial_;
   const TrialReport& report_;
   const uint64_t hash_;
@@ -183,7 +197,7 @@ class Judge {
 }  // namespace
 
 const char* name_of(FaultKind kind) {
-  constexpr std::array<const char*, 5> kNames{"none", "kill", "short stop", "long stop", "divergence"};
+  constexpr std::array<const char*, 6> kNames{"none", "kill", "short stop", "long stop", "divergence", "departure"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -191,6 +205,7 @@ std::string Trial::describe() const {
   std::string text = c10::str(backend, ", ", world_size, " ranks, ", reshards ? "reshard" : "no reshard", ": ",
                               name_of(kind), " of rank ", victim);
   if (kind == FaultKind::kDivergence) return text + ", " + name_of(divergence);
+  if (kind == FaultKind::kDeparture) return text + ", " + name_of(departure);
   if (kind != FaultKind::kNone) text += c10::str(" at '", place.point, "' #", place.passage);
   if (kind == FaultKind::kShortStop) text += c10::str(" for ", stop.count(), " ms");
   return text;

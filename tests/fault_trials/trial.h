@@ -20,6 +20,7 @@ enum class FaultKind : uint8_t {
   kShortStop,  ///< SIGSTOP, then SIGCONT within the timeout
   kLongStop,   ///< SIGSTOP, then SIGCONT when the others have ended
   kDivergence,
+  kDeparture,
 };
 
 const char* name_of(FaultKind kind);
@@ -38,6 +39,7 @@ struct Trial {
   int victim = 0;
   FaultPlace place = {};
   Divergence divergence = Divergence::kNone;
+  Departure departure = Departure::kNone;
   std::chrono::milliseconds timeout{};
   std::chrono::milliseconds stop{};  // how long a short stop lasts
 

@@ -25,6 +25,15 @@ class Endings(FsdprunTest):
     def test_a_stopped_rank_is_ended(self):
         self.check(2, "[ $RANK = 1 ] || kill -STOP $$; sleep 0.5; exit 3", "--shutdown-timeout=1", status=3)
 
+    def test_a_rank_that_blames_another_one_did_not_fail_first(self):
+        say = ("import os, struct; "
+               "os.pwrite(int(os.environ['FSDP_BLAME']), struct.pack('i', 1 + %d), 4 * int(os.environ['RANK']))")
+        for blamed, first in ((1, 1), (0, 0), (2, 0), (7, 0)):  # itself, one that is ended, none of the ranks
+            script = (f'if [ $RANK = 0 ]; then {sys.executable} -c "{say % blamed}"; touch $D/said; exit 4; fi; '
+                      "while [ ! -e $D/said ]; do sleep 0.05; done; [ $RANK = 1 ] || sleep 1000; sleep 0.5; exit 3")
+            self.check(3, script, status=(4, 3)[first], err=[f"rank {first} .*failed first"])
+            (self.path / "said").unlink()
+
     def start_two(self, *command, **options):
         """Ranks that make files named by their numbers."""
         process = self.start("--nproc-per-node=2", *command, **options)

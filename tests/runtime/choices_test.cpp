@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "api/advice_choice.h"
-#include "api/disk_choice.h"
+#include "api/plan.h"
 #include "api/large_group_hint.h"
 #include "api/placement_choice.h"
 #include "support/small_net.h"

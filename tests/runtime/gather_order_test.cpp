@@ -55,7 +55,8 @@ TEST_P(GatherOrder, IsOneOnEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, GatherOrder,
-                         testing::Combine(testing::ValuesIn(kRecurrences), testing::Values("shm", "gloo", "hierarchical")),
+                         testing::Combine(testing::ValuesIn(kRecurrences),
+                                          testing::Values("shm", "gloo", "hierarchical")),
                          [](const auto& its) {
                            return std::string(std::get<0>(its.param).name) + "_" + std::get<1>(its.param);
                          });

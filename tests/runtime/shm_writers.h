@@ -109,6 +109,7 @@ inline void run_readers(int world, const std::function<void(int rank, Reader&)>&
 }
 
 // Runs `before` on every rank. Then all ranks but 0 write the rows while rank 0 runs `meanwhile` and writes afterwards.
+// What rank 0 alone gathers meanwhile is forgotten before the ranks train on.
 inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& before,
                                 const std::function<void(Reader&, torch::Tensor, Writers&)>& meanwhile,
                                 bool is_frozen = false) {
@@ -122,6 +123,7 @@ inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& bef
       meanwhile(reader, std::move(y), writers);
     is_writer = false;
     if (rank == 0 && !reader.has_written) write_rows(reader.net);
+    reader.group.reset_iter_state();
     reader.forward().backward();
   };
   run_readers(kReaders, run, is_frozen);

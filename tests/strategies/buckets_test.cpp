@@ -1,6 +1,6 @@
 // Where every rank has all rows, gradients are summed bucket by bucket while backward goes on.
 
-#include "runtime/buckets.h"
+#include "runtime/sharded_params.h"
 
 #include <array>
 

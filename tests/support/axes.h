@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "api/shard_over.h"
+#include "api/group_view.h"
 
 namespace fsdp::test {
 

@@ -1,6 +1,7 @@
 // Ranks whose models start from different values: this is found, or all get the values of rank 0.
 
 #include "misuse/net.h"
+#include "support/recorded_ranks.h"
 #include "zoo/zoo.h"
 
 namespace fsdp::test {
@@ -26,6 +27,17 @@ TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
     net.mid->bias.zero_();
     net.down->weight.zero_();
     EXPECT_EQ(fully_shard(net).stats().groups, 1) << "the ranks can go on";
+  });
+}
+
+TEST(StartValues, OfAnyNumberOfParametersAreComparedByOneHash) {
+  Recorded recorded(3);
+  run_thread_ranks_with(3, recorded.options, [&](int r) {
+    fully_shard(*build_alike([] { return build_model(small_training()); }));
+    const auto compared = recorded.log(r).entries("all_reduce(min)");
+    ASSERT_EQ(compared.size(), 1U);
+    EXPECT_EQ(compared.front().bytes, 16U);
+    EXPECT_EQ(recorded.count(r, "all_gather"), 0);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
+#include "comm/failure/blame.h"
 #include "comm/posix/pipe_signal.h"
 
 #include <algorithm>
@@ -130,6 +131,7 @@ class C10dCommunicator : public Front {
     if (host_) host_->start_over();
     family_->begin();
     for (auto* communicator : family_->communicators) communicator->connect();
+    blame(ranks().name(), -1);
   }
 
   void progress() override {

@@ -20,6 +20,7 @@ Family::~Family() { roll_call->leave(); }
 void Family::begin() {
   if (roll_call) roll_call->leave();
   transport = nullptr;
+  options.roll_call.alarm->start([this] { return own_connection(); }, options.ranks, options.roll_call.neighbours);
   const auto store_for = [&](const char* use) {
     return c10::make_intrusive<c10d::PrefixStore>(str_cat(use, '/', beginnings), own_connection());
   };

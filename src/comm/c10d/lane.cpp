@@ -16,8 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long an idle lane leaves a job to the thread that begins it, which may wait for it at once.
-constexpr std::chrono::microseconds kCourtesy{20};
 
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
@@ -34,9 +32,11 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  explicit Ticket(std::weak_ptr<State> lane) : lane_(std::move(lane)) {}
-
-  void wait() override;
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
     std::unique_lock lock(mutex_);
@@ -61,7 +61,6 @@ class Lane::Ticket : public Work {
   }
 
  private:
-  const std::weak_ptr<State> lane_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -70,7 +69,7 @@ class Lane::Ticket : public Work {
 };
 
 // Shared with the thread, which may have to be left behind.
-class Lane::State : public RollCall::Witness, public std::enable_shared_from_this<Lane::State> {
+class Lane::State : public RollCall::Witness {
  public:
   State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
       : wire_(std::move(wire)),
@@ -80,15 +79,14 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
 
   std::shared_ptr<Work> push(Job job);
   void run();
-  void run_first(const Ticket& ticket);
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
 
   std::string status() const override;
+  int waiting_for() const override { return wire_->waiting_for(); }
   void interrupt() override { wire_->interrupt(); }
 
  private:
-  void run_next(std::unique_lock<std::mutex>& lock);
   void execute(Job& job);
   void attempt(Job& job, Span& span);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
@@ -104,13 +102,12 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
-  bool runs_ = false;  // a thread runs a job
   // The operation in progress, or the last one.
   std::string operation_;
   bool busy_ = false;
   Clock::time_point since_;
 
-  // Of the thread that runs.
+  // Of the thread alone.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
 };
@@ -135,11 +132,9 @@ std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) 
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this());
-  {
-    std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-  }
+  auto ticket = job.ticket = std::make_shared<Ticket>();
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(job));
   changed_.notify_all();
   return ticket;
 }
@@ -170,54 +165,24 @@ std::string Lane::State::status() const {
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
   const PipeSignalBlocked no_pipe_signal;
+  // Collectives write into parameters' memory: no graph, no version bumps.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
-    const bool was_called = is_called();
-    changed_.wait(lock, is_called);
+    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
-    if (!was_called && changed_.wait_for(lock, kCourtesy, [&] { return runs_ || jobs_.empty(); })) continue;
-    run_next(lock);
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    if (stopping_ && !failure_) {
+      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+    }
+    lock.unlock();
+    execute(job);
+    job = {};
+    lock.lock();
   }
   ended_ = true;
   changed_.notify_all();
-}
-
-// Runs the job of `ticket` in the thread that waits for it, if it is its turn: that spares two changes of threads.
-void Lane::State::run_first(const Ticket& ticket) {
-  std::unique_lock lock(mutex_);
-  if (!runs_ && !jobs_.empty() && jobs_.front().ticket.get() == &ticket) run_next(lock);
-}
-
-void Lane::State::run_next(std::unique_lock<std::mutex>& lock) {
-  const PipeSignalBlocked no_pipe_signal;
-  // Collectives write into parameters' memory: no graph, no version bumps.
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  Job job = std::move(jobs_.front());
-  jobs_.pop_front();
-  if (stopping_ && !failure_) {
-    failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
-  }
-  runs_ = true;
-  lock.unlock();
-  execute(job);
-  job = {};
-  lock.lock();
-  runs_ = false;
-  if (stopping_ || !jobs_.empty()) changed_.notify_all();
-}
-
-void Lane::Ticket::wait() {
-  std::unique_lock lock(mutex_);
-  if (!done_) {
-    // What follows a collective belongs in the lane's thread.
-    const auto lane = next_ ? nullptr : lane_.lock();
-    lock.unlock();
-    if (lane) lane->run_first(*this);
-    lock.lock();
-    changed_.wait(lock, [&] { return done_; });
-  }
-  if (error_) std::rethrow_exception(error_);
 }
 
 void Lane::State::execute(Job& job) {
@@ -238,6 +203,7 @@ void Lane::State::execute(Job& job) {
   }
   job.move_data = nullptr;
   job.ticket->finish(failure_);
+  if (!failure_) mail_->prepare();
 }
 
 void Lane::State::attempt(Job& job, Span& span) {
@@ -271,9 +237,10 @@ void Lane::State::attempt(Job& job, Span& span) {
   } catch (const std::exception& error) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
-    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine),
-                            without_source_line(first_line(error.what()))),
-          mine);
+    const std::string detail = without_source_line(first_line(error.what()));
+    // The timeout of another order ends the connections of all; that order is about to tell it.
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
   }
 }
 

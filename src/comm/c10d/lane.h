@@ -22,8 +22,7 @@
 
 namespace fsdp {
 
-/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, or in the thread that
-/// waits for one whose turn it is.
+/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own.
 ///
 /// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.

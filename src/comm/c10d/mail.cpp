@@ -39,13 +39,13 @@ void Mail::begin(const Fingerprint& mine, std::function<void()> agreed) {
   open(mine);
   if (compares_first_) {
     meet();
-    finish();
     open(mine);
   }
   agreed_ = std::move(agreed);
 }
 
 void Mail::open(const Fingerprint& mine) {
+  prepare();
   mine_ = mine;
   latest_[mine.sequence % latest_.size()] = mine;
   for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = false;
@@ -130,15 +130,15 @@ void Mail::finish() {
   for (auto& [peer, box] : boxes_)
     while (!box.arriving.empty()) wait(peer);
   for (const auto& transit : std::exchange(sent_, {})) wire_->wait(transit.transfer);
+}
+
+void Mail::prepare() {
   for (auto& [peer, box] : boxes_) {
     try {
       wire_->wait(std::exchange(box.leaving, {}));
       if (box.checked && !box.expected.work) box.expected = wire_->recv(box.incoming, peer, kHeader);
-    } catch (const Interrupted&) {
-      throw;
     } catch (const std::exception&) {
       // A peer that has left since its header came needed nothing more. If there is another operation, that finds it.
-      if (!box.checked) throw;
     }
   }
 }

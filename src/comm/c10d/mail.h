@@ -56,8 +56,11 @@ class Mail {
   void receive(int peer, const std::vector<Parcel>& parcels);
   /// Waits for the oldest parcel of `peer` that is still to come.
   void wait(int peer);
-  /// Waits for all that was sent and received, and checks those that answer.
+  /// Checks those that answer, and waits for all data.
   void finish();
+  /// Waits until the headers of a finished operation have left, and posts the receives of the next ones. The next
+  /// operation begins with this if nobody called it.
+  void prepare();
   /// Returns when every peer has come to this operation: headers alone go to and from all of them.
   void meet();
 

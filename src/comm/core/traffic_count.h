@@ -34,6 +34,8 @@ struct TrafficCount {
   LinkCount between_hosts, inside_host;
   /// Messages that it sent over a network: those that say what an operation is, and those that have data alone.
   std::atomic<int64_t> headers = 0, messages = 0;
+  /// Calls of the rendezvous store.
+  std::atomic<int64_t> store_calls = 0;
   Traffic total() const { return {between_hosts.total(), inside_host.total()}; }
 
   /// `peer`: a global rank.

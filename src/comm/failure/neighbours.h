@@ -2,10 +2,10 @@
 /// \file
 /// The processes of other ranks on this host, as the kernel sees them.
 
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/core/ranks.h"
 #include "comm/posix/descriptor.h"
 
 namespace fsdp {
@@ -18,10 +18,12 @@ class Neighbours {
  public:
   /// `names[r]`: what rank r says of its process. Those on other hosts or in other process namespaces are not watched,
   /// nor is this process itself; and none where the kernel or a sandbox has no descriptors for processes.
-  explicit Neighbours(const std::vector<std::string>& names);
+  Neighbours(const std::vector<std::string>& names, const Ranks& ranks);
 
-  /// The ranks whose processes have ended.
-  std::vector<int> ended() const;
+  bool empty() const { return watched_.empty(); }
+  /// Blocks until a process ends; the global ranks of those that have since the last call. None once the descriptor
+  /// `stop` can be read. Thread safety: one thread.
+  std::vector<int> wait(int stop);
 
  private:
   struct Watched {

@@ -1,68 +1,52 @@
 #include "comm/failure/roll_call.h"
 
-#include <c10/util/thread_name.h>
+#include <algorithm>
+#include <thread>
+#include <utility>
 
 #include "comm/core/check.h"
-#include "comm/posix/of_this_process.h"
 
 namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kStep{25};
+using std::chrono::milliseconds;
+
+constexpr milliseconds kStep{25};
+// The rank that hosts the store waits for so long at least for the others.
+constexpr milliseconds kLeastFarewell{3000};
+// How long the store may take beyond the time in which a rank answers.
+constexpr milliseconds kStoreTime{2000};
 
 std::string report_key(int rank) { return str_cat("report/", rank); }
 std::string left_key(int rank) { return str_cat("left/", rank); }
-std::string acknowledged_key(int rank) { return str_cat("acknowledged/", rank); }
-
-// leave_all() walks through these: every roll call that this process has running.
-struct Running {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<RollCall>> calls;
-};
+std::string told_key(int rank) { return str_cat("told/", rank); }
 
 }  // namespace
 
 // Note [Roll call]
 // Keys, all under the group's prefix:
-//   alarm             somebody's collective failed, or a verdict is there
-//   report/R          rank R's answer; no answer means lost
-//   left/R            rank R destroyed its process group; stands in for its answer
-//   answers           how many ranks have answered or left
-//   judges            how many ranks waited for a verdict in vain
-//   verdict           set once; every rank throws it
-//   acknowledged/R    rank R has read the verdict
-// One rank reads the answers: the last to give its own, or the first whose patience ends.
-// The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement before it throws: the
-// program may end of it, and would take the verdict with it.
+//   alarm       the first rank whose collective failed: the judge
+//   report/R    rank R's answer; no answer means lost
+//   left/R      rank R destroyed its process group; stands in for its answer
+//   answers     how many ranks have answered or left
+//   verdict     set once; every rank throws it
+//   told/R      rank R has read the verdict
+// The rank whose answer is the last one decides, or the judge when the others' time to answer is over; should it be lost
+// meanwhile, whoever else raised the alarm.
+// The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
+// may end of it, and would take the verdict with it.
 
 std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options) {
-  std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), options));
-  // The thread keeps the object alive, should it have to be left behind with a store that does not answer.
-  call->thread_ = std::thread([call] { call->run(); });
-  auto& [mutex, calls] = of_this_process<Running>();
-  std::lock_guard lock(mutex);
-  std::erase_if(calls, [](const auto& other) { return other.expired(); });
-  calls.push_back(call);
+  std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
+  call->options_.alarm->add(call);
+  call->look();  // it may have rung before
   return call;
 }
 
-void RollCall::leave_all() {
-  std::vector<std::weak_ptr<RollCall>> calls;
-  {
-    std::lock_guard lock(of_this_process<Running>().mutex);
-    calls = of_this_process<Running>().calls;
-  }
-  for (const auto& weak : calls) {
-    if (const auto call = weak.lock()) call->leave();
-  }
-}
-
 RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options)
-    : store_(std::move(store)), ranks_(std::move(ranks)), options_(options) {}
-
-RollCall::~RollCall() {
-  if (thread_.joinable()) thread_.detach();
+    : store_(std::move(store)), ranks_(std::move(ranks)), options_(std::move(options)) {
+  store_->setTimeout(options_.answer_time + kStoreTime);
 }
 
 void RollCall::enroll(std::weak_ptr<Witness> witness) {
@@ -71,38 +55,35 @@ void RollCall::enroll(std::weak_ptr<Witness> witness) {
 }
 
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
-  const std::string last = operations();
-  std::unique_lock lock(mutex_);
-  if (!alarm_) alarm_ = Report{cause, waiting_for, last, str_cat("rank ", ranks_.name(), "'s ", operation), detail};
-  changed_.notify_all();
-  const auto patience = 2 * options_.answer_time + 4 * options_.poll;
-  changed_.wait_for(lock, patience + farewell(), [&] { return may_throw(); });
-  if (verdict_) return *verdict_;
-  store_is_silent_ = !finished_;
-  lock.unlock();
-  return store_is_gone("it does not answer");
+  const Report report{cause, waiting_for, operations(), str_cat("rank ", ranks_.name(), "'s ", operation), detail};
+  try {
+    const std::string own = str_cat(ranks_.rank);
+    const bool is_judge = store_->compareSet("alarm", "", own) == own;
+    const bool is_last = answer(report);
+    if (is_judge) ring();
+    std::unique_lock lock(mutex_);
+    const auto patience = is_last ? milliseconds(0) : is_judge ? options_.answer_time : 2 * options_.answer_time;
+    changed_.wait_for(lock, patience, [&] { return verdict_.has_value(); });
+    lock.unlock();
+    if (!known()) publish(decide(ranks_, read_reports(), options_.answer_time));
+  } catch (const std::exception& error) {
+    settle(store_is_gone(first_line(error.what())));
+  }
+  return *verdict();
 }
 
-Verdict RollCall::pronounce(Verdict verdict) {
-  std::unique_lock lock(mutex_);
-  pronounced_ = verdict;
-  changed_.notify_all();
-  const auto patience = options_.answer_time + 4 * options_.poll;
-  changed_.wait_for(lock, patience + farewell(), [&] { return may_throw(); });
-  return verdict;
+Verdict RollCall::pronounce(const Verdict& verdict) {
+  try {
+    publish(verdict);
+  } catch (const std::exception& error) {
+    settle(store_is_gone(first_line(error.what())));
+  }
+  return *this->verdict();
 }
 
-// How long the rank that hosts the store waits for the others.
-std::chrono::milliseconds RollCall::farewell() const {
-  return hosts_store() ? std::max(options_.answer_time, 6 * options_.poll) : std::chrono::milliseconds(0);
-}
-
-bool RollCall::may_throw() const { return finished_ || (verdict_.has_value() && !hosts_store()); }
-
-std::optional<Verdict> RollCall::verdict() const {
-  std::unique_lock lock(mutex_);
-  if (verdict_) changed_.wait_for(lock, farewell(), [&] { return may_throw(); });
-  return verdict_;
+std::optional<Verdict> RollCall::verdict() {
+  if (known()) std::call_once(others_follow_, [this] { let_others_follow(); });
+  return known();
 }
 
 std::optional<Verdict> RollCall::known() const {
@@ -111,130 +92,88 @@ std::optional<Verdict> RollCall::known() const {
 }
 
 void RollCall::leave() {
-  std::unique_lock lock(mutex_);
-  leaving_ = true;
-  changed_.notify_all();
-  changed_.wait_for(lock, std::chrono::seconds(3), [&] { return finished_ || store_is_silent_; });
-  if (!thread_.joinable()) return;  // another call was faster
-  std::thread thread = std::exchange(thread_, {});
-  // A store that does not answer must not keep this process: the thread stays behind.
-  if (!finished_) return thread.detach();
-  lock.unlock();
-  thread.join();
-}
-
-void RollCall::run() {
-  c10::setThreadName("fsdp-roll-call");
-  bool store_works = true;
-  while (true) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, options_.poll, [&] { return leaving_ || alarm_ || pronounced_; });
-    const bool leaving = leaving_, raised = alarm_ || pronounced_;
-    lock.unlock();
-    if (leaving && !raised) break;
-    try {
-      // A store that went away is no news until a collective fails: ranks may leave in any order.
-      if (raised || (store_works && (store_->check({"alarm"}) || notice_death()))) {
-        conclude();
-        break;
-      }
-    } catch (const std::exception&) {
-      store_works = false;
-    }
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(left_, true) || verdict_) return;
   }
   try {
-    if (!known() && store_works) {
-      const std::string last = operations();
-      store_->set(left_key(ranks_.rank), encode(Report{Cause::kLeft, -1, "left; before: " + last, {}, {}}));
-      const bool is_last = store_->add("answers", 1) == ranks_.world_size;
-      if (is_last && store_->check({"alarm"}))
-        store_->compareSet("verdict", "", encode(decide(ranks_, read_reports(), options_.answer_time)));
-    }
+    const Report report{Cause::kLeft, -1, "left; before: " + operations(), {}, {}};
+    store_->set(left_key(ranks_.rank), encode(report));
+    if (answer(report) && store_->check({"alarm"})) publish(decide(ranks_, read_reports(), options_.answer_time));
   } catch (const std::exception&) {
     // Nobody is there to be told.
   }
-  std::lock_guard lock(mutex_);
-  finished_ = true;
-  changed_.notify_all();
 }
 
-// A rank of this host whose process has ended, and that has not left, is lost: its connections may be open still. The
-// verdict waits until the next look, so that what the rank sent before arrives.
-bool RollCall::notice_death() {
-  if (!options_.neighbours) return false;
-  for (const int rank : options_.neighbours->ended()) {
-    if (gone_.contains(rank) || ended_.insert(rank).second) continue;
-    if (store_->check({left_key(rank)})) {
-      gone_.insert(rank);
-      continue;
-    }
-    const std::string last = operations();
-    std::lock_guard lock(mutex_);
-    const int name = ranks_.name_of(rank);
-    pronounced_ = Verdict{Verdict::Kind::kPeerLost, name,
-                          str_cat("rank ", name, " has ended. This rank's last operations: ", last, '.', kLookAtLost)};
-    return true;
-  }
-  return false;
-}
-
-void RollCall::conclude() {
-  Verdict verdict;
+void RollCall::look() {
+  if (known()) return;
   try {
-    verdict = call_roll();
-    settle(verdict);
-    acknowledge();
-  } catch (const std::exception& error) {
-    settle(store_is_gone(first_line(error.what())));
+    if (store_->check({"verdict"})) {
+      conclude(decode<Verdict>(store_->get_to_str("verdict")));
+    } else if (store_->check({"alarm"}) && answer(report(Cause::kNone))) {
+      publish(decide(ranks_, read_reports(), options_.answer_time));
+    }
+  } catch (const std::exception&) {
+    // A store that went away is no news until a collective fails.
   }
+}
+
+// A rank of this host whose process has ended, and that has not left, is lost: its connections may be open still.
+void RollCall::note_end(int rank) {
+  const int number = ranks_.number_of(rank);
+  if (number < 0 || known()) return;
+  try {
+    if (!store_->check({left_key(number)}))
+      publish({Verdict::Kind::kPeerLost, rank,
+               str_cat("rank ", rank, " has ended. This rank's last operations: ", operations(), '.', kLookAtLost)});
+  } catch (const std::exception&) {
+    // A collective will say so.
+  }
+}
+
+Report RollCall::report(Cause cause) const {
+  Report report{cause, -1, operations(), {}, {}};
+  for (const auto& witness : witnesses()) report.waiting_for = std::max(report.waiting_for, witness->waiting_for());
+  return report;
+}
+
+// Whether this was the last rank's answer.
+bool RollCall::answer(const Report& report) {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(answered_, true)) return false;
+  }
+  if (report.cause != Cause::kLeft) store_->set(report_key(ranks_.rank), encode(report));
+  return store_->add("answers", 1) == ranks_.world_size;
+}
+
+void RollCall::ring() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < ranks_.world_size; ++rank)
+    if (rank != ranks_.rank) ranks.push_back(ranks_.name_of(rank));
+  options_.alarm->ring(ranks);
+}
+
+// The first one holds, whose rank rings.
+void RollCall::publish(const Verdict& verdict) {
+  const std::string own = encode(verdict), holds = store_->compareSet("verdict", "", own);
+  conclude(decode<Verdict>(holds));
+  if (holds == own) ring();
+}
+
+void RollCall::conclude(const Verdict& verdict) {
+  settle(verdict);
+  store_->set(told_key(ranks_.rank), "1");
 }
 
 // Makes the verdict known in this rank and ends what its lanes wait for.
-void RollCall::settle(Verdict verdict) {
-  std::vector<std::weak_ptr<Witness>> witnesses;
+void RollCall::settle(const Verdict& verdict) {
   {
     std::lock_guard lock(mutex_);
-    if (!verdict_) verdict_ = std::move(verdict);
-    witnesses = witnesses_;
+    if (!verdict_) verdict_ = verdict;
     changed_.notify_all();
   }
-  for (const auto& weak : witnesses) {
-    if (const auto witness = weak.lock()) witness->interrupt();
-  }
-}
-
-Verdict RollCall::call_roll() {
-  std::optional<Verdict> known;
-  Report report;
-  const std::string last = operations();
-  {
-    std::lock_guard lock(mutex_);
-    known = pronounced_;
-    report = alarm_.value_or(Report{Cause::kNone, -1, last, {}, {}});
-  }
-  store_->set(report_key(ranks_.rank), encode(report));
-  if (!known) store_->set("alarm", "1");
-  const bool is_last = store_->add("answers", 1) == ranks_.world_size;
-  if (!known && decides(is_last)) known = decide(ranks_, read_reports(), options_.answer_time);
-  const std::string verdict = known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
-  if (known) store_->set("alarm", "1");
-  return decode<Verdict>(verdict);
-}
-
-bool RollCall::decides(bool is_last) {
-  if (is_last) return true;
-  if (comes("verdict", options_.answer_time)) return false;
-  return store_->add("judges", 1) == 1 || !comes("verdict", options_.answer_time / 2);
-}
-
-// A store that is gone shows at the next call.
-bool RollCall::comes(const std::string& key, std::chrono::milliseconds time) {
-  try {
-    store_->wait({key}, time);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
+  for (const auto& witness : witnesses()) witness->interrupt();
 }
 
 std::vector<std::optional<Report>> RollCall::read_reports() {
@@ -246,15 +185,17 @@ std::vector<std::optional<Report>> RollCall::read_reports() {
   return reports;
 }
 
-void RollCall::acknowledge() {
-  store_->set(acknowledged_key(ranks_.rank), "1");
-  if (!hosts_store()) return;
-  const auto deadline = Clock::now() + farewell();
-  for (int rank = 1; rank < ranks_.world_size; ++rank) {
-    while (!store_->check({acknowledged_key(rank)}) && Clock::now() < deadline) {
-      if (known()->rank == rank || store_->check({left_key(rank)})) break;
-      std::this_thread::sleep_for(kStep);
-    }
+void RollCall::let_others_follow() {
+  if (!options_.store_in_rank_0 || ranks_.rank != 0) return;
+  const auto deadline = Clock::now() + std::max(options_.answer_time, kLeastFarewell);
+  const int lost = ranks_.number_of(known()->rank);
+  try {
+    for (int rank = 1; rank < ranks_.world_size; ++rank)
+      while (rank != lost && !store_->check({told_key(rank)}) && !store_->check({left_key(rank)}) &&
+             Clock::now() < deadline)
+        std::this_thread::sleep_for(kStep);
+  } catch (const std::exception&) {
+    // Nobody can follow.
   }
 }
 
@@ -263,19 +204,21 @@ Verdict RollCall::store_is_gone(const std::string& detail) const {
                     " This rank's last operations: " + operations() + '.');
 }
 
-std::vector<std::weak_ptr<RollCall::Witness>> RollCall::witnesses() const {
-  std::lock_guard lock(mutex_);
-  return witnesses_;
-}
-
 std::string RollCall::operations() const {
   std::string text;
-  for (const auto& weak : witnesses()) {
-    const auto witness = weak.lock();
-    const std::string status = witness ? witness->status() : "";
+  for (const auto& witness : witnesses()) {
+    const std::string status = witness->status();
     if (!status.empty()) text += (text.empty() ? "" : ", ") + status;
   }
   return text.empty() ? "none yet" : text;
+}
+
+std::vector<std::shared_ptr<RollCall::Witness>> RollCall::witnesses() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Witness>> all;
+  for (const auto& weak : witnesses_)
+    if (auto witness = weak.lock()) all.push_back(std::move(witness));
+  return all;
 }
 
 }  // namespace fsdp

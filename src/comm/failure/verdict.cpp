@@ -2,10 +2,12 @@
 
 #include <fsdp/error.h>
 
+#include <algorithm>
 #include <iomanip>
 #include <vector>
 
 #include "comm/core/text.h"
+#include "comm/failure/blame.h"
 #include "comm/failure/flight_recorder.h"
 
 namespace fsdp {
@@ -104,14 +106,28 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
   const std::string message = ranks.where(operation) + verdict.text + flight_record_note(ranks);
+  blame(ranks.name(), verdict.rank);
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);
 }
 
+int find_culprit(std::span<const int> waits_for, int rank) {
+  int current = waits_for[rank];
+  for (size_t steps = 0; steps < waits_for.size(); ++steps) {
+    if (waits_for[current] < 0) return current;
+    current = waits_for[current];
+  }
+  return waits_for[rank];
+}
+
 Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,
                std::chrono::milliseconds answer_time) {
   const Report* alarm = leading_alarm(reports);
+  const auto rank_of = [&](const Report* report) {
+    return static_cast<int>(std::ranges::find_if(reports, [&](const auto& one) { return one && &*one == report; }) -
+                            reports.begin());
+  };
   const auto left = [&](int rank) {
     return lost(ranks, rank, str_cat("rank ", ranks.name_of(rank), " has left the process group"), alarm, reports);
   };
@@ -144,7 +160,11 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       return left(peer);
     }
     if (alarm->cause == Cause::kTimeout) {
-      return did_not_join(ranks, peer, alarm->failed_operation, "; it reports: " + reports[peer]->operations,
+      std::vector<int> waits_for;
+      for (const auto& report : reports) waits_for.push_back(report->cause == Cause::kLeft ? -1 : report->waiting_for);
+      const int culprit = find_culprit(waits_for, rank_of(alarm));
+      if (reports[culprit]->cause == Cause::kLeft) return left(culprit);
+      return did_not_join(ranks, culprit, alarm->failed_operation, "; it reports: " + reports[culprit]->operations,
                           last_operations(ranks, reports));
     }
     return {Verdict::Kind::kError, name,

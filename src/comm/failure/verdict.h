@@ -25,7 +25,7 @@ enum class Cause : int {
 /// One rank's answer to the roll call.
 struct Report {
   Cause cause = Cause::kNone;
-  int waiting_for = -1;
+  int waiting_for = -1;  ///< the rank that it waits for; -1: none
   /// E.g. "all_gather of 'w' (#5), waiting for rank 1 for 2.0 s"
   std::string operations;
   /// The operation that failed and the transport's own words; empty unless this rank raised the alarm.
@@ -68,8 +68,12 @@ Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation,
 /// The verdict of `rank` when the rendezvous store does not answer; rank 0, which is the global one, or another process
 /// hosts it. `detail`: the transport's words; `last_operations` is empty or begins with a space.
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
-/// Throws what the verdict calls for on this rank, in `operation`.
+/// Throws what the verdict calls for on this rank, in `operation`, and tells its launcher whom it blames.
 [[noreturn]] void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation);
+
+/// Follows who waits for whom, by rank (-1: it does not wait), from `rank`, which waits, to the one that does not; the
+/// one that `rank` waits for if there is none.
+int find_culprit(std::span<const int> waits_for, int rank);
 
 /// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
 Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,

@@ -78,7 +78,8 @@ void add_missing(c10d::Store& store, int begin, int end, std::vector<int>& missi
 
 // What `read` gives, which waits for other ranks as long as the store does.
 template <class Read>
-auto await_ranks(const Membership& membership, c10d::Store& store, Read read) {
+auto await_ranks(const Meeting& meeting, c10d::Store& store, Read read) {
+  const auto& membership = meeting.membership;
   try {
     return read();
   } catch (const Error&) {
@@ -87,14 +88,14 @@ auto await_ranks(const Membership& membership, c10d::Store& store, Read read) {
     std::vector<int> missing;
     add_missing(store, 0, membership.world_size(), missing);
     for (int& rank : missing) rank = membership.ranks.name_of(rank);
-    const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(store.getTimeout()), " for ");
+    const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(meeting.timeout), " for ");
     if (missing.empty())
       throw PeerLost(membership.ranks.name_of(0),
                      str_cat(waited, "rank ", membership.ranks.name_of(0),
                              ", which tells the others who is there. Look at its output, then start all ranks again."));
-    throw PeerLost(missing.front(), str_cat(waited, membership.world_size(), " ranks; missing: rank ",
-                                            str_join(", ", missing),
-                                            ". Start every rank with the same address and world size."));
+    throw PeerLost(missing.front(),
+                   str_cat(waited, membership.world_size(), " ranks; missing: rank ", str_join(", ", missing),
+                           ". Start every rank with the same address and world size."));
   }
 }
 
@@ -127,7 +128,7 @@ void introduce_ranks(Meeting& meeting, c10d::Store& store) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < meeting.membership.world_size(); ++rank) keys.push_back(profile_key(rank));
   std::vector<Profile> profiles;
-  for (const auto& text : await_ranks(meeting.membership, store, [&] { return store.multiGet(keys); }))
+  for (const auto& text : await_ranks(meeting, store, [&] { return store.multiGet(keys); }))
     profiles.push_back(decode<Profile>({text.begin(), text.end()}));
   const auto roster = std::make_shared<const Roster>(roster_of(profiles));
   auto contacts = contacts_of(profiles, roster->hosts.unpack());
@@ -149,7 +150,7 @@ void introduce_ranks(Meeting& meeting, c10d::Store& store) {
 void meet_ranks(Meeting& meeting, const Profile& own, c10d::Store& store) {
   const auto& membership = meeting.membership;
   const auto read = [&](const std::string& key) {
-    return await_ranks(membership, store, [&] { return store.get_to_str(key); });
+    return await_ranks(meeting, store, [&] { return store.get_to_str(key); });
   };
   compare_claims(membership, own.claims, {{0, decode<Profile>(read(profile_key(0))).claims}});
   meeting.roster = std::make_shared<const Roster>(decode<Roster>(read(kRoster)));
@@ -201,8 +202,7 @@ void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::st
 
 // What carries the data; rank 0 says why if that is strange.
 Carrier carrier_of(const Membership& membership, const Roster& roster, const std::vector<int>& hosts) {
-  const auto [carrier, obstacle] =
-      choose_carrier(membership.backend, membership.ranks, roster, prefix_of(membership));
+  const auto [carrier, obstacle] = choose_carrier(membership.backend, membership.ranks, roster, prefix_of(membership));
   if (!obstacle.empty() && membership.rank() == 0)
     std::cerr << "fsdp: the ranks of " << (hosts.back() == 0 ? "this" : "each")
               << " host use Gloo instead of shared memory: " << obstacle << ".\n";
@@ -241,6 +241,7 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
   } catch (const std::exception&) {
     // The store went with the rank that hosted it.
   }
+  store->setTimeout(meeting.timeout);
   if (first == error.rank()) throw error;
   throw PeerLost(first, str_cat(prefix_of(membership), "rank ", first,
                                 " is lost, another rank says. Look at its output, then start all ranks again."));
@@ -262,7 +263,8 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
   options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
   std::vector<std::string> processes(hosts.size());
   for (const auto& [rank, contact] : meeting.contacts) processes[static_cast<size_t>(rank)] = contact.process;
-  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
+  options.roll_call.alarm = meeting.alarm;
+  options.roll_call.neighbours = std::make_shared<Neighbours>(processes, membership.ranks);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
@@ -323,7 +325,9 @@ Joined join_ranks(Meeting meeting) {
 // The store with keys of this group alone, of which every call ends.
 StorePtr meeting_place(const Meeting& meeting) {
   const auto& membership = meeting.membership;
-  const StorePtr bounded = make_bounded_store(meeting.store, meeting.timeout);
+  const StorePtr bounded =
+      make_bounded_store(meeting.store, meeting.timeout,
+                         std::shared_ptr<std::atomic<int64_t>>(meeting.traffic, &meeting.traffic->store_calls));
   require_same_run(membership, *bounded);
   return group_store(membership, membership.token.empty() ? bounded : make_signed_store(bounded, membership.token));
 }

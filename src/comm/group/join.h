@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/core/traffic_count.h"
+#include "comm/failure/alarm.h"
 #include "comm/group/membership.h"
 #include "comm/group/roster.h"
 #include "comm/shm/peers.h"
@@ -32,6 +33,7 @@ struct Meeting {
   bool store_in_rank_0 = false;
   /// The same for the groups that are split from this one.
   std::shared_ptr<shm::OwnRank> own_rank = std::make_shared<shm::OwnRank>();
+  std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
   std::shared_ptr<TrafficCount> traffic = std::make_shared<TrafficCount>();
   /// What the ranks know of each other: of a subgroup from the start, else null until they have met, when the store is
   /// one of this group's keys alone, too.

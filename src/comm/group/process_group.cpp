@@ -1,8 +1,8 @@
 #include <fsdp/process_group.h>
 
 #include "comm/core/check.h"
+#include "comm/failure/alarm.h"
 #include "comm/failure/flight_recorder.h"
-#include "comm/failure/roll_call.h"
 #include "comm/group/attachment.h"
 #include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
@@ -38,19 +38,12 @@ Default& process_wide() {
 
 thread_local std::shared_ptr<ProcessGroup> t_group;
 
-// "0, 2"
-std::string list(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += str_cat(text.empty() ? "" : ", ", rank);
-  return text;
-}
-
 // A program that ends without destroy_process_group() still leaves, and ends the threads that talk to the store while
 // LibTorch's own state is there. A child that it forked leaves nothing: see make_group.
 void leave_at_exit() {
   if (process_wide().leaves_at_exit != getpid()) return;
   destroy_process_group();
-  RollCall::leave_all();
+  Alarm::leave_all();
   close_stores();
 }
 
@@ -142,12 +135,13 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   for (auto& group : groups) {
     std::ranges::sort(group);
     for (const int member : group) {
-      require(std::ranges::binary_search(global_ranks_, member), prefix,
-              "expected global ranks of this group, which are ", list(global_ranks_), ", found ", member, ".");
+      if (!std::ranges::binary_search(global_ranks_, member))  // the list is long where there are many ranks
+        throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ",
+                                 str_join(", ", global_ranks_), ", found ", member, "."));
       require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
               " in two.");
     }
-    wanted += str_cat(" {", list(group), "}");
+    wanted += str_cat(" {", str_join(", ", group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
   // Before the others know that this rank is here, it listens for them.

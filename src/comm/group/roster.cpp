@@ -25,7 +25,7 @@ Numbered<Key> number(const std::vector<Key>& keys) {
 }
 
 template <class Field>
-auto column(std::span<const Profile> profiles, Field Profile::* field) {
+auto column(std::span<const Profile> profiles, Field Profile::*field) {
   std::vector<Field> values;
   for (const auto& profile : profiles) values.push_back(profile.*field);
   return values;

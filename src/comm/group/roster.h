@@ -54,11 +54,11 @@ class PackedNumbers {
 
 /// What a rank needs to know of all ranks of a group.
 struct Roster {
-  std::map<int, std::string> claims;   ///< each that some rank has, by the first rank that has it
-  PackedNumbers hosts;                 ///< hosts are counted in the order of their first ranks
-  PackedNumbers domains;               ///< loopback domains are counted alike
-  PackedNumbers users;                 ///< see Profile
-  PackedNumbers obstacles;             ///< which of the texts below
+  std::map<int, std::string> claims;  ///< each that some rank has, by the first rank that has it
+  PackedNumbers hosts;                ///< hosts are counted in the order of their first ranks
+  PackedNumbers domains;              ///< loopback domains are counted alike
+  PackedNumbers users;                ///< see Profile
+  PackedNumbers obstacles;            ///< which of the texts below
   std::vector<std::string> obstacle_texts;
 
   auto fields() { return std::tie(claims, hosts, domains, users, obstacles, obstacle_texts); }

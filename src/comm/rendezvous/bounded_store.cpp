@@ -19,6 +19,7 @@ constexpr milliseconds kGrace{1000};
 class BoundedStore : public c10d::Store {
   template <class Act>
   auto ask(milliseconds limit, Act act) const {
+    if (calls_) ++*calls_;
     if (!*silent_) {
       if (auto answer = run_in_time(limit, std::move(act))) return *std::move(answer);
       *silent_ = true;
@@ -30,12 +31,13 @@ class BoundedStore : public c10d::Store {
   using Store::compareSet;
   using Store::set;
 
-  BoundedStore(c10::intrusive_ptr<c10d::Store> store, milliseconds limit, std::shared_ptr<std::atomic<bool>> silent)
-      : Store(limit), store_(std::move(store)), silent_(std::move(silent)) {}
+  BoundedStore(c10::intrusive_ptr<c10d::Store> store, milliseconds limit, std::shared_ptr<std::atomic<bool>> silent,
+               std::shared_ptr<std::atomic<int64_t>> calls)
+      : Store(limit), store_(std::move(store)), silent_(std::move(silent)), calls_(std::move(calls)) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
     auto other = ask(timeout_, [store = store_] { return store->clone(); });
-    return c10::make_intrusive<BoundedStore>(std::move(other), timeout_, silent_);
+    return c10::make_intrusive<BoundedStore>(std::move(other), timeout_, silent_, calls_);
   }
   void set(const std::string& key, const Bytes& value) override {
     ask(timeout_, [=, store = store_] { return store->set(key, value), true; });
@@ -80,14 +82,18 @@ class BoundedStore : public c10d::Store {
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
-  const std::shared_ptr<std::atomic<bool>> silent_;  // one for all clones
+  // One for all clones.
+  const std::shared_ptr<std::atomic<bool>> silent_;
+  const std::shared_ptr<std::atomic<int64_t>> calls_;
 };
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store, milliseconds limit) {
+c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store, milliseconds limit,
+                                                   std::shared_ptr<std::atomic<int64_t>> calls) {
   store->setTimeout(limit);
-  return c10::make_intrusive<BoundedStore>(std::move(store), limit, std::make_shared<std::atomic<bool>>(false));
+  return c10::make_intrusive<BoundedStore>(std::move(store), limit, std::make_shared<std::atomic<bool>>(false),
+                                           std::move(calls));
 }
 
 }  // namespace fsdp

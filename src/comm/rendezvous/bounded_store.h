@@ -5,7 +5,10 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <memory>
 
 namespace fsdp {
 
@@ -17,8 +20,10 @@ class StoreIsSilent : public c10::DistStoreError {
 /// `store`, of which every call ends: those that wait for keys a second after their own time, the others after
 /// `limit`, which `setTimeout` changes. A store that did not answer in time once is silent for good: every later call,
 /// also on clones, throws StoreIsSilent at once. LibTorch alone bounds some of its waits only: `clone`, for one, waits
-/// for ever for a host that is stopped, whose connections the system still accepts.
+/// for ever for a host that is stopped, whose connections the system still accepts. `calls` counts them all; null:
+/// nobody does.
 c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store,
-                                                   std::chrono::milliseconds limit);
+                                                   std::chrono::milliseconds limit,
+                                                   std::shared_ptr<std::atomic<int64_t>> calls = nullptr);
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 
 #include "comm/core/fault_point.h"
 #include "comm/core/text.h"
+#include "comm/failure/blame.h"
 #include "comm/posix/futex.h"
 #include "comm/shm/watch.h"
 
@@ -230,6 +231,7 @@ void Peers::start_over() {
   if (ranks_.rank == 0) page_->failed = 0;
   meet_again();
   announce_end();
+  blame(ranks_.name(), -1);
 }
 
 // Returns when every rank has come as often as this one.

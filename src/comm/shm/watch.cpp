@@ -16,15 +16,6 @@ constexpr milliseconds kPatienceWithRank0{2000};
 
 }  // namespace
 
-int find_culprit(std::span<const int> waits_for, int rank) {
-  int current = waits_for[rank];
-  for (size_t steps = 0; steps < waits_for.size(); ++steps) {
-    if (waits_for[current] < 0) return current;
-    current = waits_for[current];
-  }
-  return waits_for[rank];
-}
-
 std::string last_operations(const HostPage& page, const Ranks& ranks) {
   std::string text = " Last operations:";
   for (int rank = 0; rank < ranks.world_size; ++rank) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "comm/core/ranks.h"
@@ -45,10 +44,6 @@ class Watch {
   std::chrono::milliseconds& waited_;
   std::chrono::steady_clock::time_point last_look_;
 };
-
-/// Follows who waits for whom, by rank (-1: it does not wait), from `rank`, which waits, to the one that does not; the
-/// one that `rank` waits for if there is none.
-int find_culprit(std::span<const int> waits_for, int rank);
 
 /// "Last operations: rank 0: ...; rank 1: ..."
 std::string last_operations(const HostPage& page, const Ranks& ranks);
