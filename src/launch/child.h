@@ -17,7 +17,7 @@ namespace fsdp {
 std::string signal_name(int number);
 
 /// In rising order: of failures that are seen together, the highest is the cause of the others.
-enum class Failure : uint8_t { kNone, kLostPeer, kOwn, kSignal };
+enum class Failure : uint8_t { kNone, kOwn, kSignal };
 
 /// How a process ended, as waitpid tells it.
 class ExitStatus {

@@ -18,12 +18,14 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/core/error_text.h"
 #include "comm/core/message_code.h"
+#include "comm/failure/blame.h"
 #include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/ignored_signal.h"
@@ -38,10 +40,8 @@
 namespace fsdp {
 namespace {
 
-// Exit statuses of a rank whose function threw: its error is in the pipe.
+// The exit status of a rank whose function threw: its error is in the pipe.
 constexpr int kStatusThrew = 1;
-// As kStatusThrew, but the rank only reports that a peer is gone: that peer's own failure says more.
-constexpr int kStatusLostPeer = 2;
 constexpr int kPollMilliseconds = 20;
 // From SIGTERM to SIGKILL.
 constexpr std::chrono::seconds kShutdownTime{5};
@@ -69,13 +69,13 @@ void take_place(const RankPlace& place) {
 }
 
 /// Runs a rank. Returns its exit status; writes its error to `errors`.
-int run_rank(const std::function<void()>& body, int errors) {
+int run_rank(int rank, const std::function<void()>& body, int errors) {
   try {
     body();
     return 0;
   } catch (const std::exception& error) {
     write_all(errors, what_without_backtrace(error));
-    if (dynamic_cast<const PeerLost*>(&error) != nullptr) return kStatusLostPeer;
+    if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) blame(rank, lost->rank());
   } catch (...) {
     write_all(errors, "an exception that is not a std::exception");
   }
@@ -98,10 +98,7 @@ class RankProcess {
     while (has_errors_to_read()) read_errors();
   }
 
-  Failure failure_kind() const {
-    if (is_running()) return Failure::kNone;
-    return child_.status()->code() == kStatusLostPeer ? Failure::kLostPeer : child_.status()->failure();
-  }
+  Failure failure_kind() const { return is_running() ? Failure::kNone : child_.status()->failure(); }
 
   std::string failure() const {
     const std::string who = "fsdp::spawn: rank " + std::to_string(rank_);
@@ -177,7 +174,7 @@ RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place
       fn(place.rank);
       flush_output();
     };
-    const int status = run_rank(body, writing.number());
+    const int status = run_rank(place.rank, body, writing.number());
     destroy_process_group();  // nothing else says goodbye to the others
     std::cout.flush();
     std::clog.flush();
@@ -231,30 +228,34 @@ struct Outcome {
 };
 
 /// Waits for all ranks, of which some may fail: the others have `peer_grace` to end by themselves, then kShutdownTime
-/// after SIGTERM; who is left then is killed when `ranks` go. `signals`, if any, ask the ranks to end.
+/// after SIGTERM; who is left then is killed when `ranks` go. `signals`, if any, ask the ranks to end. On the board the
+/// ranks say whom they blame.
 Outcome wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
-                     const std::optional<HeldSignals>& signals) {
+                     const std::optional<HeldSignals>& signals, const Descriptor& blame_board) {
   const auto send = [&](int signal) {
     for (const RankProcess& rank : ranks) rank.send(signal);
   };
   Ending ending({peer_grace, kShutdownTime}, send);
   Requests requests(ending, send);
-  const RankProcess* cause = nullptr;
+  std::optional<int> first;
+  std::set<int> failed;  // before they were asked to end
   while (std::ranges::any_of(ranks, &RankProcess::is_running) && ending.phase() < Ending::Phase::kKilled) {
     wait_for_news(ranks);
     while (const auto signal = signals ? signals->next() : std::nullopt) requests.take(*signal);
     for (RankProcess& rank : ranks) rank.collect();
     const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
     if (worst->failure_kind() == Failure::kNone) continue;
-    // What ranks say later may follow from the first failure, or from SIGTERM. Only the loss of a peer says less than
-    // what that peer says itself: its connections close while its exception still travels.
-    if (cause == nullptr ||
-        (cause->failure_kind() == Failure::kLostPeer && ending.phase() == Ending::Phase::kPeersMayEnd))
-      cause = &*worst;
+    if (!first) first = static_cast<int>(worst - ranks.begin());
+    if (ending.phase() <= Ending::Phase::kPeersMayEnd)
+      for (size_t rank = 0; rank < ranks.size(); ++rank)
+        if (ranks[rank].failure_kind() != Failure::kNone) failed.insert(static_cast<int>(rank));
     ending.note_failure();
     ending.advance();
   }
-  return {cause, requests.ended_by()};
+  if (!first) return {nullptr, requests.ended_by()};
+  const int cause = find_first_failed(
+      *first, [&](int rank) { return blamed_by(blame_board, rank); }, [&](int rank) { return failed.contains(rank); });
+  return {&ranks[static_cast<size_t>(cause)], requests.ended_by()};
 }
 
 }  // namespace
@@ -275,8 +276,10 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
 
   std::optional<HeldSignals> signals;
   if (options.passes_signals_on) signals.emplace();
+  const auto blame_board = make_blame_board();
   const auto run = [&](int rank) {
     if (signals) signals->release();
+    if (blame_board.is_open()) setenv(kBlameVariable, std::to_string(blame_board.number()).c_str(), /*overwrite=*/1);
     fn(rank);
   };
   std::vector<RankProcess> ranks;
@@ -285,7 +288,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
     place.rank = place.local_rank = rank;
     ranks.push_back(fork_rank(run, place));
   }
-  const auto [cause, ended_by] = wait_for_all(ranks, options.peer_grace, signals);
+  const auto [cause, ended_by] = wait_for_all(ranks, options.peer_grace, signals, blame_board);
   if (ended_by) {
     ranks.clear();
     signals.reset();

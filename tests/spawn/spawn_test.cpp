@@ -304,6 +304,25 @@ TEST_F(Spawn, TheCauseIsReportedRatherThanTheLostPeer) {
   EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: the cause");
 }
 
+// Rank 0 ends before rank 1 does, because that one failed.
+TEST_F(Spawn, TheCauseIsReportedRatherThanWhoEndsFirstBecauseOfIt) {
+  for (const char* backend : {"shm", "gloo"}) {
+    shared_->pids[0] = 0;
+    const std::string error = error_of(
+        [this, backend](int rank) {
+          init_process_group({.backend = backend});
+          __atomic_store_n(&shared_->pids[rank], getpid(), __ATOMIC_SEQ_CST);
+          barrier();
+          if (rank == 0) return barrier();
+          default_process_group()->communicator().fail("loading", "no eggs");
+          while (kill(shared_->pids[0], 0) == 0) usleep(1000);
+          throw Error("no eggs");
+        },
+        2);
+    EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: no eggs") << backend;
+  }
+}
+
 TEST_F(Spawn, TheFirstFailureEndsTheOthersWhichAreAskedBeforeTheyAreKilled) {
   const std::string error = error_of(
       [this](int rank) {

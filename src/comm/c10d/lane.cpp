@@ -16,6 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How long an order has to say that its timeout ended what others of the same connections wait for.
+constexpr std::chrono::milliseconds kWordOfAnotherOrder{10};
 
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
@@ -239,7 +241,7 @@ void Lane::State::attempt(Job& job, Span& span) {
     const bool timed_out = since(begin) >= options_.timeout;
     const std::string detail = without_source_line(first_line(error.what()));
     // The timeout of another order ends the connections of all; that order is about to tell it.
-    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherOrder);
     raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
   }
 }

@@ -5,9 +5,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -37,13 +37,6 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 
 // Shared with the threads, which may have to be left behind.
 struct Alarm::State {
-  State(StorePtr own, StorePtr for_rings, int number, std::shared_ptr<Neighbours> processes)
-      : listening(std::move(own)),
-        ringing(std::move(for_rings)),
-        rank(number),
-        neighbours(std::move(processes)),
-        ending(eventfd(0, EFD_CLOEXEC)) {}
-
   template <class Act>
   void tell(Act act) {
     std::unique_lock lock(mutex);
@@ -55,10 +48,10 @@ struct Alarm::State {
 
   void listen() {
     c10::setThreadName("fsdp-alarm");
-    for (auto begin = Clock::now(); !is_stopping(); begin = Clock::now()) {
+    for (auto begin = Clock::now(); !is_stopping; begin = Clock::now()) {
       try {
         listening->wait({key_of(rank)}, kLongWait);
-        if (is_stopping()) break;
+        if (is_stopping) break;
         listening->deleteKey(key_of(rank));
       } catch (const std::exception&) {
         // A store that went away is no news until a collective fails: ranks may leave in any order.
@@ -66,7 +59,7 @@ struct Alarm::State {
       }
       tell([](Listener& listener) { listener.look(); });
     }
-    end_thread();
+    has_listened.set_value();
   }
 
   void watch_processes() {
@@ -76,33 +69,17 @@ struct Alarm::State {
       if (poll(&stops, 1, kArrivalMilliseconds) > 0) break;
       for (const int ended : ranks) tell([&](Listener& listener) { listener.note_end(ended); });
     }
-    end_thread();
-  }
-
-  bool is_stopping() {
-    const std::lock_guard lock(mutex);
-    return stopping;
-  }
-  void end_thread() {
-    const std::lock_guard lock(mutex);
-    --running;
-    changed.notify_all();
   }
 
   void ring(const std::vector<int>& ranks) const {
     std::vector<std::string> keys;
     for (const int other : ranks) keys.push_back(key_of(other));
-    const std::vector<uint8_t> rung{'1'};
-    if (ringing->hasExtendedApi()) return ringing->multiSet(keys, std::vector(keys.size(), rung));
-    for (const auto& key : keys) ringing->set(key, rung);
+    ringing->multiSet(keys, std::vector(keys.size(), std::vector<uint8_t>{'1'}));
   }
 
   // Idempotent. In a child that was forked there are no threads.
   void stop() {
-    if (process != getpid()) return;
-    std::unique_lock lock(mutex);
-    if (std::exchange(stopping, true)) return;
-    lock.unlock();
+    if (process != getpid() || is_stopping.exchange(true)) return;
     const uint64_t one = 1;
     static_cast<void>(!write(ending.number(), &one, sizeof one));
     try {
@@ -110,25 +87,23 @@ struct Alarm::State {
     } catch (const std::exception&) {
       // Then the thread has ended, or the store does not answer.
     }
-    const auto is_own = [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); };
-    const int left = std::ranges::any_of(threads, is_own) ? 1 : 0;
-    lock.lock();
-    const bool ended = changed.wait_for(lock, kFarewell, [&] { return running == left; });
-    lock.unlock();
-    for (auto& thread : threads) ended && !is_own(thread) ? thread.join() : thread.detach();
+    const auto own = std::this_thread::get_id();
+    const bool ended =
+        ear.get_id() != own && has_listened.get_future().wait_for(kFarewell) == std::future_status::ready;
+    ended ? ear.join() : ear.detach();
+    if (eye.joinable()) eye.get_id() != own ? eye.join() : eye.detach();
   }
 
   const StorePtr listening, ringing;
   const int rank;
   const std::shared_ptr<Neighbours> neighbours;
-  const Descriptor ending;
+  const Descriptor ending{eventfd(0, EFD_CLOEXEC)};
   const pid_t process = getpid();
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<std::weak_ptr<Listener>> listeners;
-  bool stopping = false;
-  int running = 0;
-  std::vector<std::thread> threads;
+  std::atomic<bool> is_stopping{false};
+  std::promise<void> has_listened{};
+  std::mutex mutex{};
+  std::vector<std::weak_ptr<Listener>> listeners{};
+  std::thread ear{}, eye{};  // of listen, of watch_processes
 };
 
 namespace {
@@ -138,6 +113,12 @@ struct Started {
   std::mutex mutex;
   std::vector<std::weak_ptr<Alarm::State>> alarms;
 };
+
+template <class T>
+void keep(std::vector<std::weak_ptr<T>>& all, std::weak_ptr<T> one) {
+  std::erase_if(all, [](const auto& other) { return other.expired(); });
+  all.push_back(std::move(one));
+}
 
 }  // namespace
 
@@ -151,24 +132,18 @@ void Alarm::start(const std::function<StorePtr()>& connect, const Ranks& ranks,
   if (state_) return;
   auto listening = connect(), ringing = connect();
   ringing->setTimeout(kFarewell);
-  state_ = std::make_shared<State>(std::move(listening), std::move(ringing), ranks.name(), std::move(neighbours));
-  {
-    auto& [started, alarms] = of_this_process<Started>();
-    const std::lock_guard among_all(started);
-    std::erase_if(alarms, [](const auto& other) { return other.expired(); });
-    alarms.push_back(state_);
-  }
-  state_->running = 1;
-  state_->threads.emplace_back([state = state_] { state->listen(); });
-  if (!state_->neighbours || state_->neighbours->empty()) return;
-  ++state_->running;
-  state_->threads.emplace_back([state = state_] { state->watch_processes(); });
+  state_.reset(new State{std::move(listening), std::move(ringing), ranks.name(), std::move(neighbours)});
+  state_->ear = std::thread([state = state_] { state->listen(); });
+  if (state_->neighbours && !state_->neighbours->empty())
+    state_->eye = std::thread([state = state_] { state->watch_processes(); });
+  auto& [mutex, alarms] = of_this_process<Started>();
+  const std::lock_guard among_all(mutex);
+  keep<State>(alarms, state_);
 }
 
 void Alarm::add(std::weak_ptr<Listener> listener) {
   const std::lock_guard lock(state_->mutex);
-  std::erase_if(state_->listeners, [](const auto& other) { return other.expired(); });
-  state_->listeners.push_back(std::move(listener));
+  keep(state_->listeners, std::move(listener));
 }
 
 void Alarm::ring(const std::vector<int>& ranks) const { state_->ring(ranks); }

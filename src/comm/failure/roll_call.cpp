@@ -92,6 +92,7 @@ std::optional<Verdict> RollCall::known() const {
 }
 
 void RollCall::leave() {
+  if (process_ != getpid()) return;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(left_, true) || verdict_) return;

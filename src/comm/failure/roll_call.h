@@ -3,6 +3,7 @@
 /// Finds out, through the store, who is to blame when a collective fails.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unistd.h>
 
 #include "comm/failure/alarm.h"
 #include "comm/failure/verdict.h"
@@ -42,7 +43,7 @@ class RollCall : public Alarm::Listener {
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
     /// The rank that it waits for; -1: none.
-    virtual int waiting_for() const = 0;
+    virtual int waiting_for() const { return -1; }
     /// Ends the operation in progress.
     virtual void interrupt() = 0;
   };
@@ -85,6 +86,7 @@ class RollCall : public Alarm::Listener {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
   const RollCallOptions options_;
+  const pid_t process_ = getpid();  // a child that it forks tells nobody anything
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::weak_ptr<Witness>> witnesses_;

@@ -10,6 +10,7 @@
 #include "comm/core/local_communicator.h"
 #include "comm/core/log.h"
 #include "comm/core/message.h"
+#include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
 #include "comm/group/carrier_choice.h"
 #include "comm/rendezvous/bounded_store.h"
@@ -359,6 +360,9 @@ Joined join(Meeting meeting) {
   try {
     if (!meeting.roster) meeting.store = meeting_place(meeting);
     return join_ranks(std::move(meeting));
+  } catch (const PeerLost& error) {
+    blame(membership.ranks.name(), error.rank());
+    throw;
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {

@@ -64,10 +64,8 @@ class BoundedStore : public c10d::Store {
   void wait(const Keys& keys, const milliseconds& time) override {
     ask(time + kGrace, [=, store = store_] { return store->wait(keys, time), true; });
   }
-  void setTimeout(const milliseconds& timeout) override {
-    timeout_ = timeout;
-    store_->setTimeout(timeout);
-  }
+  // Of this connection alone: clones of a store inside one process are one store.
+  void setTimeout(const milliseconds& timeout) override { timeout_ = timeout; }
 
   bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
   void append(const std::string& key, const Bytes& value) override {
