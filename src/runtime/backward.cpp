@@ -176,6 +176,10 @@ void end_task(RankState& rank, int id) {
   if (!task) return;                          // it came first
   const OwnOperators own_operators;
   reduce_rest(rank, *task);
+  // While the groups can still be reset.
+  for (const GroupId member : task->groups)
+    if (auto* group = rank.group(member); group != nullptr && group->backward().has_only(id))
+      group->backward().finish_landing();
   close_task(rank, *task);
 }
 

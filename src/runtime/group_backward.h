@@ -118,6 +118,9 @@ class GroupBackward {
   /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients;
   /// kReducing -> kReduced.
   void finish_reductions(const ReductionPolicy& policy);
+  /// What was reduced is added to the rows' gradients, once the host has waited for it. Throws if a device failed
+  /// meanwhile.
+  void finish_landing();
   /// Whether gradients were reduced since the user had them, none is on its way, and no other backward goes through the
   /// group.
   bool has_complete_gradients() const {
@@ -180,7 +183,6 @@ class GroupBackward {
   void take_gradients(const ReducedPlane& plane, PartialSum& kept, Contribution& taken);
   Contribution take_contribution(Bucket& bucket, const std::vector<ReducedPlane>& planes);
   memory::FlatPart land(const ReducedPlane& reduced);
-  void finish_landing();
   std::optional<c10::Stream> stream_of_results();
   void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
   static std::optional<ReductionInFlight> take_in_flight(Bucket& bucket);

@@ -74,8 +74,8 @@ void require_no_graph(ParamGroup& group) {
     const auto device = flat.whole().form.device;
     if (device.is_cpu() || !records_graph(current_stream(device))) continue;
     require(false, group.where("forward scope"), "the current stream of ", device,
-            " records a graph, which a step of a sharded model cannot be part of: its gathers take memory anew each time. "
-            "Run the step outside of the capture.");
+            " records a graph, which a step of a sharded model cannot be part of: its gathers take memory anew each "
+            "time. Run the step outside of the capture.");
   }
 }
 

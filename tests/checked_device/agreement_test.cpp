@@ -71,7 +71,8 @@ TEST_F(CheckedAgreement, RanksThatRunDifferentCollectivesAreToldWhichAtTheDeadli
       sum(default_process_group()->communicator(), rank, "losses");
     while (true) gather(rank, "alike");
   });
-  EXPECT_THAT(texts, Each(AllOf(HasSubstr("all_gather of 'rows' (#2)"), HasSubstr("all_reduce(sum) of 'losses' (#2)"))));
+  EXPECT_THAT(texts,
+              Each(AllOf(HasSubstr("all_gather of 'rows' (#2)"), HasSubstr("all_reduce(sum) of 'losses' (#2)"))));
   EXPECT_THAT(violations(), Not(IsEmpty()));
 }
 

@@ -61,7 +61,7 @@ std::optional<Verdict> IssuedWindows::compare() {
                      str_cat("ranks issued different collectives before #", number, '.', kLookForDifference,
                              "a branch that depends on the rank or on its data.")};
     }
-    if (ranks_.rank == 0 && number > 2 * kWindow) store_->deleteKey(key_of(order, number - 2 * kWindow));
+    if (ranks_.rank == 0 && number > kKept) store_->deleteKey(key_of(order, number - kKept));
   }
 }
 

@@ -23,10 +23,9 @@ namespace fsdp {
 ///
 /// Note [Windows]. A rank keeps a rolling hash of each order's fingerprints. 64 of them are a window, at whose end the
 /// ranks compare their hashes through the store, behind the operations: the first to come sets the window's key, the
-/// others read it, and the one before last is deleted by rank 0. After a failure each rank publishes the fingerprints of the
-/// window that differs, or its newest ones, and the first one that differs from those of the rank before it or after it
-/// is what all ranks throw.
-/// Thread safety: all of it.
+/// others read it, and rank 0 deletes old ones. After a failure each rank publishes the fingerprints of the window that
+/// differs, or its newest ones, and the first one that differs from those of the rank before it or after it is what all
+/// ranks throw. Thread safety: all of it.
 class IssuedWindows {
  public:
   /// `store`: whose keys are these windows' alone, and a connection of their own.
@@ -41,7 +40,8 @@ class IssuedWindows {
   std::optional<Verdict> compare();
   /// After a failure.
   void publish();
-  /// The same, on every rank: the first operation that differs, if there is one. Waits for peers, for a few seconds at most.
+  /// The first operation that differs, if there is one; the same on every rank. Waits for peers, for a few seconds at
+  /// most.
   std::optional<Verdict> disagreement();
 
  private:

@@ -55,10 +55,7 @@ class NativeOrder::State : public RollCall::Witness,
                            public std::enable_shared_from_this<State> {
  public:
   State(Connect connect, std::shared_ptr<const Wire> wire, std::shared_ptr<RollCall> call, Options wanted)
-      : options(std::move(wanted)), roll_call(std::move(call)), connect_(std::move(connect)), wire_(std::move(wire)) {
-    if (options.device.is_cpu()) return;
-    stream = c10::impl::VirtualGuardImpl(options.device.type()).getStreamFromGlobalPool(options.device);
-  }
+      : options(std::move(wanted)), roll_call(std::move(call)), connect_(std::move(connect)), wire_(std::move(wire)) {}
   ~State() override { watch().note_gone(); }
 
   static DeviceWatch& watch() { return of_this_process<DeviceWatch>(); }
@@ -70,10 +67,16 @@ class NativeOrder::State : public RollCall::Witness,
     const auto backend = connect_();
     std::lock_guard lock(mutex_);
     backend_ = backend;
-    exchange_ = std::make_unique<NativeExchange>(backend, options.device, wire_, backend->getRank(), backend->getSize());
+    exchange_ =
+        std::make_unique<NativeExchange>(backend, options.device, wire_, backend->getRank(), backend->getSize());
     return *exchange_;
   }
 
+  // For what operations need beside the caller's tensors.
+  c10::Stream stream() {
+    if (!stream_) stream_ = c10::impl::VirtualGuardImpl(options.device.type()).getStreamFromGlobalPool(options.device);
+    return *stream_;
+  }
   void begin(const std::shared_ptr<Progress>& progress) {
     require_intact(text_of(progress->fingerprint));
     {
@@ -139,7 +142,6 @@ class NativeOrder::State : public RollCall::Witness,
 
   const Options options;
   const std::shared_ptr<RollCall> roll_call;
-  std::optional<c10::Stream> stream;  // for what operations need beside the caller's tensors
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend() const {
@@ -157,6 +159,7 @@ class NativeOrder::State : public RollCall::Witness,
 
   const Connect connect_;
   const std::shared_ptr<const Wire> wire_;
+  std::optional<c10::Stream> stream_;
   uint64_t number_ = 0;  // of the newest operation
   mutable std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -168,6 +171,7 @@ class NativeOrder::State : public RollCall::Witness,
 // In the watch's thread.
 bool NativeOrder::State::look() {
   check_windows();
+  if (!oldest()) return false;
   const c10::DeviceGuard guard(options.device);
   while (const auto progress = oldest()) {
     const auto backend = this->backend();
@@ -224,6 +228,7 @@ struct NativeOrder::Operation {
       : state(std::move(of)),
         caller(t_caller && t_caller->device() == state->options.device ? *t_caller
                                                                        : current_stream(state->options.device)),
+        stream(state->stream()),
         progress(std::make_shared<Progress>(state->options.device.type())),
         move_data(std::move(move)) {
     progress->fingerprint = fingerprint;
@@ -243,11 +248,11 @@ struct NativeOrder::Operation {
     const auto& [options, fingerprint] = std::tie(state->options, progress->fingerprint);
     state->begin(progress);
     auto span = collective_span(options.ranks, fingerprint, options.name);
-    const c10::StreamGuard guard(*state->stream);
+    const c10::StreamGuard guard(stream);
     // Operations write into parameters' memory: no graph, no version bumps.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     try {
-      progress->given.block(*state->stream);
+      progress->given.block(stream);
       move_data(state->exchange());
       finish();
     } catch (const std::exception& error) {
@@ -262,7 +267,7 @@ struct NativeOrder::Operation {
 
   // What `next` gives the current stream comes after this operation.
   void follow(const Work::Next& next) {
-    const c10::StreamGuard guard(*state->stream);
+    const c10::StreamGuard guard(stream);
     const auto* before = std::exchange(t_caller, &caller);
     next();
     t_caller = before;
@@ -276,14 +281,14 @@ struct NativeOrder::Operation {
   }
 
   const std::shared_ptr<State> state;
-  const c10::Stream caller;
+  const c10::Stream caller, stream;
   const std::shared_ptr<Progress> progress;
   MoveData move_data;
   std::once_flag once;
 
  private:
   void finish() {
-    progress->finished.record(*state->stream);
+    progress->finished.record(stream);
     progress->is_issued = true;
   }
 };

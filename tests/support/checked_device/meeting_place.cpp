@@ -68,8 +68,8 @@ bool MeetingPlace::closes_circle(const Waiter& waiter) const {
     const auto& other = next->second;
     device = other.place->devices_.at(other.box.first);
     if (device != own) continue;
-    report(Fault::kOrder, c10::str(other.what, " waits for device ", int{own}), c10::str(waiter.what, " of device ", int{own}),
-           kAdvice);
+    report(Fault::kOrder, c10::str(other.what, " waits for device ", int{own}),
+           c10::str(waiter.what, " of device ", int{own}), kAdvice);
     return true;
   }
   return false;
