@@ -57,7 +57,7 @@ struct OrderedBucket {
 /// A graph task (one run of autograd's engine) that entered groups of this rank.
 struct BackwardTask {
   int id = -1;
-  bool restricted = false;               // autograd::grad, backward(inputs): parameters outside the inputs are left alone
+  bool restricted = false;               // autograd::grad, backward(inputs): other parameters are left alone
   std::vector<GroupId> groups = {};      // in the order in which they were entered
   std::set<OrderedBucket> buckets = {};  // those whose reduction has not come up yet
   std::weak_ptr<void> runs = {};         // expires with the task, also if an exception ends it
