@@ -111,7 +111,7 @@ void unscale_one(const at::Tensor& values, std::optional<float> factor, at::Tens
     found_here.add_(least.isfinite().logical_and_(greatest.isfinite()).logical_not_());
   }
   if (!found_here.is_same(found)) found.add_(found_here.to(found.device()));
-  if (const auto buffer = memory::buffer_of(values)) buffer->let_go();
+  if (const auto buffer = memory::buffer_of(values)) buffer->mark_cold();
 }
 
 void go_over_gradients(const std::vector<Parameter>& parameters, std::optional<float> factor, at::Tensor& found) {

@@ -106,7 +106,7 @@ c10::DataPtr DiskStore::take(size_t bytes) {
 
 void read_ahead(void* block, size_t bytes) noexcept { madvise(block, bytes, MADV_WILLNEED); }
 
-void let_go(void* block, size_t bytes) noexcept {
+void mark_cold(void* block, size_t bytes) noexcept {
 #ifdef MADV_COLD
   madvise(block, bytes, MADV_COLD);
 #endif

@@ -31,6 +31,6 @@ class DiskStore {
 
 /// Such memory is used soon, and is read ahead; or not for a while, and is what the system takes first. Only wishes.
 void read_ahead(void* block, size_t bytes) noexcept;
-void let_go(void* block, size_t bytes) noexcept;
+void mark_cold(void* block, size_t bytes) noexcept;
 
 }  // namespace fsdp::memory

@@ -13,8 +13,8 @@ void FlatBuffer::read_ahead() const noexcept {
   if (bytes_in_file_ > 0) memory::read_ahead(data(), bytes_in_file_);
 }
 
-void FlatBuffer::let_go() const noexcept {
-  if (bytes_in_file_ > 0) memory::let_go(data(), bytes_in_file_);
+void FlatBuffer::mark_cold() const noexcept {
+  if (bytes_in_file_ > 0) memory::mark_cold(data(), bytes_in_file_);
 }
 
 c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset) {

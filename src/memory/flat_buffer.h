@@ -25,7 +25,7 @@ class FlatBuffer {
   StreamUses& uses() { return uses_; }
   /// Of memory in a file: it is used soon, or not for a while.
   void read_ahead() const noexcept;
-  void let_go() const noexcept;
+  void mark_cold() const noexcept;
 
  private:
   size_t bytes_in_file_;

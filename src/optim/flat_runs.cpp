@@ -95,7 +95,7 @@ void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& v
   for (size_t i : c10::irange(runs.size())) {
     if (i + 1 < runs.size()) tell_files(runs[i + 1], [](const FlatBuffer& buffer) { buffer.read_ahead(); });
     visit(runs[i]);
-    tell_files(runs[i], [](const FlatBuffer& buffer) { buffer.let_go(); });
+    tell_files(runs[i], [](const FlatBuffer& buffer) { buffer.mark_cold(); });
   }
 }
 

@@ -69,10 +69,10 @@ void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
     std::call_once(kept, memory::keep_free_pages);
 }
 
-void add_turns(const ParamGroup& group, auto&& add) {
+void add_buckets(const ParamGroup& group, auto&& add) {
   const bool is_last = group.policy.reduces_unused;
   for (size_t bucket = 0; bucket < group.backward().buckets(); ++bucket)
-    add(Turn{is_last, is_last ? 0 : group.backward().first_read, group.id(), bucket});
+    add(OrderedBucket{is_last, is_last ? 0 : group.backward().first_read, group.id(), bucket});
 }
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
@@ -85,7 +85,7 @@ bool takes_part(ParamGroup& group, bool restricted) {
 }
 
 // Other ranks may wait for what this thread does not do.
-[[noreturn]] void refuse_turn(const ParamGroup& group, const char* operation, const char* what_another_does) {
+[[noreturn]] void refuse_thread(const ParamGroup& group, const char* operation, const char* what_another_does) {
   const auto error = str_cat(
       "another thread ", what_another_does, " '", group.name(),
       "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
@@ -108,15 +108,16 @@ struct BucketOfGroup {
   size_t bucket = 0;
 };
 
-// The bucket whose turn it is, if it is complete; else a null group. Who takes no part by then may do so at the end.
+// The bucket that is next in order, if it is complete; else a null group. Who takes no part by then may do so at the
+// end.
 // Forwards run again in the reverse order, so what has not been computed again by the time that a bucket of a later
 // group, `completed`, is complete will not be.
-BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const Turn& completed) {
+BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const OrderedBucket& completed) {
   const auto* last = rank.group(completed.group);
   const bool passes = last != nullptr && !last->backward().is_reduced(completed.bucket);
-  for (; !task.turns.empty(); task.turns.erase(task.turns.begin())) {
-    const size_t bucket = task.turns.begin()->bucket;
-    const auto group = keep(rank.group(task.turns.begin()->group));
+  for (; !task.buckets.empty(); task.buckets.erase(task.buckets.begin())) {
+    const size_t bucket = task.buckets.begin()->bucket;
+    const auto group = keep(rank.group(task.buckets.begin()->group));
     if (!group || group->backward().is_reduced(bucket) || !takes_part(*group, task.restricted)) continue;
     const auto& missing = group->backward().expectations(bucket);
     const bool is_ready =
@@ -135,8 +136,8 @@ bool finish_oldest_reduction(RankState& rank) {
   return true;
 }
 
-// Starts every complete bucket whose turn it is.
-void advance_reductions(RankState& rank, int id, const Turn& completed) {
+// Starts every complete bucket that is next in order.
+void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) {
   while (true) {
     const auto task = rank.backwards.find(id);
     const auto [group, bucket] = task ? next_reduction(rank, *task, completed) : BucketOfGroup();
@@ -148,24 +149,24 @@ void advance_reductions(RankState& rank, int id, const Turn& completed) {
 
 // At the end of the outermost graph task: what was not reduced yet, then waits for all, unless more backwards follow.
 void reduce_rest(RankState& rank, const BackwardTask& task) {
-  std::vector<Turn> turns;
+  std::vector<OrderedBucket> order;
   for (GroupId id : task.groups)
-    if (auto* member = rank.group(id)) add_turns(*member, [&](const Turn& turn) { turns.push_back(turn); });
-  std::ranges::sort(turns, std::less());
+    if (auto* member = rank.group(id)) add_buckets(*member, [&](const OrderedBucket& next) { order.push_back(next); });
+  std::ranges::sort(order, std::less());
   // Whether no other backward goes through the group. False also after reset_iter_state().
   const auto is_last = [&](const ParamGroup& group) { return group.backward().has_only(task.id); };
-  for (const auto& turn : turns) {
-    const auto group = keep(rank.group(turn.group));
+  for (const auto& next : order) {
+    const auto group = keep(rank.group(next.group));
     if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
-    if (group->backward().is_reduced(turn.bucket) && !group->backward().has_gradients_in(turn.bucket)) continue;
+    if (group->backward().is_reduced(next.bucket) && !group->backward().has_gradients_in(next.bucket)) continue;
     while (finish_oldest_reduction(rank)) {
     }
-    if (is_last(*group)) start_reduction(*group, turn.bucket);
+    if (is_last(*group)) start_reduction(*group, next.bucket);
   }
-  for (const auto& turn : turns)  // in one order on every rank: hooks may communicate
-    if (const auto member = keep(rank.group(turn.group));
+  for (const auto& next : order)  // in one order on every rank: hooks may communicate
+    if (const auto member = keep(rank.group(next.group));
         member && is_last(*member) && member->policy.is_last_backward) {
-      rank.backwards.forget_reducing(turn.group);
+      rank.backwards.forget_reducing(next.group);
       finish_reductions(*member);
     }
 }
@@ -268,7 +269,7 @@ bool enter_backward(ParamGroup& group) {
         require(false, member->where("backward"), "'", member->name(),
                 "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it"
                 ". Close the scope before backward");
-      if (member->row_lock().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
+      if (member->row_lock().openings > 0) refuse_thread(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(*member, "backward");
     }
   auto task = rank.backwards.find(id);
@@ -282,7 +283,7 @@ bool enter_backward(ParamGroup& group) {
     auto* member = rank.group(member_id);
     if (member == nullptr || member->backward().has(id)) continue;
     enter_task(*member, *task, expects_gradient);
-    add_turns(*member, [&](const Turn& turn) { task->turns.insert(turn); });
+    add_buckets(*member, [&](const OrderedBucket& next) { task->buckets.insert(next); });
   }
   return true;
 }
@@ -293,7 +294,7 @@ void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
   if (!group.params().is_on_cpu()) return;
   for (const int id : group.backward().tasks())
     if (group.rank_state().backwards.runs_on_another_thread(id, beginner_of_backward()))
-      refuse_turn(group, operation, "runs a backward through");
+      refuse_thread(group, operation, "runs a backward through");
 }
 
 void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {

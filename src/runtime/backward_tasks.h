@@ -42,13 +42,13 @@ struct ScopeRecord {
 
 /// When a bucket of a group is reduced in a backward: groups in the reverse order of first reads, the same on every
 /// rank, the buckets of each in theirs. Groups that forward need not have reached come last, by number.
-struct Turn {
+struct OrderedBucket {
   bool is_last = false;
   uint64_t first_read = 0;
   GroupId group = 0;
   size_t bucket = 0;
 
-  bool operator<(const Turn& other) const {
+  bool operator<(const OrderedBucket& other) const {
     return std::tuple(is_last, other.first_read, other.group, bucket) <
            std::tuple(other.is_last, first_read, group, other.bucket);
   }
@@ -57,12 +57,12 @@ struct Turn {
 /// A graph task (one run of autograd's engine) that entered groups of this rank.
 struct BackwardTask {
   int id = -1;
-  bool restricted = false;           // autograd::grad, backward(inputs): parameters outside the inputs are left alone
-  std::vector<GroupId> groups = {};  // in the order in which they were entered
-  std::set<Turn> turns = {};         // of buckets whose reduction has not come up yet
-  std::weak_ptr<void> runs = {};     // expires with the task, also if an exception ends it
-  std::thread::id thread = {};       // in which it entered the first of them
-  const void* beginner = nullptr;    // see beginner_of_backward; null if it is a follower's
+  bool restricted = false;               // autograd::grad, backward(inputs): other parameters are left alone
+  std::vector<GroupId> groups = {};      // in the order in which they were entered
+  std::set<OrderedBucket> buckets = {};  // those whose reduction has not come up yet
+  std::weak_ptr<void> runs = {};         // expires with the task, also if an exception ends it
+  std::thread::id thread = {};           // in which it entered the first of them
+  const void* beginner = nullptr;        // see beginner_of_backward; null if it is a follower's
   Span span = {};
 };
 

@@ -128,8 +128,8 @@ void FlatParams::order_read() const {
   if (host_) host_->order_read();
 }
 
-void FlatParams::let_go() {
-  if (disk_) rows_.buffer->let_go();
+void FlatParams::mark_cold() {
+  if (disk_) rows_.buffer->mark_cold();
 }
 
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {

@@ -102,7 +102,7 @@ class FlatParams {
   /// The current stream reads what was copied from host memory last.
   void order_read() const;
   /// The rows were read, and are not for a while.
-  void let_go();
+  void mark_cold();
 
   /// Memory for gradients, in the form in which they are reduced.
   memory::FlatPart allocate_reduced();

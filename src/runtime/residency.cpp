@@ -161,7 +161,7 @@ Span Residency::span(std::string_view name) const {
 void Residency::become_whole() {
   tell(Act::kFinishGather);
   gathered_ = std::exchange(gathers_in_flight_, {});
-  for (auto& flat : params_.flats()) flat.let_go();
+  for (auto& flat : params_.flats()) flat.mark_cold();
   state_ = GatherState::kWhole;
   writes_told_ = 0;
   row_lock_.note_met();

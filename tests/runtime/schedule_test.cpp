@@ -97,11 +97,11 @@ TEST(ReadOrder, RemembersABoundedNumberOfReads) {
   EXPECT_LE(order.size(), 100);
 }
 
-TEST(Turn, ComesInTheReverseOrderOfFirstReadsBucketByBucketAndLastWithoutARead) {
-  const std::set<Turn> turns{{false, 1, 10}, {false, 3, 30, 1}, {true, 0, 40},
-                             {false, 2, 20}, {true, 0, 50},     {false, 3, 30, 0}};
+TEST(OrderedBucket, ComesInTheReverseOrderOfFirstReadsBucketByBucketAndLastWithoutARead) {
+  const std::set<OrderedBucket> buckets{{false, 1, 10}, {false, 3, 30, 1}, {true, 0, 40},
+                                        {false, 2, 20}, {true, 0, 50},     {false, 3, 30, 0}};
   std::vector<std::pair<GroupId, size_t>> order;
-  for (const auto& turn : turns) order.emplace_back(turn.group, turn.bucket);
+  for (const auto& next : buckets) order.emplace_back(next.group, next.bucket);
   EXPECT_EQ(order, (std::vector<std::pair<GroupId, size_t>>{{30, 0}, {30, 1}, {20, 0}, {10, 0}, {50, 0}, {40, 0}}));
 }
 
