@@ -20,7 +20,8 @@ LAYERS = [
     ["launch", "memory"],
     ["runtime"],
     ["api"],
-    ["optim", "init", "activation", "amp", "modules", "parallel"],
+    ["optim", "init", "amp", "modules", "parallel"],
+    ["activation"],
     ["report", "state"],
     ["train"],
 ]

@@ -44,6 +44,7 @@
 #include <fsdp/scaled_step.h>
 #include <fsdp/schedulers.h>
 #include <fsdp/scopes.h>
+#include <fsdp/sequence_parallel.h>
 #include <fsdp/serialize.h>
 #include <fsdp/set_strategy.h>
 #include <fsdp/sharded.h>

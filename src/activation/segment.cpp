@@ -115,6 +115,7 @@ Segment::Segment(const CheckpointOptions& options, const std::vector<at::Tensor>
     : again_(std::move(again)),
       buffers_(options.buffers),
       random_(options.preserve_rng_state ? std::make_optional<RandomStates>(devices_of(inputs)) : std::nullopt),
+      sequence_(parallel::SequenceScope::current()),
       results_(options.keeps_results) {
   inputs_.reserve(inputs.size());
   for (const auto& input : inputs) inputs_.emplace_back(input, options.offload_inputs, KeptResults::is_scope_open());
@@ -308,6 +309,7 @@ void Segment::run_again(int task) {
   const at::AutoGradMode records(true);
   const Restored autocast{AutocastState()};
   autocast_.restore_uncached();
+  const parallel::SequenceScope::Entered sequence(sequence_);
   std::optional<Restored<RandomStates>> random;
   if (random_) {
     random.emplace(random_->now());

@@ -16,6 +16,7 @@
 #include "activation/kept_tensor.h"
 #include "activation/tensor_version.h"
 #include "memory/byte_account.h"
+#include "parallel/sequence_scope.h"
 #include "runtime/saved_tensors.h"
 
 namespace fsdp::activation {
@@ -94,6 +95,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const std::vector<at::Tensor> buffers_;
   const std::optional<RandomStates> random_;
   const AutocastState autocast_;
+  const std::shared_ptr<parallel::SequenceScope> sequence_;  // in which attention is over several ranks, or null
   std::vector<KeptTensor> inputs_;
   struct Parameter {
     std::string name;

@@ -1,0 +1,64 @@
+#pragma once
+/// \file
+/// A call of scaled_dot_product_attention whose tokens are spread over ranks, and the ways to carry it out.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/process_group.h>
+#include <torch/custom_class.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "parallel/attention_block.h"
+#include "parallel/sequence_layout.h"
+
+namespace fsdp::parallel {
+
+/// What its backward needs to know as well.
+struct AttentionPlan : torch::CustomClassHolder {
+  std::shared_ptr<ProcessGroup> group;
+  /// What ranks must have alike, for fingerprints: "attention of queries [1, 2, 8, 4] ...".
+  std::string name;
+  SequenceLayout queries, keys;
+  bool is_causal = false;
+  double scale = 1;
+
+  int64_t rank() const { return group->rank(); }
+  int64_t ranks() const { return group->world_size(); }
+  /// In which its tensors are exchanged. The first call of a group is collective.
+  std::shared_ptr<Communicator> order() const;
+  /// Throws UsageError where backward is to be differentiated.
+  void require_first_derivative() const;
+};
+
+/// Checked operands: four dims, of which dim 2 has this rank's tokens.
+struct AttentionCall {
+  c10::intrusive_ptr<AttentionPlan> plan;
+  at::Tensor query, key, value;
+  /// For the whole sequence, with four dims, or undefined.
+  at::Tensor mask;
+
+  /// The mask's rows of this rank's queries.
+  std::optional<at::Tensor> own_rows() const;
+};
+
+/// The columns of a mask of keys that a rank has: the first `keys` of them.
+at::Tensor columns_of(const at::Tensor& mask, const AttentionPlan& plan, int64_t rank, int64_t keys);
+/// The part of a call's tensors that a block takes. `mask` has this rank's rows and the columns of the block, or is
+/// undefined.
+BlockOperands operands_of(const AttentionPlan& plan, const Block& block, const at::Tensor& query, const at::Tensor& key,
+                          const at::Tensor& value, const at::Tensor& mask);
+
+/// Keys and values go round (H. Liu et al., Ring Attention with Blockwise Transformers, 2023), with head-tail balance
+/// where the layouts have it.
+at::Tensor ring_attention(const AttentionCall& call);
+/// Every rank gathers all keys and values.
+at::Tensor gathered_attention(const AttentionCall& call);
+/// From all heads of some tokens to all tokens of some heads, and back (DeepSpeed-Ulysses; S. A. Jacobs et al., 2023).
+/// Throws UsageError where the ranks do not divide the heads.
+at::Tensor attention_by_heads(const AttentionCall& call);
+/// Keys go round, then values; whole rows of scores are in memory (S. Li et al., Sequence Parallelism, 2021).
+at::Tensor ring_self_attention(const AttentionCall& call);
+
+}  // namespace fsdp::parallel

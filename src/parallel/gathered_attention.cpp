@@ -1,0 +1,61 @@
+#include <ATen/OpMathType.h>
+#include <ATen/ops/zeros_like.h>
+#include <fsdp/functional.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <array>
+#include <optional>
+
+#include "parallel/attention_call.h"
+
+namespace fsdp::parallel {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Of this rank's queries to the keys of all ranks, which are in the order of the sequence.
+struct AttentionToAll : torch::autograd::Function<AttentionToAll> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value, const std::optional<at::Tensor>& rows,
+                            const c10::intrusive_ptr<AttentionPlan>& plan) {
+    const auto mask = rows.value_or(at::Tensor());
+    OutputSum sum(query, value);
+    for (const auto& block : blocks_of_all(plan->queries, plan->keys, plan->rank(), plan->is_causal))
+      sum.add(block, operands_of(*plan, block, query, key, value, mask));
+    const auto output = sum.output().to(query.scalar_type());
+    context->save_for_backward({query, key, value, mask, output, sum.logsumexp()});
+    context->saved_data["plan"] = c10::IValue::make_capsule(plan);
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto capsule = context->saved_data["plan"].toCapsule();
+    const auto& plan = static_cast<const AttentionPlan&>(*capsule);
+    plan.require_first_derivative();
+    const auto saved = context->get_saved_variables();
+    const auto grad = grads[0].contiguous();
+    const auto dtype = at::toOpMathType(grad.scalar_type());
+    std::array<at::Tensor, 3> sums;
+    for (size_t i = 0; i < 3; ++i) sums[i] = at::zeros_like(saved[i], saved[i].options().dtype(dtype));
+    for (const auto& block : blocks_of_all(plan.queries, plan.keys, plan.rank(), plan.is_causal)) {
+      const auto share =
+          backward_of(operands_of(plan, block, saved[0], saved[1], saved[2], saved[3]), grad, saved[4], saved[5]);
+      sums[0].add_(share[0]);
+      for (size_t i = 1; i < 3; ++i) sums[i].narrow(2, block.first_key, block.keys).add_(share[i]);
+    }
+    variable_list result;
+    for (size_t i = 0; i < 3; ++i) result.push_back(sums[i].to(saved[i].scalar_type()));
+    result.resize(5);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor gathered_attention(const AttentionCall& call) {
+  const auto gathered = [&](const at::Tensor& own) { return functional::all_gather(own, 2, call.plan->group); };
+  return AttentionToAll::apply(call.query, gathered(call.key), gathered(call.value), call.own_rows(), call.plan);
+}
+
+}  // namespace fsdp::parallel

@@ -1,0 +1,173 @@
+// Attention over ranks, against softmax(q k^T) v of the whole sequences, written out.
+
+#include <fsdp/fsdp.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "comm/frame.h"
+
+namespace fsdp::test {
+namespace {
+
+constexpr double kHidden = -std::numeric_limits<double>::infinity();
+
+struct AttentionCase {
+  std::string name;
+  int64_t queries = 24, keys = 24;
+  bool is_causal = false;
+  int64_t key_heads = 12;
+  int64_t value_size = 4;
+  std::optional<double> scale = {};
+  at::Tensor mask = {};
+  at::ScalarType dtype = at::kDouble;
+  double tolerance = 1e-10;
+};
+
+// Some queries see no key, most of them none of some rank's, for up to 4 ranks.
+at::Tensor boolean_mask() {
+  auto mask = torch::ones({24, 24}, at::kBool).tril();
+  mask.narrow(0, 5, 2).fill_(false);
+  mask.narrow(0, 12, 12).narrow(1, 0, 9).fill_(false);
+  return mask;
+}
+at::Tensor keys_mask() { return torch::arange(24).lt(torch::tensor({20, 3}).view({2, 1, 1, 1})); }
+at::Tensor bias() {
+  const auto places = torch::arange(24, at::kDouble);
+  const auto distance = (places.view({24, 1}) - places).abs();
+  return torch::where(distance > 15, kHidden, -distance * 0.1).expand({12, 24, 24}) * torch::ones({12, 1, 1});
+}
+
+const std::vector<AttentionCase>& attention_cases() {
+  static const std::vector<AttentionCase> all{
+      {.name = "plain"},
+      {.name = "causal", .is_causal = true},
+      {.name = "GQA", .is_causal = true, .key_heads = 12 / 1},
+      {.name = "padded", .queries = 17, .keys = 17},
+      {.name = "padded, causal", .queries = 13, .keys = 13, .is_causal = true},
+      {.name = "fewer tokens than chunks", .queries = 5, .keys = 5, .is_causal = true},
+      {.name = "cross", .queries = 24, .keys = 9},
+      {.name = "scale", .is_causal = true, .scale = 0.3},
+      {.name = "boolean mask", .mask = boolean_mask()},
+      {.name = "mask of keys", .mask = keys_mask()},
+      {.name = "additive mask", .mask = bias()},
+      {.name = "values of another size", .is_causal = true, .value_size = 3},
+      {.name = "values of another size, mask", .value_size = 5, .mask = boolean_mask()},
+      {.name = "fp32", .is_causal = true, .dtype = at::kFloat, .tolerance = 5e-6},
+      {.name = "bf16", .is_causal = true, .dtype = at::kBFloat16, .tolerance = 2e-2},
+      {.name = "fp16", .mask = boolean_mask(), .dtype = at::kHalf, .tolerance = 2e-3},
+  };
+  return all;
+}
+
+struct Operands {
+  at::Tensor query, key, value, weights;  // leaves [batch, tokens, heads, size]
+};
+
+// Keys and values of a transposed tensor, as models have them.
+Operands operands_of(const AttentionCase& one, int64_t heads) {
+  torch::manual_seed(11);  // in the test's thread
+  const auto random = [&](int64_t tokens, int64_t of_heads, int64_t size) {
+    return torch::randn({2, tokens, of_heads, size}, at::kDouble).to(one.dtype);
+  };
+  return {random(one.queries, heads, 4), random(one.keys, one.key_heads, 4),
+          random(one.keys, one.key_heads, one.value_size), random(one.queries, heads, one.value_size)};
+}
+
+at::Tensor by_heads(const at::Tensor& tensor) { return tensor.transpose(1, 2); }
+at::Tensor weighted(const at::Tensor& output, const at::Tensor& weights) { return (output * weights).sum(); }
+
+std::vector<at::Tensor> expected_of(const AttentionCase& one, const Operands& given) {
+  std::vector<at::Tensor> leaves;
+  for (const auto& leaf : {given.query, given.key, given.value})
+    leaves.push_back(leaf.to(at::kDouble, false, true).requires_grad_());
+  const auto repeat = [&](const at::Tensor& tensor) {
+    return by_heads(tensor).repeat_interleave(given.query.size(2) / one.key_heads, 1);
+  };
+  auto scores = by_heads(leaves[0]).matmul(repeat(leaves[1]).transpose(2, 3)) * one.scale.value_or(0.5);
+  if (one.is_causal) scores = scores.masked_fill(torch::ones({one.queries, one.keys}, at::kBool).triu(1), kHidden);
+  if (one.mask.defined())
+    scores = one.mask.scalar_type() == at::kBool ? scores.masked_fill(one.mask.logical_not(), kHidden)
+                                                 : scores + one.mask;
+  const auto sums = scores.exp().sum(3, true);
+  const auto output = (scores.exp() / sums.clamp_min(1e-300)).matmul(repeat(leaves[2]));
+  weighted(output, by_heads(given.weights.to(at::kDouble))).backward();
+  return {output.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+}
+
+void expect_near(const at::Tensor& found, const at::Tensor& expected, double tolerance, const std::string& what) {
+  ASSERT_EQ(found.sizes(), expected.sizes()) << what;
+  const double error = (found.to(at::kDouble) - expected).abs().max().item<double>();
+  EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << what;
+}
+
+using MethodAndRanks = std::tuple<SequenceMethod, std::string, int>;
+class Attention : public testing::TestWithParam<MethodAndRanks> {};
+
+TEST_P(Attention, OutputsAndGradientsAreThoseOfTheWholeSequence) {
+  const auto& [method, backend, world] = GetParam();
+  constexpr int64_t kHeads = 24;
+  std::vector<Operands> given;
+  std::vector<std::vector<at::Tensor>> expected;
+  auto all = attention_cases();
+  for (auto& one : all) {
+    if (one.name == "additive mask") one.mask = one.mask.repeat({2, 1, 1});
+    if (one.name != "GQA") one.key_heads = kHeads;
+    given.push_back(operands_of(one, kHeads));
+    expected.push_back(expected_of(one, given.back()));
+  }
+  run_thread_ranks_with(world, {.backend = backend}, [&, method = method](int rank) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto& one = all[i];
+      const SequenceParallel sequence(nullptr, method);
+      std::vector<at::Tensor> leaves, own;
+      for (const auto& leaf : {given[i].query, given[i].key, given[i].value}) {
+        leaves.push_back(leaf.clone().requires_grad_());
+        own.push_back(by_heads(sequence.shard(leaves.back(), 1)));
+      }
+      const auto mask = one.mask.defined() && one.mask.is_floating_point() ? one.mask.to(one.dtype) : one.mask;
+      const auto output = torch::scaled_dot_product_attention(
+          own[0], own[1], own[2], mask.defined() ? std::optional(mask) : std::nullopt, 0.0, one.is_causal, one.scale,
+          one.key_heads != kHeads);
+      EXPECT_EQ(output.scalar_type(), one.dtype) << one.name;
+      const auto what = str_cat(one.name, ", rank ", rank);
+      expect_near(sequence.unshard(output.detach(), 2), expected[i][0], one.tolerance, what + ": output");
+      weighted(output, by_heads(sequence.shard(given[i].weights, 1))).backward();
+      for (size_t j = 0; j < 3; ++j)
+        expect_near(functional::all_reduce(leaves[j].grad()), expected[i][j + 1], one.tolerance,
+                    str_cat(what, ": gradient ", j));
+    }
+  });
+}
+
+std::string method_name(SequenceMethod method) {
+  switch (method) {
+    case SequenceMethod::kHeadTail:
+      return "HeadTail";
+    case SequenceMethod::kRing:
+      return "Ring";
+    case SequenceMethod::kGather:
+      return "Gather";
+    case SequenceMethod::kHeads:
+      return "Heads";
+    case SequenceMethod::kRingSelfAttention:
+      return "RingSelfAttention";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, Attention,
+                         testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
+                                                          SequenceMethod::kGather, SequenceMethod::kHeads,
+                                                          SequenceMethod::kRingSelfAttention),
+                                          testing::Values("shm", "gloo"), testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                           return str_cat(method_name(std::get<0>(info.param)), '_', std::get<1>(info.param), '_',
+                                          std::get<2>(info.param));
+                         });
+
+}  // namespace
+}  // namespace fsdp::test

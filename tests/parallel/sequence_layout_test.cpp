@@ -1,0 +1,74 @@
+// Which rank has which tokens, and which keys its queries meet: against the positions of single tokens.
+
+#include "parallel/sequence_layout.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "comm/core/text.h"
+
+namespace fsdp::parallel {
+namespace {
+
+using Pairs = std::map<std::pair<int64_t, int64_t>, int>;  // how often a query meets a key, by their positions
+
+// What the block's queries see of these keys. Padding has no position of its own and is left out of queries.
+void meet(Pairs& met, const Block& block, const std::vector<int64_t>& queries, int64_t valid_queries,
+          const std::vector<int64_t>& keys) {
+  for (int64_t i = 0; i < block.queries; ++i)
+    for (int64_t j = 0; j < block.keys && (!block.is_causal || j <= i); ++j)
+      if (block.first_query + i < valid_queries)
+        ++met[{queries[static_cast<size_t>(block.first_query + i)], keys[static_cast<size_t>(block.first_key + j)]}];
+}
+
+Pairs all_pairs(int64_t queries, int64_t keys, bool is_causal) {
+  Pairs all;
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t j = 0; j < (is_causal ? std::min(i + 1, keys) : keys); ++j) all[{i, j}] = 1;
+  return all;
+}
+
+TEST(SequenceLayout, EveryQueryMeetsEveryKeyThatItSeesOnceAndNoOther) {
+  for (int64_t ranks = 1; ranks <= 5; ++ranks)
+    for (int64_t length = ranks; length <= 4 * ranks + 3; ++length)
+      for (const int64_t other : {length, length + 3})
+        for (const bool is_head_tail : {false, true})
+          for (const bool is_causal : {false, true}) {
+            if (is_causal && other != length) continue;
+            const SequenceLayout queries{length, ranks, is_head_tail}, keys{other, ranks, is_head_tail};
+            const auto what = str_cat(ranks, " ranks, ", length, " and ", other, is_head_tail ? " head-tail" : "",
+                                      is_causal ? " causal" : "");
+            Pairs met, met_all;
+            for (int64_t rank = 0; rank < ranks; ++rank) {
+              const auto own = queries.positions(rank);
+              EXPECT_EQ(static_cast<int64_t>(own.size()), queries.own_length()) << what;
+              for (int64_t source = 0; source < ranks; ++source)
+                if (const auto block = block_of(queries, keys, rank, source, is_causal))
+                  meet(met, *block, own, queries.valid_length(rank), keys.positions(source));
+              std::vector<int64_t> all;
+              for (int64_t i = 0; i < other; ++i) all.push_back(i);
+              if (!is_head_tail)
+                for (const auto& block : blocks_of_all(queries, keys, rank, is_causal))
+                  meet(met_all, block, own, queries.valid_length(rank), all);
+            }
+            EXPECT_EQ(met, all_pairs(length, other, is_causal)) << what;
+            if (!is_head_tail) EXPECT_EQ(met_all, all_pairs(length, other, is_causal)) << what << ", gathered";
+          }
+}
+
+// At each step, so that no rank waits for another.
+TEST(SequenceLayout, HeadTailGivesEveryRankAsManyPairsAtEachStepUnderACausalMask) {
+  const SequenceLayout layout{48, 4, true};
+  for (int64_t step = 0; step < 4; ++step)
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      const auto block = block_of(layout, layout, rank, (rank + 4 - step) % 4, true);
+      ASSERT_TRUE(block);
+      EXPECT_EQ(block->is_causal ? block->queries * block->queries / 2 : block->queries * block->keys, 72);
+    }
+}
+
+}  // namespace
+}  // namespace fsdp::parallel

@@ -1,0 +1,248 @@
+// The scope: what it deals out, what it refuses, and what its methods send.
+
+#include <fsdp/fsdp.h>
+#include <gmock/gmock.h>
+#include <torch/jit.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/frame.h"
+
+namespace fsdp::test {
+namespace {
+
+at::Tensor attention(const at::Tensor& x, bool is_causal = false) {
+  return torch::scaled_dot_product_attention(x, x, x, {}, 0.0, is_causal);
+}
+
+TEST(SequenceParallel, DealsHeadsAndTailsWithTheirPositionsAndPutsThemBackInOrder) {
+  run_thread_ranks(2, [](int rank) {
+    const SequenceParallel sequence;
+    const auto whole = torch::arange(10, 17).repeat({2, 1});  // 7 tokens in 4 chunks of 2
+    const auto own = sequence.shard(whole, -1, -100);
+    const auto expected = rank == 0 ? torch::tensor({10, 11, 16, -100}) : torch::tensor({12, 13, 14, 15});
+    EXPECT_TRUE(own[0].equal(expected)) << own[0];
+    const auto places = rank == 0 ? torch::tensor({0, 1, 6, 6}) : torch::tensor({2, 3, 4, 5});
+    EXPECT_TRUE(positions(4).equal(places)) << positions(4);
+    EXPECT_TRUE(sequence.unshard(own, 1).equal(whole));
+    {
+      const SequenceParallel inner(nullptr, SequenceMethod::kRing);
+      EXPECT_TRUE(positions(4).equal(torch::arange(4) + 4 * rank));
+    }
+    EXPECT_TRUE(positions(4).equal(places));
+  });
+  EXPECT_TRUE(positions(3).equal(torch::arange(3)));
+}
+
+TEST(SequenceParallel, GradientsGoThroughShardAndUnshard) {
+  run_thread_ranks(3, [](int rank) {
+    const SequenceParallel sequence;
+    const auto whole = torch::arange(8, at::kDouble).requires_grad_();
+    const auto back = sequence.unshard(sequence.shard(whole, 0) * (rank + 1), 0);
+    (back * torch::arange(8)).sum().backward();  // on each of the 3 ranks
+    const auto factors = functional::all_reduce(sequence.shard(torch::ones(8), 0).sum());
+    EXPECT_EQ(factors.item<double>(), 8);
+    // Of 6 chunks of 2 tokens the last two are padding.
+    const std::vector<std::vector<int64_t>> tokens{{0, 1}, {2, 3}, {4, 5, 6, 7}};
+    const auto own = torch::tensor(tokens[static_cast<size_t>(rank)]);
+    auto expected = torch::zeros(8, at::kDouble);
+    expected.index_put_({own}, 3.0 * (rank + 1) * own.to(at::kDouble));
+    EXPECT_TRUE(whole.grad().equal(expected)) << whole.grad();
+  });
+}
+
+TEST(SequenceParallel, TheMeanIsThatOfAllTokensThatCountAndNotOfTheRanksMeans) {
+  run_thread_ranks(2, [](int rank) {
+    const auto sum = torch::tensor(rank == 0 ? 6.0 : 2.0, at::kDouble).requires_grad_();
+    const auto count = torch::tensor(rank == 0 ? 3 : 1);
+    EXPECT_EQ(sequence_mean(sum, count).item<double>(), 2.0);  // without a scope
+    const SequenceParallel sequence;
+    const auto mean = sequence_mean(sum * (rank + 1), count);
+    EXPECT_EQ(mean.item<double>(), 2.5);
+    mean.backward();
+    EXPECT_EQ(sum.grad().item<double>(), 2 * (rank + 1) / 4.0);  // the mean over the ranks has half of it
+  });
+}
+
+TEST(SequenceParallel, TorchScriptAndInferenceModeAreSeen) {
+  const auto unit = torch::jit::compile("def f(x):\n  return torch.scaled_dot_product_attention(x, x, x)\n");
+  const auto whole = torch::randn({1, 2, 8, 4});
+  const auto expected = attention(whole);
+  run_thread_ranks(2, [&](int) {
+    const SequenceParallel sequence;
+    const auto own = sequence.shard(whole, 2);
+    EXPECT_TRUE(torch::allclose(sequence.unshard(unit->run_method("f", own).toTensor(), 2), expected, 1e-5, 1e-6));
+    const c10::InferenceMode inference;
+    EXPECT_TRUE(torch::allclose(sequence.unshard(attention(sequence.shard(whole, 2)), 2), expected, 1e-5, 1e-6));
+  });
+}
+
+// The mask's first dim is then the batch.
+TEST(SequenceParallel, TakesTensorsWithoutADimOfHeads) {
+  const auto whole = torch::randn({3, 7, 4});
+  const auto mask = torch::ones({3, 7, 7}, at::kBool).tril() & torch::arange(7).ne(torch::arange(3).view({3, 1, 1}));
+  const auto expected = at::scaled_dot_product_attention(whole, whole, whole, mask);
+  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kRingSelfAttention})
+    run_thread_ranks(2, [&](int) {
+      const SequenceParallel sequence(nullptr, method);
+      const auto own = sequence.shard(whole, 1);
+      const auto output = sequence.unshard(at::scaled_dot_product_attention(own, own, own, mask), 1);
+      EXPECT_TRUE(torch::allclose(output, expected, 1e-5, 1e-6));
+    });
+}
+
+TEST(SequenceParallel, OutsideOfTheScopeAndOnOneRankAttentionIsLibTorchs) {
+  const auto x = torch::randn({2, 2, 6, 4});
+  const auto expected = attention(x, true);
+  run_thread_ranks(2, [&](int rank) {
+    { const SequenceParallel sequence; }
+    EXPECT_TRUE(attention(x, true).equal(expected));
+    EXPECT_FALSE(at::scaled_dot_product_attention(x, x, x, {}, 0.5).equal(expected)) << rank;
+  });
+  run_thread_ranks(1, [&](int) {
+    const SequenceParallel sequence;
+    EXPECT_TRUE(sequence.unshard(attention(sequence.shard(x, 2), true), 2).equal(expected));
+  });
+}
+
+TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
+  run_thread_ranks(2, [](int) {
+    const SequenceParallel sequence(nullptr, SequenceMethod::kHeads);
+    const auto refused = [](const std::function<at::Tensor()>& call, const std::string& part) {
+      expect_error(call, {"[fsdp rank ", part});
+    };
+    const auto q = torch::randn({2, 4, 5, 4}), k = q.narrow(1, 0, 2);
+    const auto sdpa = [](const at::Tensor& query, const at::Tensor& key, const std::optional<at::Tensor>& mask = {},
+                         double dropout = 0, bool is_causal = false, bool gqa = false) {
+      return [=] { return at::scaled_dot_product_attention(query, key, key, mask, dropout, is_causal, {}, gqa); };
+    };
+    refused([&] { return sequence.shard(torch::ones({1, 4}), 0); }, "at least one token for each of 2 ranks, found a");
+    refused([&] { return sequence.shard(torch::ones({4}), 1); }, "expected a dim of a tensor of sizes [4], found 1");
+    refused([&] { return sequence.shard({}, 0); }, "SequenceParallel::shard: expected a tensor, found an undefined");
+    refused([&] { return sequence.unshard({}, 0); }, "SequenceParallel::unshard: expected a tensor");
+    refused(sdpa(q, q, {}, 0.1), "scaled_dot_product_attention: expected no dropout inside attention");
+    refused(sdpa(q, k), "with enable_gqa a divisor of them, found 2, 2 and 4");
+    refused(sdpa(q.narrow(1, 0, 3), q.narrow(1, 0, 3)), "heads that 2 ranks divide, found 3 of queries and 3 of keys");
+    refused(sdpa(q, q.narrow(1, 0, 1), {}, 0, false, true), "heads that 2 ranks divide, found 4 of queries and 1");
+    refused(sdpa(q, q, torch::ones({5, 5}, at::kBool)), "of 10 queries and 10 keys, found sizes [5, 5]. Give every");
+    refused(sdpa(q, q, torch::ones({5, 10}, at::kBool)), "found sizes [5, 10]");
+    refused(sdpa(q, q, torch::ones({10, 10}), 0, true), "expected attn_mask or is_causal, found both");
+    refused(sdpa(q, q, torch::ones({10, 10}).requires_grad_()), "a mask that requires no gradient");
+    refused(sdpa(q, q, torch::ones({10, 10}, at::kLong)), "boolean or floating point, found Long");
+    refused(sdpa(q, q.narrow(2, 0, 3), {}, 0, true), "found whole sequences of 10 and 6. Give the mask as attn_mask");
+    refused(sdpa(q, q.to(at::kDouble)), "of one floating point dtype, found Float, Double and Double");
+    refused(sdpa(q[0][0], q[0][0]), "of three or four dims");
+    refused(sdpa(q, q.narrow(0, 0, 1)), "of one batch");
+    refused([&] {
+      const auto seven = sequence.shard(torch::ones({7}), 0);
+      return sequence.shard(torch::ones({8}), 0);
+    }, "expected lengths whose parts differ, found 8 after 7: each rank has 4 tokens of both");
+    refused([] {
+      const SequenceParallel head_tail;
+      return attention(torch::ones({1, 1, 5, 4}));
+    }, "expected an even number of tokens");
+    const auto x = torch::randn({1, 2, 4, 4}).requires_grad_();
+    const SequenceParallel ring;
+    const auto output = attention(x);
+    refused([&] { return torch::autograd::grad({output.sum()}, {x}, {}, true, /*create_graph=*/true)[0]; },
+            "attention over several ranks has no second derivative");
+    barrier();
+  });
+}
+
+TEST(SequenceParallelErrors, OtherSizesOnOtherRanksAreAMismatch) {
+  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
+                            SequenceMethod::kRingSelfAttention})
+    run_thread_ranks(2, [&](int rank) {
+      const SequenceParallel sequence(nullptr, method);
+      expect_error<Mismatch>([&] { return attention(torch::ones({1, 2, rank == 0 ? 4 : 6, 4})); }, {"rank 0", "rank 1"});
+    });
+}
+
+struct Mixing : torch::nn::Module {
+  Mixing() { register_module("layers", layers); }
+  at::Tensor forward(const at::Tensor& x) { return layers->forward(is_mean_taken ? x - x.mean(1, true) : x); }
+  torch::nn::Sequential layers{torch::nn::Linear(8, 8)};
+  bool is_mean_taken = false;
+};
+
+TEST(SequenceParallelErrors, ModelsThatMixTokensByThemselvesAreFound) {
+  const auto input = torch::randn({2, 7, 8});
+  Mixing one_by_one, averaging, recurrent;
+  averaging.is_mean_taken = true;
+  recurrent.layers->push_back("mixer", torch::nn::GRU(8, 8));
+  run_thread_ranks(2, [&](int) {
+    const SequenceParallel sequence;
+    const auto check = [&](Mixing& model) {
+      const auto forward = [&](const at::Tensor& x) { return attention(model.forward(x)); };
+      check_sequence_split(sequence, model, forward, input);
+    };
+    check(one_by_one);
+    expect_error([&] { check(averaging); }, {"check_sequence_split: expected", "found a difference of"});
+    expect_error([&] { check(recurrent); }, {"found 'layers.mixer', a torch::nn::GRU"});
+  });
+}
+
+TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
+  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
+                            SequenceMethod::kRingSelfAttention})
+    for (const std::string backend : {"shm", "gloo"})
+      run_thread_ranks_with(3, {.backend = backend}, [&](int rank) {
+        const SequenceParallel sequence(nullptr, method);
+        const auto x = torch::ones({1, 3, 2, 4}).requires_grad_();
+        const auto output = attention(x);
+        if (rank == 1) return;  // before its backward
+        try {
+          output.sum().backward();
+          ADD_FAILURE() << "no error";
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.rank(), 1);
+        }
+      });
+}
+
+// What a rank sends, in bytes of the keys of one rank: docs/sequence.md.
+struct Moved {
+  SequenceMethod method;
+  std::function<double(double ranks)> forward, backward;
+};
+
+TEST(SequenceParallelTraffic, EachMethodSendsWhatItsFormulaSays) {
+  constexpr int64_t kHeads = 24, kKeyHeads = 12, kTokens = 16, kSize = 8;
+  constexpr double kUnit = 2 * kKeyHeads * kTokens * kSize * sizeof(double);
+  constexpr double kQueries = static_cast<double>(kHeads) / kKeyHeads;
+  const auto heads = [](double n) { return (2 * kQueries + 2) * (n - 1) / n; };
+  const std::vector<Moved> all{
+      {SequenceMethod::kHeadTail, [](double n) { return 2 * (n - 1); }, [](double n) { return 2 * (n - 1) + 2 * n; }},
+      {SequenceMethod::kRing, [](double n) { return 2 * (n - 1); }, [](double n) { return 2 * (n - 1) + 2 * n; }},
+      {SequenceMethod::kGather, [](double n) { return 2 * (n - 1); }, [](double n) { return 2 * (n - 1); }},
+      {SequenceMethod::kHeads, heads, heads},
+      {SequenceMethod::kRingSelfAttention, [](double n) { return 2 * (n - 1); }, [](double n) { return 6 * (n - 1); }},
+  };
+  for (const int world : {2, 3, 4})
+    run_thread_ranks_with(world, {.backend = "gloo"}, [&](int) {
+      static_cast<void>(functional::all_reduce(torch::ones(1)));  // makes the order, once
+      for (const auto& one : all) {
+        const SequenceParallel sequence(nullptr, one.method);
+        const auto query = torch::randn({2, kHeads, kTokens, kSize}, at::kDouble).requires_grad_();
+        const auto key = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();
+        const auto value = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();
+        const auto sent = [] {
+          const auto now = traffic();
+          return static_cast<double>(now.between_hosts.sent + now.inside_host.sent);
+        };
+        const double start = sent();
+        const auto output = at::scaled_dot_product_attention(query, key, value, {}, 0.0, true, {}, true);
+        const double between = sent();
+        output.sum().backward();
+        EXPECT_EQ((between - start) / kUnit, one.forward(world)) << world << ' ' << static_cast<int>(one.method);
+        EXPECT_EQ((sent() - between) / kUnit, one.backward(world)) << world << ' ' << static_cast<int>(one.method);
+      }
+    });
+}
+
+}  // namespace
+}  // namespace fsdp::test
