@@ -134,6 +134,7 @@ class NativeOrder::State : public RollCall::Witness,
   }
 
   std::string status() const override;
+  int waiting_for() const override { return -1; }
   void interrupt() override;
 
   const Options options;
