@@ -110,9 +110,7 @@ std::vector<RankCounts> gather_counts(const fsdp::ProcessGroup& group, const Ran
 // Real ranks over the CPU issue nothing to a device's backend.
 bool have_equal_messages(const RankCounts& a, const RankCounts& b) {
   return std::ranges::all_of(kRankNumbers, [&](const auto number) {
-    const bool is_of_device = number == &RankCounts::gathers || number == &RankCounts::reductions;
-    // The roll call looks into the store by the clock.
-    return is_of_device || number == &RankCounts::calls || a.*number == b.*number;
+    return number == &RankCounts::gathers || number == &RankCounts::reductions || a.*number == b.*number;
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "comm/c10d/issued_windows.h"
 #include "comm/core/ranks.h"
 
 namespace bench {
@@ -17,8 +18,13 @@ struct Issued {
 };
 
 /// Checks what callers pass as every communicator does, counts it, and moves nothing: outputs keep what they have.
-/// `shares_memory`: as the ranks of one host do.
-std::shared_ptr<fsdp::Communicator> make_virtual_communicator(fsdp::Ranks ranks, std::shared_ptr<Issued> issued,
-                                                              bool shares_memory = false);
+std::shared_ptr<fsdp::Communicator> make_virtual_communicator(fsdp::Ranks ranks, std::shared_ptr<Issued> issued);
+
+/// The same, whose operations are compared behind them, as those of a device's backend.
+std::shared_ptr<fsdp::Communicator> make_virtual_device(fsdp::Ranks ranks, std::shared_ptr<Issued> issued,
+                                                        std::shared_ptr<fsdp::IssuedWindows> windows);
+
+/// The same, whose ranks share memory, as those of one host.
+std::shared_ptr<fsdp::Communicator> make_virtual_host(fsdp::Ranks ranks);
 
 }  // namespace bench

@@ -1,6 +1,7 @@
 #include "virtual_ranks.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <charconv>
 #include <mutex>
@@ -74,13 +75,16 @@ using Connect = std::function<std::shared_ptr<fsdp::Communicator>(const fsdp::Me
 Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
   return [=](const fsdp::Meeting& meeting, const std::vector<int>& hosts) {
     const auto& ranks = meeting.membership.ranks;
-    if (job.transport == "device") return make_virtual_communicator(ranks, issued);
+    if (job.transport == "device")
+      return make_virtual_device(ranks, issued,
+                                 std::make_shared<fsdp::IssuedWindows>(
+                                     c10::make_intrusive<c10d::PrefixStore>("windows", meeting.store), ranks));
     const auto carrier = fsdp::choose_carrier(job.transport, ranks, *meeting.roster, "").carrier;
-    if (carrier == fsdp::Carrier::kSharedMemory)
-      return make_virtual_communicator(ranks, std::make_shared<Issued>(), /*shares_memory=*/true);
+    if (carrier == fsdp::Carrier::kSharedMemory) return make_virtual_host(ranks);
     fsdp::C10dOptions options;
     options.ranks = ranks;
     options.control = mirror_backends();
+    options.roll_call.alarm = meeting.alarm;
     options.traffic = std::make_shared<fsdp::CountByPeer>(meeting.traffic, hosts, ranks);
     if (carrier == fsdp::Carrier::kHierarchical) {
       const auto grid = std::make_shared<const fsdp::HostGrid>(hosts, ranks.rank);
