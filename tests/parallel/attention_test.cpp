@@ -88,7 +88,8 @@ std::vector<at::Tensor> expected_of(const AttentionCase& one, const Operands& gi
     return by_heads(tensor).repeat_interleave(given.query.size(2) / one.key_heads, 1);
   };
   auto scores = by_heads(leaves[0]).matmul(repeat(leaves[1]).transpose(2, 3)) * one.scale.value_or(0.5);
-  if (one.is_causal) scores = scores.masked_fill(torch::ones({one.queries, one.keys}, at::kBool).triu(1), kMinusInfinity);
+  const auto later = torch::ones({one.queries, one.keys}, at::kBool).triu(1);
+  if (one.is_causal) scores = scores.masked_fill(later, kMinusInfinity);
   if (one.mask.defined())
     scores = one.mask.scalar_type() == at::kBool ? scores.masked_fill(one.mask.logical_not(), kMinusInfinity)
                                                  : scores + one.mask;

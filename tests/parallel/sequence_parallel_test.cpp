@@ -159,7 +159,8 @@ TEST(SequenceParallelErrors, OtherSizesOnOtherRanksAreAMismatch) {
                             SequenceMethod::kRingSelfAttention})
     run_thread_ranks(2, [&](int rank) {
       const SequenceParallel sequence(nullptr, method);
-      expect_error<Mismatch>([&] { return attention(torch::ones({1, 2, rank == 0 ? 4 : 6, 4})); }, {"rank 0", "rank 1"});
+      const auto own = torch::ones({1, 2, rank == 0 ? 4 : 6, 4});
+      expect_error<Mismatch>([&] { return attention(own); }, {"rank 0", "rank 1"});
     });
 }
 
