@@ -26,8 +26,8 @@ enum class SequenceMethod : uint8_t {
   kRing,
   /// Every rank gathers all keys and values.
   kGather,
-  /// Ranks exchange all heads of some tokens for all tokens of some heads (DeepSpeed-Ulysses). The ranks must divide the
-  /// heads of queries, and those of keys and values.
+  /// Ranks exchange all heads of some tokens for all tokens of some heads (DeepSpeed-Ulysses). The ranks must divide
+  /// the heads of queries, and those of keys and values.
   kHeads,
   /// Keys go round, then values, and every rank holds its rows of scores (Li et al., Sequence Parallelism, 2021): for
   /// comparison with kRing, which holds no scores.
@@ -46,17 +46,18 @@ enum class SequenceMethod : uint8_t {
 ///     auto losses = cross_entropy_sum(model(tokens), labels);            // labels of -100 count nothing
 ///     fsdp::sequence_mean(losses, labels.ne(-100).sum()).backward();
 ///
-/// The ranks of the axis must have the same batch. Opening a scope is not collective; attention and `unshard` in it are,
-/// in forward and in backward, with the same sizes on every rank: else Mismatch. Each rank's gradients are those of the
-/// sum of all ranks' losses. Backward needs no open scope, and activation checkpointing enters the scope again when it
-/// computes a part once more. There are no second derivatives through attention. With one rank all is as without a
-/// scope.
+/// The ranks of the axis must have the same batch. Opening a scope is not collective; attention and `unshard` in it
+/// are, in forward and in backward, with the same sizes on every rank: else Mismatch. Each rank's gradients are those
+/// of the sum of all ranks' losses. Backward needs no open scope, and activation checkpointing enters the scope again
+/// when it computes a part once more. There are no second derivatives through attention. With one rank all is as
+/// without a scope.
 ///
-/// Attention: queries, keys and values of sizes [batch, heads, tokens, size], or [batch, tokens, size]; fp64, fp32, bf16
-/// and fp16, of which results of parts are kept in fp32; `enable_gqa`, for which keys and values travel as they are;
-/// `scale`; causal, or with a boolean or additive mask, which every rank gives for the whole sequences; queries and keys
-/// of different lengths. Autocast holds. A query that a mask hides from all keys gets zeros. On the CPU it is computed
-/// by LibTorch's flash attention; on a CUDA device by matrix products that hold the scores of one block.
+/// Attention: queries, keys and values of sizes [batch, heads, tokens, size], or [batch, tokens, size], all of them
+/// dealt; fp64, fp32, bf16 and fp16, of which results of parts are added up in fp32; `enable_gqa`, for which keys and
+/// values travel as they are; `scale`; causal, or with a boolean or additive mask, which every rank gives for the whole
+/// sequences; queries and keys of different lengths, without is_causal. Autocast holds. A query that a mask hides from
+/// all keys gets zeros. On the CPU it is computed by LibTorch's flash attention, and on a CUDA device by matrix
+/// products that hold the scores of one block (not yet run there).
 ///
 /// Attention throws UsageError before anything is communicated for dropout in it, for masks that are not whole or
 /// require gradients, and for operands that do not fit each other.

@@ -15,10 +15,10 @@
 
 namespace fsdp::parallel {
 
-/// What its backward needs to know as well.
+/// What forward and backward of a call have in common beside tensors.
 struct AttentionPlan : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
-  /// What ranks must have alike, for fingerprints: "attention of queries [1, 2, 8, 4] ...".
+  /// For fingerprints, so what ranks must have alike: "attention of queries [1, 2, 8, 4] and keys [1, 2, 8, 4]".
   std::string name;
   SequenceLayout queries, keys;
   bool is_causal = false;
@@ -26,7 +26,7 @@ struct AttentionPlan : torch::CustomClassHolder {
 
   int64_t rank() const { return group->rank(); }
   int64_t ranks() const { return group->world_size(); }
-  /// In which its tensors are exchanged. The first call of a group is collective.
+  /// The communicator that exchanges its tensors. The first call for a group is collective.
   std::shared_ptr<Communicator> order() const;
   /// Throws UsageError where backward is to be differentiated.
   void require_first_derivative() const;
@@ -45,7 +45,7 @@ struct AttentionCall {
 
 /// The columns of a mask of keys that a rank has: the first `keys` of them.
 at::Tensor columns_of(const at::Tensor& mask, const AttentionPlan& plan, int64_t rank, int64_t keys);
-/// The part of a call's tensors that a block takes. `mask` has this rank's rows and the columns of the block, or is
+/// The parts of tensors that a block takes. `mask` has this rank's rows and the columns of the block's keys, or is
 /// undefined.
 BlockOperands operands_of(const AttentionPlan& plan, const Block& block, const at::Tensor& query, const at::Tensor& key,
                           const at::Tensor& value, const at::Tensor& mask);

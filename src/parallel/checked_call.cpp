@@ -62,8 +62,8 @@ class Checks {
 
   void require_heads(int64_t queries, int64_t keys, int64_t values) const {
     expect(keys == values && (keys == queries || (given_.enable_gqa && keys > 0 && queries % keys == 0)),
-           "expected as many heads of keys and values as of queries, or with enable_gqa a divisor of them, found ", keys,
-           ", ", values, " and ", queries, '.');
+           "expected as many heads of keys and values as of queries, or with enable_gqa a divisor of them, found ",
+           keys, ", ", values, " and ", queries, '.');
   }
 
   static at::Tensor four_dims(const at::Tensor& tensor) { return tensor.dim() == 3 ? tensor.unsqueeze(1) : tensor; }

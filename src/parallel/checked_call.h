@@ -20,8 +20,8 @@ struct AttentionArguments {
   bool enable_gqa = false;
 };
 
-/// The attention of whole sequences, of which the arguments are this rank's tokens. Throws UsageError before anything is
-/// communicated for what the scope cannot do.
+/// The attention of whole sequences, of which the arguments are this rank's tokens. Throws UsageError, before anything
+/// is communicated, for what the scope cannot do.
 at::Tensor attention_over_ranks(const SequenceScope& scope, const AttentionArguments& arguments);
 
 }  // namespace fsdp::parallel

@@ -33,8 +33,8 @@ SequenceLayout SequenceScope::layout_of(int64_t own_length, const std::string& o
   if (known != lengths_.end()) return layout(known->second);
   const auto whole = layout(own_length * group_->world_size());
   require(whole.own_length() == own_length, group_->where(operation),
-          "expected an even number of tokens, of which this rank has one half from the sequence's head and one from its "
-          "tail, found ",
+          "expected an even number of tokens, of which this rank has one half from the sequence's head and one from "
+          "its tail, found ",
           own_length, ". Deal the sequence with SequenceParallel::shard, which pads it.");
   return whole;
 }

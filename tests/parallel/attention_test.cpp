@@ -13,7 +13,7 @@
 namespace fsdp::test {
 namespace {
 
-constexpr double kHidden = -std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 struct AttentionCase {
   std::string name;
@@ -38,7 +38,7 @@ at::Tensor keys_mask() { return torch::arange(24).lt(torch::tensor({20, 3}).view
 at::Tensor bias() {
   const auto places = torch::arange(24, at::kDouble);
   const auto distance = (places.view({24, 1}) - places).abs();
-  return torch::where(distance > 15, kHidden, -distance * 0.1).expand({12, 24, 24}) * torch::ones({12, 1, 1});
+  return torch::where(distance > 15, kMinusInfinity, -distance * 0.1).expand({12, 24, 24}) * torch::ones({12, 1, 1});
 }
 
 const std::vector<AttentionCase>& attention_cases() {
@@ -88,9 +88,10 @@ std::vector<at::Tensor> expected_of(const AttentionCase& one, const Operands& gi
     return by_heads(tensor).repeat_interleave(given.query.size(2) / one.key_heads, 1);
   };
   auto scores = by_heads(leaves[0]).matmul(repeat(leaves[1]).transpose(2, 3)) * one.scale.value_or(0.5);
-  if (one.is_causal) scores = scores.masked_fill(torch::ones({one.queries, one.keys}, at::kBool).triu(1), kHidden);
+  const auto later = torch::ones({one.queries, one.keys}, at::kBool).triu(1);
+  if (one.is_causal) scores = scores.masked_fill(later, kMinusInfinity);
   if (one.mask.defined())
-    scores = one.mask.scalar_type() == at::kBool ? scores.masked_fill(one.mask.logical_not(), kHidden)
+    scores = one.mask.scalar_type() == at::kBool ? scores.masked_fill(one.mask.logical_not(), kMinusInfinity)
                                                  : scores + one.mask;
   const auto sums = scores.exp().sum(3, true);
   const auto output = (scores.exp() / sums.clamp_min(1e-300)).matmul(repeat(leaves[2]));

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -158,7 +159,8 @@ TEST(SequenceParallelErrors, OtherSizesOnOtherRanksAreAMismatch) {
                             SequenceMethod::kRingSelfAttention})
     run_thread_ranks(2, [&](int rank) {
       const SequenceParallel sequence(nullptr, method);
-      expect_error<Mismatch>([&] { return attention(torch::ones({1, 2, rank == 0 ? 4 : 6, 4})); }, {"rank 0", "rank 1"});
+      const auto own = torch::ones({1, 2, rank == 0 ? 4 : 6, 4});
+      expect_error<Mismatch>([&] { return attention(own); }, {"rank 0", "rank 1"});
     });
 }
 
@@ -189,7 +191,8 @@ TEST(SequenceParallelErrors, ModelsThatMixTokensByThemselvesAreFound) {
 TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
   for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
                             SequenceMethod::kRingSelfAttention})
-    for (const std::string backend : {"shm", "gloo"})
+    for (const std::string backend : {"shm", "gloo"}) {
+      std::latch have_failed(2);  // a rank that leaves is lost to those that still wait
       run_thread_ranks_with(3, {.backend = backend}, [&](int rank) {
         const SequenceParallel sequence(nullptr, method);
         const auto x = torch::ones({1, 3, 2, 4}).requires_grad_();
@@ -199,9 +202,11 @@ TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
           output.sum().backward();
           ADD_FAILURE() << "no error";
         } catch (const PeerLost& error) {
-          EXPECT_EQ(error.rank(), 1);
+          EXPECT_EQ(error.rank(), 1) << backend << ' ' << static_cast<int>(method);
         }
+        have_failed.arrive_and_wait();
       });
+    }
 }
 
 // What a rank sends, in bytes of the keys of one rank: docs/sequence.md.
