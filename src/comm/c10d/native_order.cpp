@@ -50,9 +50,7 @@ bool has_failed(c10d::Backend& backend) {
 
 }  // namespace
 
-class NativeOrder::State : public RollCall::Witness,
-                           public DeviceWatch::Order,
-                           public std::enable_shared_from_this<State> {
+class NativeOrder::State : public RollCall::Witness, public DeviceWatch::Order {
  public:
   State(Connect connect, std::shared_ptr<const Wire> wire, std::shared_ptr<RollCall> call, Options wanted)
       : options(std::move(wanted)), roll_call(std::move(call)), connect_(std::move(connect)), wire_(std::move(wire)) {}
