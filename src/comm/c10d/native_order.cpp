@@ -93,7 +93,7 @@ class NativeOrder::State : public RollCall::Witness, public DeviceWatch::Order {
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail) {
     const auto verdict = roll_call->alarm(cause, -1, text_of(fingerprint), detail);
     // It has interrupted this order, unless there is no store any more.
-    watch().fail_all(options.device, [verdict] { return verdict; });
+    if (!failure()) watch().fail_all(options.device, [verdict] { return verdict; });
   }
   void check_windows() {
     if (!options.windows) return;
@@ -206,9 +206,11 @@ void NativeOrder::State::interrupt() {
       return verdict;  // there is no store any more
     }
   };
-  watch().fail_all(options.device, [explained = std::async(std::launch::deferred, explain).share()] {
-    return explained.get();
-  });
+  // One that failed before may have been followed by others, which began anew.
+  if (!failure())
+    watch().fail_all(options.device, [explained = std::async(std::launch::deferred, explain).share()] {
+      return explained.get();
+    });
   try {
     if (options.windows) options.windows->publish();
   } catch (const std::exception&) {
