@@ -134,9 +134,9 @@ class Judge {
   void judge(int rank, const RankReport& its) {
     const auto message = its.message.string();
     expect(its.ending != Ending::kHung, rank, "hung");
+    if (trial_.kind == FaultKind::kDeparture) return judge_departure(rank, its);
     if (its.ending == Ending::kFinished) expect(its.hash == hash_, rank, "finished with wrong numbers");
     if (trial_.kind == FaultKind::kDivergence) return judge_divergence(rank, its);
-    if (trial_.kind == FaultKind::kDeparture) return judge_departure(rank, its);
     const bool undisturbed = !report_.shared->happened() || trial_.kind == FaultKind::kShortStop;
     if (undisturbed) return expect(its.ending == Ending::kFinished, rank, "did not finish: " + message);
     rank == trial_.victim ? judge_victim(its) : judge_survivor(rank, its);

@@ -82,14 +82,16 @@ struct Alarm::State {
     if (process != getpid() || is_stopping.exchange(true)) return;
     const uint64_t one = 1;
     static_cast<void>(!write(ending.number(), &one, sizeof one));
+    // Where this fails the thread has ended, or never will because the store does not answer.
+    std::chrono::milliseconds patience = kFarewell;
     try {
       ring({rank});
     } catch (const std::exception&) {
-      // Then the thread has ended, or the store does not answer.
+      patience = {};
     }
     const auto own = std::this_thread::get_id();
     const bool ended =
-        ear.get_id() != own && has_listened.get_future().wait_for(kFarewell) == std::future_status::ready;
+        ear.get_id() != own && has_listened.get_future().wait_for(patience) == std::future_status::ready;
     ended ? ear.join() : ear.detach();
     if (eye.joinable()) eye.get_id() != own ? eye.join() : eye.detach();
   }
