@@ -29,17 +29,6 @@ using Clock = std::chrono::steady_clock;
 // Of the thread that runs what follows an operation: the caller's stream, whose tensors that is about.
 thread_local const c10::Stream* t_caller = nullptr;
 
-// What the watch keeps of an operation: no tensors.
-struct Progress {
-  explicit Progress(c10::DeviceType type) : given(type), finished(type) {}
-
-  c10::Event given, finished;
-  Fingerprint fingerprint;
-  std::atomic<bool> is_issued = false;
-  // The watch's: since when its inputs are there.
-  std::optional<Clock::time_point> ready = std::nullopt;
-};
-
 bool has_failed(c10d::Backend& backend) {
   try {
     return backend.getError() != c10d::ErrorType::SUCCESS;
@@ -49,6 +38,17 @@ bool has_failed(c10d::Backend& backend) {
 }
 
 }  // namespace
+
+// What the watch keeps of an operation: no tensors.
+struct NativeOrder::Progress {
+  explicit Progress(c10::DeviceType type) : given(type), finished(type) {}
+
+  c10::Event given, finished;
+  Fingerprint fingerprint;
+  std::atomic<bool> is_issued = false;
+  // The watch's: since when its inputs are there.
+  std::optional<Clock::time_point> ready = std::nullopt;
+};
 
 class NativeOrder::State : public RollCall::Witness, public DeviceWatch::Order {
  public:

@@ -68,6 +68,7 @@ class NativeOrder {
   void require_intact(const std::string& operation) const;
 
  private:
+  struct Progress;
   class State;
   struct Operation;
   class EventWork;
