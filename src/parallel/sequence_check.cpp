@@ -1,5 +1,6 @@
 #include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/rnn.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <string>
+#include <typeinfo>
 
 #include "comm/core/check.h"
 #include "parallel/sequence_scope.h"
@@ -29,8 +31,9 @@ bool mixes_tokens(const nn::Module& module) {
                    nn::TransformerDecoderLayerImpl, nn::RNNImpl, nn::LSTMImpl, nn::GRUImpl>(module);
 }
 
+// Module::name() keeps what it finds in the module, which threads may share.
 std::string type_of(const nn::Module& module) {
-  auto name = module.name();
+  auto name = c10::demangle(typeid(module).name());
   if (name.ends_with("Impl")) name.resize(name.size() - 4);
   return name;
 }
