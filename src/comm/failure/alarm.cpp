@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::hours kLongWait{24};
 // How long a store that does not answer may keep this process from ending.
 constexpr std::chrono::seconds kFarewell{3};
+// From a ring to the response.
+constexpr std::chrono::milliseconds kMoment{150};
 // What a process sent before it ended arrives meanwhile.
 constexpr int kArrivalMilliseconds = 500;
 
@@ -58,6 +60,8 @@ struct Alarm::State {
         if (Clock::now() - begin < kLongWait) break;
       }
       tell([](Listener& listener) { listener.look(); });
+      std::this_thread::sleep_for(kMoment);
+      tell([](Listener& listener) { listener.respond(); });
     }
     has_listened.set_value();
   }
