@@ -38,9 +38,10 @@ class [[nodiscard]] ForwardScope {
 };
 
 /// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
-/// Not collective; but where copies of whole parameters are kept from one iteration to the next
-/// (kShardGradOp, kShardOptimizer, set_reshard_after_backward(false), unshard()) every rank opens it, because it makes
-/// them stale.
+/// Not collective; but over shared memory it waits for peers that may still run a backward, until they open their next
+/// scope or write rows: they must not wait for this rank before that. And where copies of whole parameters are kept
+/// from one iteration to the next (kShardGradOp, kShardOptimizer, set_reshard_after_backward(false), unshard()) every
+/// rank opens it, because it makes them stale.
 ///
 ///     fsdp::LocalRows rows(model);
 ///     torch::NoGradGuard no_grad;

@@ -43,6 +43,11 @@ bool RowLock::begin_backward() {
 void RowLock::end_scopes(const std::vector<ParamSlot>& slots, bool has_recorded) {
   if (buffers_.empty() || openings > 0) return;
   is_open_ = false;
+  // A rank without rows need not write them. So nobody reads after the close, and each backward meets the ranks again.
+  if (!counts_writes_) {
+    writes_seen_ = UINT64_MAX;
+    return end_read();
+  }
   // Custom Functions compute while nothing is recorded; their nodes lead to the accumulators of what they took.
   const auto has_accumulator = [](const ParamSlot& slot) {
     const auto tensor = slot.tensor();

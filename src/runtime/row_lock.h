@@ -63,7 +63,8 @@ class WriteCounts {
 /// ranks that run one program all come to the write, and who writes alone (LocalRows) waits for the peers' next scope.
 /// The first write that every rank makes ends all of the rank's reading but that of open scopes and backwards, so that
 /// ranks which step an optimizer meet at one group and not at each. A backward after such a write, to whichever group,
-/// reads in a newer epoch, in which the ranks meet again.
+/// reads in a newer epoch, in which the ranks meet again. Where some rank has no rows, which then need not write,
+/// nobody reads after a scope or a backward has closed, and each backward meets the ranks.
 ///
 /// Where ranks share no memory there are no buffers, and nothing waits. Thread safety: under the rank's lock.
 class RowLock {

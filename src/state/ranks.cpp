@@ -28,8 +28,9 @@ std::string outcome_of(const std::function<std::string()>& action) {
 
 std::string Ranks::where() const { return process_group_ ? process_group_->where(call_) : "[fsdp] " + call_ + ": "; }
 
-void Ranks::meet() const {
-  if (process_group_) process_group_->communicator().barrier(call_tag(call_, path_))->wait();
+void Ranks::compare_issued() const {
+  if (process_group_ && !process_group_->device().is_cpu())
+    process_group_->communicator().barrier(call_tag(call_, path_))->wait();
 }
 
 void Ranks::broadcast(const at::Tensor& bytes, int root, const std::string& tensor) const {

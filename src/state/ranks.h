@@ -31,8 +31,8 @@ class Ranks {
   /// How errors begin.
   std::string where() const;
 
-  /// Returns when all are here and agree about what they did on devices before. Collective.
-  void meet() const;
+  /// Returns when the ranks agree about what they issued on devices before, which they compare behind it. Collective.
+  void compare_issued() const;
   /// Runs `action` and gives every rank what it returned on each, by rank. Collective. If it threw on some rank, every
   /// rank throws an Error that says which ones and what they said.
   std::vector<std::string> together(const std::function<std::string()>& action) const;

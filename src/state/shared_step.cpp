@@ -19,7 +19,7 @@ constexpr char kMadeIt[] = "made it", kFoundIt[] = "found it";
 
 SharedStep::SharedStep(SaveOptions options, const Ranks& ranks)
     : folder_(absolute_path(ranks.path())), options_(std::move(options)) {
-  ranks.meet();
+  ranks.compare_issued();
   const auto name = ranks.together([&]() -> std::string {
     if (ranks.rank() > 0) return {};
     lock_ = std::make_unique<FolderLock>(folder_);

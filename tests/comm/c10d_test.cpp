@@ -104,7 +104,10 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
     return ranks.reduce_scatter(std::move(planes), 1.0, {"w"});
   };
   const std::vector<Row> rows{
-      {"all_gather", [&](Communicator& ranks, int64_t numel) { return gather(ranks, {numel}); }, {3, 3, 3, 3}, {6, 6, 6, 6}},
+      {"all_gather",
+       [&](Communicator& ranks, int64_t numel) { return gather(ranks, {numel}); },
+       {3, 3, 3, 3},
+       {6, 6, 6, 6}},
       {"all_gather of a large plane and small ones",
        [&](Communicator& ranks, int64_t numel) { return gather(ranks, {20, 10'000, numel - 40, 4}); },
        {6, 6, 6, 6},
@@ -113,7 +116,10 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
        [&](Communicator& ranks, int64_t numel) { return gather(ranks, {3000, 700, numel}); },
        {6, 6, 6, 6},
        {6, 6, 6, 6}},
-      {"reduce_scatter", [&](Communicator& ranks, int64_t numel) { return reduce(ranks, {numel}); }, {3, 3, 3, 3}, {6, 6, 6, 6}},
+      {"reduce_scatter",
+       [&](Communicator& ranks, int64_t numel) { return reduce(ranks, {numel}); },
+       {3, 3, 3, 3},
+       {6, 6, 6, 6}},
       {"reduce_scatter of two planes",
        [&](Communicator& ranks, int64_t numel) { return reduce(ranks, {numel - 4, 4}); },
        {3, 3, 3, 3},
@@ -126,7 +132,9 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
        {6, 6, 6, 6}},
       // The slices of 65 floats are enclosed, the sums are not.
       {"all_reduce",
-       [](Communicator& ranks, int64_t numel) { return ranks.all_reduce(at::ones({numel}), ReduceOp::kSum, {"w", {}}); },
+       [](Communicator& ranks, int64_t numel) {
+         return ranks.all_reduce(at::ones({numel}), ReduceOp::kSum, {"w", {}});
+       },
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
       // Along the edges 1 - 2, 1 - 3 and 2 - 0, with headers in both directions.
@@ -160,7 +168,8 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
           ranks.barrier({})->wait();
           const int before = counts[own]->sends;
           row.begin(ranks, numel)->wait();
-          EXPECT_EQ(counts[own]->sends - before, (numel == 64 ? row.enclosed : row.beside)[own] + comparing) << row.what;
+          const int expected = (numel == 64 ? row.enclosed : row.beside)[own] + comparing;
+          EXPECT_EQ(counts[own]->sends - before, expected) << row.what;
         }
       }
     });

@@ -190,7 +190,8 @@ Column costs_of_host(const WayOnHosts& way) {
   const bool comes_and_goes = way.strategy == Strategy::kFullShard && !way.keeps_second_shards;
   EXPECT_LE(host.backward.gathers, comes_and_goes ? 2 * Net::kGroups - 1 : Net::kGroups) << way.name;
   constexpr int64_t kCrossing = Net::kAllBytes * (kHosts - 1) / kHosts;  // one pass around all hosts
-  constexpr int64_t kCountsOfHost = kHosts * kHostRanks * kCounts;
+  // Between hosts a message takes up to 16 bytes for them, since the tensors in it are aligned.
+  constexpr int64_t kCountsOfHost = kHosts * kHostRanks * Net::kGroups * 16;
   const int64_t gathered = host.backward.gathers * Net::kGroupBytes * (kHosts - 1) / kHosts;
   const int64_t rows = Net::kAllBytes * (replicates ? kHostRanks : 1) / (crosses ? kHosts : 1);
   const int64_t whole = comes_and_goes ? 3 * Net::kGroupBytes : Net::kAllBytes;

@@ -14,8 +14,8 @@
 
 namespace fsdp {
 
-/// Runs in the lane's thread, where results are in place when the operation's mail is finished; on an accelerator in the
-/// caller's, where a call returns when it is issued, so that the current stream will have the result.
+/// Runs in the lane's thread, where results are in place when the operation's mail is finished; on an accelerator in
+/// the caller's, where a call returns when it is issued, so that the current stream will have the result.
 class Exchange {
  public:
   using GatherPlanes = std::span<const GatherPlane>;

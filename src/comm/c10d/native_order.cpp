@@ -50,9 +50,7 @@ bool has_failed(c10d::Backend& backend) {
 
 }  // namespace
 
-class NativeOrder::State : public RollCall::Witness,
-                           public DeviceWatch::Order,
-                           public std::enable_shared_from_this<State> {
+class NativeOrder::State : public RollCall::Witness, public DeviceWatch::Order {
  public:
   State(Connect connect, std::shared_ptr<const Wire> wire, std::shared_ptr<RollCall> call, Options wanted)
       : options(std::move(wanted)), roll_call(std::move(call)), connect_(std::move(connect)), wire_(std::move(wire)) {}
@@ -78,7 +76,7 @@ class NativeOrder::State : public RollCall::Witness,
     return *stream_;
   }
   void begin(const std::shared_ptr<Progress>& progress) {
-    require_intact(text_of(progress->fingerprint));
+    require_intact(progress->fingerprint);
     {
       std::lock_guard lock(mutex_);
       if (!failure_) in_flight_.push_back(progress);  // otherwise the backend says that it was aborted
@@ -86,18 +84,16 @@ class NativeOrder::State : public RollCall::Witness,
     watch().note_issued();
   }
   void require_intact(const std::string& operation) const {
-    DeviceWatch::Failure failure;
-    {
-      std::lock_guard lock(mutex_);
-      failure = failure_;
-    }
-    if (failure) fsdp::raise(failure(), options.ranks, operation);
+    if (const auto failed = failure()) fsdp::raise(failed(), options.ranks, operation);
+  }
+  void require_intact(const Fingerprint& fingerprint) const {
+    if (const auto failed = failure()) fsdp::raise(failed(), options.ranks, text_of(fingerprint));
   }
   /// Raises the alarm, after which every order of the device has failed.
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail) {
     const auto verdict = roll_call->alarm(cause, -1, text_of(fingerprint), detail);
     // It has interrupted this order, unless there is no store any more.
-    watch().fail_all(options.device, [verdict] { return verdict; });
+    if (!failure()) watch().fail_all(options.device, [verdict] { return verdict; });
   }
   void check_windows() {
     if (!options.windows) return;
@@ -147,6 +143,10 @@ class NativeOrder::State : public RollCall::Witness,
   c10::intrusive_ptr<c10d::Backend> backend() const {
     std::lock_guard lock(mutex_);
     return backend_;
+  }
+  DeviceWatch::Failure failure() const {
+    std::lock_guard lock(mutex_);
+    return failure_;
   }
   std::shared_ptr<Progress> oldest() const {
     std::lock_guard lock(mutex_);
@@ -206,9 +206,11 @@ void NativeOrder::State::interrupt() {
       return verdict;  // there is no store any more
     }
   };
-  watch().fail_all(options.device, [explained = std::async(std::launch::deferred, explain).share()] {
-    return explained.get();
-  });
+  // One that failed before may have been followed by others, which began anew.
+  if (!failure())
+    watch().fail_all(options.device, [explained = std::async(std::launch::deferred, explain).share()] {
+      return explained.get();
+    });
   try {
     if (options.windows) options.windows->publish();
   } catch (const std::exception&) {
@@ -258,9 +260,9 @@ struct NativeOrder::Operation {
     } catch (const std::exception& error) {
       span.end(Stage::kFailed);
       finish();  // of what was issued all the same
-      state->require_intact(state->text_of(fingerprint));
+      state->require_intact(fingerprint);
       state->raise_alarm(Cause::kTransport, fingerprint, first_line(error.what()));
-      state->require_intact(state->text_of(fingerprint));
+      state->require_intact(fingerprint);
     }
     fault_point("native issued");
   }
@@ -305,7 +307,7 @@ class NativeOrder::EventWork : public Work {
     // After a failure too: the tensors go now, and the device may still be at them.
     progress.finished.block(current_stream(state.options.device));
     operation_->let_go();
-    state.require_intact(state.text_of(progress.fingerprint));
+    state.require_intact(progress.fingerprint);
   }
   bool lets_others_go_on() const override { return issued_ != nullptr; }
   void then(Next next) override {

@@ -25,11 +25,8 @@ class Alarm {
   class Listener {
    public:
     virtual ~Listener() = default;
-    /// Somebody rang for this rank: takes in what is in the store for it. Neither this nor `respond` waits for others.
+    /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
     virtual void look() = 0;
-    /// A moment later: does what that calls for. What was as good as done is done by then, and a rank that has to say
-    /// something itself has said it.
-    virtual void respond() = 0;
     /// The process of this global rank has ended.
     virtual void note_end(int rank) = 0;
     /// The process exits.

@@ -41,7 +41,6 @@ std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store,
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
   call->options_.alarm->add(call);
   call->look();  // it may have rung before
-  call->respond();
   return call;
 }
 
@@ -109,22 +108,15 @@ void RollCall::say_goodbye() {
 }
 
 void RollCall::look() {
+  if (known()) return;
   try {
-    if (known() || !store_->check({"verdict"})) return;
-    note(decode<Verdict>(store_->get_to_str("verdict")));
-    store_->set(told_key(ranks_.rank), "1");
+    if (store_->check({"verdict"})) {
+      conclude(decode<Verdict>(store_->get_to_str("verdict")));
+    } else if (store_->check({"alarm"}) && answer(report(Cause::kNone))) {
+      publish(decide(ranks_, read_reports(), options_.answer_time));
+    }
   } catch (const std::exception&) {
     // A store that went away is no news until a collective fails.
-  }
-}
-
-void RollCall::respond() {
-  if (known()) return interrupt_all();
-  try {
-    if (store_->check({"alarm"}) && answer(report(Cause::kNone)))
-      publish(decide(ranks_, read_reports(), options_.answer_time));
-  } catch (const std::exception&) {
-    // As above.
   }
 }
 
@@ -167,24 +159,22 @@ void RollCall::ring() const {
 // The first one holds, whose rank rings.
 void RollCall::publish(const Verdict& verdict) {
   const std::string own = encode(verdict), holds = store_->compareSet("verdict", "", own);
-  settle(decode<Verdict>(holds));
-  store_->set(told_key(ranks_.rank), "1");
+  conclude(decode<Verdict>(holds));
   if (holds == own) ring();
+}
+
+void RollCall::conclude(const Verdict& verdict) {
+  settle(verdict);
+  store_->set(told_key(ranks_.rank), "1");
 }
 
 // Makes the verdict known in this rank and ends what its lanes wait for.
 void RollCall::settle(const Verdict& verdict) {
-  note(verdict);
-  interrupt_all();
-}
-
-void RollCall::note(const Verdict& verdict) {
-  std::lock_guard lock(mutex_);
-  if (!verdict_) verdict_ = verdict;
-  changed_.notify_all();
-}
-
-void RollCall::interrupt_all() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (!verdict_) verdict_ = verdict;
+    changed_.notify_all();
+  }
   for (const auto& witness : witnesses()) witness->interrupt();
 }
 

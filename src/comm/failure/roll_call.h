@@ -66,7 +66,6 @@ class RollCall : public Alarm::Listener {
   void leave() override;
 
   void look() override;
-  void respond() override;
   void note_end(int rank) override;
 
  private:
@@ -75,9 +74,8 @@ class RollCall : public Alarm::Listener {
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
+  void conclude(const Verdict& verdict);
   void settle(const Verdict& verdict);
-  void note(const Verdict& verdict);
-  void interrupt_all() const;
   std::vector<std::optional<Report>> read_reports();
   void say_goodbye();
   void let_others_follow();

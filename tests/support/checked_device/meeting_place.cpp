@@ -61,13 +61,17 @@ void MeetingPlace::leave(int rank) {
 // Whether the rank for which `waiter` waits waits, directly or not, for the waiter's own.
 bool MeetingPlace::closes_circle(const Waiter& waiter) const {
   const auto own = devices_.at(waiter.box.second);
-  auto device = devices_.at(waiter.box.first);
+  const auto* last = &waiter;
   for (size_t steps = 0; steps <= waiters_.size(); ++steps) {
-    const auto next = waiters_.find(device);
+    const auto peer = last->place->devices_.find(last->box.first);
+    if (peer == last->place->devices_.end()) return false;  // it has not come yet
+    const auto next = waiters_.find(peer->second);
     if (next == waiters_.end() || !next->second.place->boxes_[next->second.box].empty()) return false;
     const auto& other = next->second;
-    device = other.place->devices_.at(other.box.first);
-    if (device != own) continue;
+    last = &other;
+    const auto sender = other.place->devices_.find(other.box.first);
+    if (sender == other.place->devices_.end()) return false;
+    if (sender->second != own) continue;
     report(Fault::kOrder, c10::str(other.what, " waits for device ", int{own}),
            c10::str(waiter.what, " of device ", int{own}), kAdvice);
     return true;
