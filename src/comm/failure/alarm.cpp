@@ -23,6 +23,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::hours kLongWait{24};
 // How long a store that does not answer may keep this process from ending.
 constexpr std::chrono::seconds kFarewell{3};
+// From a ring to the look: what others have done ends here too, and a rank whose own timeout is about to come says so
+// itself before it answers that it has nothing to say.
+constexpr std::chrono::milliseconds kMoment{200};
 // What a process sent before it ended arrives meanwhile.
 constexpr int kArrivalMilliseconds = 500;
 
@@ -57,6 +60,7 @@ struct Alarm::State {
         // A store that went away is no news until a collective fails: ranks may leave in any order.
         if (Clock::now() - begin < kLongWait) break;
       }
+      std::this_thread::sleep_for(kMoment);
       tell([](Listener& listener) { listener.look(); });
     }
     has_listened.set_value();

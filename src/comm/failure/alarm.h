@@ -25,7 +25,7 @@ class Alarm {
   class Listener {
    public:
     virtual ~Listener() = default;
-    /// Somebody rang for this rank: something may be in the store for it. This does not wait for other ranks.
+    /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
     virtual void look() = 0;
     /// The process of this global rank has ended.
     virtual void note_end(int rank) = 0;

@@ -13,8 +13,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStep{25};
-// How long operations that all ranks have begun have to end, where a later one is refused.
-constexpr milliseconds kTimeToEnd{200};
 // The rank that hosts the store waits for so long at least for the others.
 constexpr milliseconds kLeastFarewell{3000};
 // How long the store may take beyond the time in which a rank answers.
@@ -113,9 +111,7 @@ void RollCall::look() {
   if (known()) return;
   try {
     if (store_->check({"verdict"})) {
-      const auto verdict = decode<Verdict>(store_->get_to_str("verdict"));
-      if (verdict.kind == Verdict::Kind::kMismatch) wait_for_ends();
-      conclude(verdict);
+      conclude(decode<Verdict>(store_->get_to_str("verdict")));
     } else if (store_->check({"alarm"}) && answer(report(Cause::kNone))) {
       publish(decide(ranks_, read_reports(), options_.answer_time));
     }
@@ -165,13 +161,6 @@ void RollCall::publish(const Verdict& verdict) {
   const std::string own = encode(verdict), holds = store_->compareSet("verdict", "", own);
   conclude(decode<Verdict>(holds));
   if (holds == own) ring();
-}
-
-// All ranks live, so what others have done may end here too, and be the same on every rank.
-void RollCall::wait_for_ends() const {
-  const auto waits = [](const auto& witness) { return witness->waiting_for() >= 0; };
-  const auto deadline = Clock::now() + kTimeToEnd;
-  while (Clock::now() < deadline && std::ranges::any_of(witnesses(), waits)) std::this_thread::sleep_for(kStep / 5);
 }
 
 void RollCall::conclude(const Verdict& verdict) {

@@ -74,7 +74,6 @@ class RollCall : public Alarm::Listener {
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
-  void wait_for_ends() const;
   void conclude(const Verdict& verdict);
   void settle(const Verdict& verdict);
   std::vector<std::optional<Report>> read_reports();
