@@ -20,11 +20,11 @@ struct Issued {
 /// Checks what callers pass as every communicator does, counts it, and moves nothing: outputs keep what they have.
 std::shared_ptr<fsdp::Communicator> make_virtual_communicator(fsdp::Ranks ranks, std::shared_ptr<Issued> issued);
 
-/// The same, whose operations are compared behind them, as those of a device's backend.
+/// Makes a communicator whose operations are compared in windows, as those of a device's backend are.
 std::shared_ptr<fsdp::Communicator> make_virtual_device(fsdp::Ranks ranks, std::shared_ptr<Issued> issued,
                                                         std::shared_ptr<fsdp::IssuedWindows> windows);
 
-/// The same, whose ranks share memory, as those of one host.
+/// Makes a communicator whose ranks share memory, as those of one host do.
 std::shared_ptr<fsdp::Communicator> make_virtual_host(fsdp::Ranks ranks);
 
 }  // namespace bench

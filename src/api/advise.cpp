@@ -32,7 +32,7 @@ int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>&
   return all_reduce(at::tensor({value}, at::kLong), op, ranks, tag).item<int64_t>();
 }
 
-// Less than this is not worth memory.
+// A smaller share of a step spent waiting is not worth the memory that would spare it.
 constexpr double kMuchWaiting = 0.05;
 
 // Whole gradients of groups on their way are the same in each strategy.

@@ -20,9 +20,15 @@ at::Tensor selected(const at::Tensor& mask, int64_t dim, const std::vector<int64
 
 std::shared_ptr<Communicator> AttentionPlan::order() const { return Attachment::order_for(*group, group, "attention"); }
 
-void AttentionPlan::require_first_derivative() const {
-  require(!at::GradMode::is_enabled(), group->where("backward of scaled_dot_product_attention"),
+void keep_plan(torch::autograd::AutogradContext& context, const c10::intrusive_ptr<AttentionPlan>& plan) {
+  context.saved_data["plan"] = c10::IValue::make_capsule(plan);
+}
+
+c10::intrusive_ptr<AttentionPlan> kept_plan(torch::autograd::AutogradContext& context) {
+  auto plan = c10::static_intrusive_pointer_cast<AttentionPlan>(context.saved_data["plan"].toCapsule());
+  require(!at::GradMode::is_enabled(), plan->group->where("backward of scaled_dot_product_attention"),
           "attention over several ranks has no second derivative. Leave out create_graph");
+  return plan;
 }
 
 std::optional<at::Tensor> AttentionCall::own_rows() const {

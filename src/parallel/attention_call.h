@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
 #include <memory>
@@ -28,9 +29,12 @@ struct AttentionPlan : torch::CustomClassHolder {
   int64_t ranks() const { return group->world_size(); }
   /// The communicator that exchanges its tensors. The first call for a group is collective.
   std::shared_ptr<Communicator> order() const;
-  /// Throws UsageError where backward is to be differentiated.
-  void require_first_derivative() const;
 };
+
+/// Keeps the plan of a call for its backward.
+void keep_plan(torch::autograd::AutogradContext& context, const c10::intrusive_ptr<AttentionPlan>& plan);
+/// Returns the plan in backward. Throws UsageError where backward is to be differentiated.
+c10::intrusive_ptr<AttentionPlan> kept_plan(torch::autograd::AutogradContext& context);
 
 /// Checked operands: four dims, of which dim 2 has this rank's tokens.
 struct AttentionCall {

@@ -135,6 +135,10 @@ struct Call {
     return found;
   }
 
+  // Runs a map that joins or cuts along the same dim as its transposed one.
+  at::Tensor run_along(int64_t along, Map::Kind forward, Map::Kind backward) const {
+    return run({forward, along}, {backward, along});
+  }
   at::Tensor run(Map forward, Map backward) const {
     if (group->world_size() == 1) return input;
     return Differentiable::apply(input, c10::make_intrusive<Collective>(name, group, forward, backward));
@@ -161,27 +165,23 @@ at::Tensor reduce_from_ranks(const at::Tensor& input, const std::shared_ptr<Proc
 
 at::Tensor all_gather(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
   const Call call("all_gather", input, group);
-  const int64_t along = call.dim(dim);
-  return call.run({kAllGather, along}, {kReduceScatter, along});
+  return call.run_along(call.dim(dim), kAllGather, kReduceScatter);
 }
 
 at::Tensor scatter_to_ranks(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
   const Call call("scatter_to_ranks", input, group);
-  const int64_t along = call.dim_to_cut(dim);
-  return call.run({kSlice, along}, {kAllGather, along});
+  return call.run_along(call.dim_to_cut(dim), kSlice, kAllGather);
 }
 
 at::Tensor gather_from_ranks(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
   const Call call("gather_from_ranks", input, group);
-  const int64_t along = call.dim(dim);
-  return call.run({kAllGather, along}, {kSlice, along});
+  return call.run_along(call.dim(dim), kAllGather, kSlice);
 }
 
 at::Tensor reduce_scatter(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
   const Call call("reduce_scatter", input, group);
   call.expect(input.is_floating_point(), "expected a floating point tensor, found ", input.scalar_type(), '.');
-  const int64_t along = call.dim_to_cut(dim);
-  return call.run({kReduceScatter, along}, {kAllGather, along});
+  return call.run_along(call.dim_to_cut(dim), kReduceScatter, kAllGather);
 }
 
 at::Tensor all_to_all(const at::Tensor& input, int64_t split_dim, int64_t concat_dim,

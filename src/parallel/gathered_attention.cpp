@@ -25,14 +25,13 @@ struct AttentionToAll : torch::autograd::Function<AttentionToAll> {
       sum.add(block, operands_of(*plan, block, query, key, value, mask));
     const auto output = sum.output().to(query.scalar_type());
     context->save_for_backward({query, key, value, mask, output, sum.logsumexp()});
-    context->saved_data["plan"] = c10::IValue::make_capsule(plan);
+    keep_plan(*context, plan);
     return output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const auto capsule = context->saved_data["plan"].toCapsule();
-    const auto& plan = static_cast<const AttentionPlan&>(*capsule);
-    plan.require_first_derivative();
+    const auto kept = kept_plan(*context);
+    const auto& plan = *kept;
     const auto saved = context->get_saved_variables();
     const auto grad = grads[0].contiguous();
     const auto dtype = at::toOpMathType(grad.scalar_type());

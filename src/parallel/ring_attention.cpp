@@ -33,15 +33,14 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     });
     const auto output = sum.output().to(query.scalar_type());
     context->save_for_backward({query, key, value, mask, output, sum.logsumexp()});
-    context->saved_data["plan"] = c10::IValue::make_capsule(plan);
+    keep_plan(*context, plan);
     return output;
   }
 
   // The gradients of keys and values follow these round, and go one step further, home.
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const auto capsule = context->saved_data["plan"].toCapsule();
-    const auto& plan = static_cast<const AttentionPlan&>(*capsule);
-    plan.require_first_derivative();
+    const auto kept = kept_plan(*context);
+    const auto& plan = *kept;
     const auto saved = context->get_saved_variables();
     const auto &query = saved[0], &key = saved[1], &value = saved[2], &mask = saved[3], &output = saved[4],
                &logsumexp = saved[5];

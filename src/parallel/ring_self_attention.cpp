@@ -64,16 +64,15 @@ struct RingSelfAttention : torch::autograd::Function<RingSelfAttention> {
     });
     const auto output = sum.to(given.scalar_type());
     context->save_for_backward({given, key, value, probabilities, output});
-    context->saved_data["plan"] = c10::IValue::make_capsule(plan);
+    keep_plan(*context, plan);
     return output;
   }
 
   // Each rank has a share of the gradients of all keys and values; the sums over the ranks are an all-reduce, as in the
   // paper.
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const auto capsule = context->saved_data["plan"].toCapsule();
-    const auto& plan = static_cast<const AttentionPlan&>(*capsule);
-    plan.require_first_derivative();
+    const auto kept = kept_plan(*context);
+    const auto& plan = *kept;
     const auto saved = context->get_saved_variables();
     const auto &key = saved[1], &value = saved[2], &probabilities = saved[3];
     const auto dtype = computed_in(saved[0]);

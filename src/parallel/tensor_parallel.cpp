@@ -22,11 +22,10 @@ TensorParallelOptions over_an_axis(TensorParallelOptions options) {
   return options;
 }
 
-// Of a size that is cut into equal parts, how much each rank has.
-int64_t part_of(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
+// Refuses a size that the axis's ranks do not divide.
+void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
   require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what, " that the axis's ",
           axis.world_size(), " ranks divide, found ", size, ". Choose another size, or fewer ranks for the axis.");
-  return size / axis.world_size();
 }
 
 // This rank's part of a parameter of the whole layer.
@@ -61,7 +60,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::LinearOption
 }
 
 void ColumnParallelLinearImpl::reset() {
-  part_of(options.out_features(), *parallel.axis, "ColumnParallelLinear", "out_features");
+  require_equal_parts(options.out_features(), *parallel.axis, "ColumnParallelLinear", "out_features");
   const torch::nn::LinearImpl whole(options);
   weight = register_parameter("weight", own_part(whole.weight, 0, *parallel.axis));
   if (!options.bias()) return;
@@ -84,7 +83,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::LinearOptions& who
 }
 
 void RowParallelLinearImpl::reset() {
-  part_of(options.in_features(), *parallel.axis, "RowParallelLinear", "in_features");
+  require_equal_parts(options.in_features(), *parallel.axis, "RowParallelLinear", "in_features");
   const torch::nn::LinearImpl whole(options);
   weight = register_parameter("weight", own_part(whole.weight, 1, *parallel.axis));
   if (!options.bias()) return;
@@ -112,7 +111,7 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
 }
 
 void VocabParallelEmbeddingImpl::reset() {
-  part_of(options.num_embeddings(), *parallel.axis, "VocabParallelEmbedding", "num_embeddings");
+  require_equal_parts(options.num_embeddings(), *parallel.axis, "VocabParallelEmbedding", "num_embeddings");
   const torch::nn::EmbeddingImpl whole(options);
   weight = register_parameter("weight", own_part(whole.weight, 0, *parallel.axis));
 }

@@ -80,7 +80,7 @@ class RowLock {
 
   /// A scope opens on the group. Returns whether the ranks must meet before they read.
   bool begin_scope();
-  /// The ranks did not meet, so that every rank has counted the same scopes.
+  /// Takes begin_scope back, because the ranks did not meet: each rank must have counted the same scopes.
   void cancel_scope();
   /// A backward begins: it reads what its scope saw, and what every rank has written since. Returns whether there is
   /// such a write, which is in nothing that was read before.

@@ -68,7 +68,7 @@ void wait_for_operators(const Groups& groups) {
   }
 }
 
-// A graph would repeat copies to and from memory that each step takes anew.
+// A CUDA graph would repeat copies to and from the same addresses, but each step takes its memory anew.
 void require_no_graph(ParamGroup& group) {
   for (const auto& flat : group.params().flats()) {
     const auto device = flat.whole().form.device;

@@ -34,7 +34,8 @@ class DeviceWatch {
     virtual bool fail(const Failure& failure) = 0;
     /// Ends what is in flight. Called after `fail`, from a thread of its own, as the next one is.
     virtual void abort() = 0;
-    /// Tells the other ranks of this order, which may be none of those that know of the failure.
+    /// Tells the other ranks of this order the verdict. The failure may have been found among other ranks, so they may
+    /// not know of it yet.
     virtual void pass_on(const Verdict& verdict) = 0;
   };
 

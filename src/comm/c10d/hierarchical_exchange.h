@@ -53,7 +53,7 @@ class HierarchicalExchange : public DirectExchange {
   void send_sums(ReducePlanes planes, int host, int64_t parts) const;
   SumsByHost receive_sums(ReducePlanes planes, int64_t parts) const;
   void sum(std::span<const at::Tensor> flats);
-  /// The largest number of ranks of `host` that one rank of this host is the deputy of.
+  /// Returns for how many ranks of `host` the busiest rank of this host stands.
   int most_charges(int host) const;
 
   const std::shared_ptr<const Inside> inside_;

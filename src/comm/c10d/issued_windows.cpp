@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kForPeers{2};
 constexpr std::chrono::milliseconds kForOthers{500};
 
 std::string key_of(const std::string& order, uint64_t number) { return str_cat("window/", order, '/', number); }
-// The number of a window's last operation.
+// The key under which a rank says which window differs, by the number of that window's last operation.
 constexpr const char* kDiffers = "differs";
 std::string records_of(int rank) { return str_cat("records/", rank); }
 

@@ -49,7 +49,10 @@ void Mail::open(const Fingerprint& mine) {
 // The first receive is not posted before it is needed: of a peer that is gone, that throws.
 Mail::Box& Mail::box_of(int peer) {
   auto& box = boxes_[peer];
-  if (!box.outgoing.defined()) box.outgoing = empty_header(), box.incoming = empty_header();
+  if (!box.outgoing.defined()) {
+    box.outgoing = empty_header();
+    box.incoming = empty_header();
+  }
   if (!box.expected.work && !box.checked) box.expected = wire_->recv(box.incoming, peer, kHeader);
   return box;
 }
@@ -84,8 +87,10 @@ void Mail::check(int peer) {
   const auto& past = latest_[found.theirs.sequence % latest_.size()];
   found.mine = past.sequence == found.theirs.sequence ? past : mine_;
   found.difference = difference(found.mine, rank_, found.theirs, peer);
-  if (found.difference.empty() && found.mine.sequence != mine_.sequence)
-    found.difference = difference(found.mine = mine_, rank_, found.theirs, peer);
+  if (found.difference.empty() && found.mine.sequence != mine_.sequence) {
+    found.mine = mine_;
+    found.difference = difference(found.mine, rank_, found.theirs, peer);
+  }
   if (!found.difference.empty()) throw found;
   box.checked = true;
   box.encloses = flag_of(box.incoming) != std::byte{0};

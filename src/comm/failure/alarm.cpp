@@ -35,8 +35,8 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 
 // Note [Alarm]
 // Whoever has something for other ranks (a question, a verdict) first writes it under keys of their group, then sets
-// the key alarm/R of each of them. Rank R waits for that key, deletes it and then looks at what there is: what is written
-// after it has looked comes with another ring. A rank ends its own wait by setting its own key.
+// the key alarm/R of each of them. Rank R waits for that key, deletes it and then looks at what there is: what is
+// written after it has looked comes with another ring. A rank ends its own wait by setting its own key.
 
 // Shared with the threads, which may have to be left behind.
 struct Alarm::State {

@@ -39,8 +39,8 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// Begins to listen, as one of these ranks; only the first call does. `connect` makes a connection to the store, where
-  /// the ranks that ring for each other see the same keys.
+  /// Begins to listen, as one of these ranks; only the first call does. `connect` makes a connection to the store,
+  /// where the ranks that ring for each other see the same keys.
   void start(const std::function<StorePtr()>& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
   void add(std::weak_ptr<Listener> listener);
   /// Makes the listeners of these global ranks look. Throws what the store throws.

@@ -20,6 +20,7 @@ int blamed_by(const Descriptor& board, int rank);
 
 /// Follows the blame from the rank that was seen to fail first to one that has failed as well and blames no such other
 /// one.
-int find_first_failed(int rank, const std::function<int(int rank)>& blamed, const std::function<bool(int rank)>& failed);
+int find_first_failed(int rank, const std::function<int(int rank)>& blamed,
+                      const std::function<bool(int rank)>& failed);
 
 }  // namespace fsdp

@@ -32,8 +32,8 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 //   answers     how many ranks have answered or left
 //   verdict     set once; every rank throws it
 //   told/R      rank R has read the verdict
-// The rank whose answer is the last one decides, or the judge when the others' time to answer is over; should it be lost
-// meanwhile, whoever else raised the alarm.
+// The rank whose answer is the last one decides, or the judge when the others' time to answer is over. Should the judge
+// be lost meanwhile, whoever else raised the alarm decides.
 // The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
 // may end of it, and would take the verdict with it.
 
