@@ -6,6 +6,7 @@
 
 #include "frame/flag_checks.h"
 #include "frame/optimizer_flags.h"
+#include "sequence.h"
 #include "sizes.h"
 
 namespace gpt {
@@ -86,6 +87,11 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
       ->option_text("fully_sharded")
       ->take_last()
       ->excludes(app.get_option("--strategy"));
+  add(app, "--sequence", arguments.sequence_ranks,
+      "Ranks that share each sequence, neighbours, so that none of them has all of its activations", kLength);
+  add(app, "--sequence-method", arguments.sequence_method,
+      "How attention goes over them: head-tail, ring, gather, heads or ring-self-attention",
+      CLI::IsMember(sequence_methods()));
   frame::add_precision_flags(app, arguments.precision);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
@@ -163,6 +169,9 @@ void complete(const CLI::App& app, Arguments& arguments) {
           "--size llama needs an even number of dimensions for each of --heads");
   require(arguments.architecture != Architecture::kLlama || !arguments.tanh_gelu,
           "--tanh-gelu is not for --size llama");
+  require(arguments.sequence_ranks == 1 || arguments.dropout == 0,
+          "--sequence does not go with --dropout, which drops weights of attention");
+  require(arguments.sequence_ranks <= arguments.seq, "--sequence must not be more than the tokens of --seq");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;
 }
 

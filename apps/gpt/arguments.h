@@ -33,7 +33,11 @@ struct Arguments {
   double dropout = 0;
   bool tanh_gelu = false;
 
-  /// Sequences per rank and micro-batch.
+  /// Ranks that share each sequence, and how attention goes over them: a name of sequence_methods().
+  int64_t sequence_ranks = 1;
+  std::string sequence_method = "head-tail";
+
+  /// Sequences per rank and micro-batch; of ranks that share sequences, for all of these together.
   int64_t batch = 16;
   /// Micro-batches of a step.
   int64_t update_freq = 1;

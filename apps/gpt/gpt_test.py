@@ -27,11 +27,13 @@ LOW_PRECISION = [("--bf16", 0.05), ("--autocast", 0.05), ("--fp16", 0.05), ("--f
 SAME_LOSSES = (
     ("--batch 4 --steps 10 --lr 0.02", 1, [("--batch 2", ALIKE)]),
     ("--batch 8 --epochs 1", 1, [("--batch 4", ALIKE)]),
-    ("--batch 4 --steps 6 --lr 0.02", 1, [("--batch 1 --update-freq 2", ALIKE)]),
+    ("--batch 4 --steps 6 --lr 0.02", 1, [
+        ("--batch 1 --update-freq 2", ALIKE), ("--sequence 2", ALIKE),
+        ("--sequence 2 --sequence-method heads --checkpoint-activations", ALIKE)]),
     ("--batch 2 --steps 6", 2, [
         ("--strategy shard_grad_op", 0), ("--strategy replicate", 0), ("--strategy shard_optimizer --mesh 1x2", 0),
         ("--ddp-backend fully_sharded --optimizer adamw --update-freq 1", 0), *LOW_PRECISION]),
-    ("--batch 2 --steps 6 --size llama --lr 0.001", 2, LOW_PRECISION),
+    ("--batch 2 --steps 6 --size llama --lr 0.001", 2, [*LOW_PRECISION, ("--batch 4 --sequence 2", ALIKE)]),
 )
 WRONG_FLAGS = (
     ("--steps 0", "--steps"), ("--epochs 2 --steps 4", "--steps"), ("--unknown", "unknown"),
@@ -43,7 +45,8 @@ WRONG_FLAGS = (
     ("--tokenizer words --vocab_size 9", "--vocab_size"), ("--fp16 --bf16", "excludes"),
     ("--ddp-backend pytorch_ddp", "fully_sharded"), ("--ddp-backend fully_sharded --strategy replicate", "excludes"),
     ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: it takes parameters off a GPU"),
-    ("--config nowhere", "nowhere"), ("--config bad", "batsch"), ("--save-every 2", "--save-every requires --save"),
+    ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
+    ("--sequence-method zigzag", "zigzag not in"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"), ("--save-every 2", "--save-every requires --save"),
 )
 # What the text is, further flags, and what is wrong.
 WRONG_TEXTS = (
@@ -287,7 +290,8 @@ class Mistakes(Case):
                     self.assert_fails(done, 2, why)
 
     def test_two_ranks_report_what_one_does(self):
-        for words, status, why in (("--heads 3", 2, "--heads"), ("--text nowhere", 1, "nowhere")):
+        for words, status, why in (("--heads 3", 2, "--heads"), ("--text nowhere", 1, "nowhere"),
+                                   ("--sequence 3", 1, "must divide the number of ranks, found 3 of 2")):
             done = self.run_gpt(words, world=2)
             self.assertEqual(done.returncode, status, done.stderr)
             for line in done.stderr.splitlines():

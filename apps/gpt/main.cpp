@@ -17,6 +17,7 @@
 #include "model.h"
 #include "optimizer.h"
 #include "sampling.h"
+#include "sequence.h"
 #include "summary.h"
 #include "text.h"
 #include "training.h"
@@ -50,6 +51,7 @@ void run(const Arguments& arguments) {
   const bool is_first = fsdp::rank() == 0;
   const Text text = make_text(corpus, arguments);
   const auto start = sample_start(text, arguments);
+  const auto sequence = sequence_axis(arguments);
   const fsdp::data::TextBatches batches(text.training, text.validation,
                                         {.seq = arguments.seq,
                                          .sequences = arguments.batch,
@@ -57,8 +59,8 @@ void run(const Arguments& arguments) {
                                          .epochs = arguments.epochs,
                                          .steps = arguments.steps,
                                          .seed = arguments.seed,
-                                         .rank = fsdp::rank(),
-                                         .world_size = fsdp::world_size()});
+                                         .rank = sequence.share,
+                                         .world_size = sequence.shares});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
   fsdp::Trainer trainer(trainer_options(arguments, batches.steps()));
@@ -72,7 +74,8 @@ void run(const Arguments& arguments) {
   const auto trace = frame::begin_trace(arguments.observing);
   auto metrics = step_metrics(model, trainer.device(), vocabulary, batches, trainer.place().step,
                               text.tokenizer->unit(), arguments);
-  const Outcome outcome = train(trainer, model, *optimizer, batches, text.tokenizer->unit(), metrics, arguments);
+  const Outcome outcome =
+      train(trainer, model, *optimizer, batches, sequence, text.tokenizer->unit(), metrics, arguments);
   frame::write_trace(trace.get(), arguments.observing);
   if (!outcome.is_complete) return fsdp::destroy_process_group();
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);

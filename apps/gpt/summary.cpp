@@ -33,7 +33,7 @@ std::vector<Row> rows_of_all_ranks(const Row& mine) {
 Row unsharded_row(int64_t vocabulary, c10::Device device, const Arguments& arguments) {
   const Module module = make_module(arguments, vocabulary, device);
   const auto optimizer = make_optimizer(module->parameters(), arguments);
-  const auto ids = torch::zeros({1, arguments.seq}, torch::TensorOptions(torch::kInt64).device(device));
+  const auto ids = torch::zeros({1, 1}, torch::TensorOptions(torch::kInt64).device(device));
   module->forward(ids, ids).backward();
   optimizer->step();
   const auto& flat = dynamic_cast<const fsdp::optim::FlatOptimizer&>(*optimizer);

@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "model.h"
+#include "sequence.h"
 #include "train/data/text_batches.h"
 #include "train/step_metrics.h"
 
@@ -24,10 +25,10 @@ struct Outcome {
   bool is_complete = true;
 };
 
-/// Trains on this rank's share of every batch from where the trainer is; rank 0 prints progress, with losses in nats
-/// per `unit`; `metrics` gets every step. Collective.
+/// Trains on this rank's share of every batch, and on its tokens of each sequence, from where the trainer is; rank 0
+/// prints progress, with losses in nats per `unit`; `metrics` gets every step. Collective.
 Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
-              const fsdp::data::TextBatches& batches, std::string_view unit,
+              const fsdp::data::TextBatches& batches, const SequenceAxis& sequence, std::string_view unit,
               fsdp::train::StepMetrics& metrics, const Arguments& arguments);
 
 }  // namespace gpt

@@ -1,5 +1,6 @@
 #include "models/gpt.h"
 
+#include <fsdp/sequence_parallel.h>
 #include <torch/torch.h>
 
 namespace models {
@@ -66,7 +67,7 @@ GPTImpl::GPTImpl(const GPTConfig& config)
 }
 
 torch::Tensor GPTImpl::features(const torch::Tensor& ids) {
-  auto x = tok(ids) + pos(torch::arange(ids.size(1), ids.options()));
+  auto x = tok(ids) + pos(fsdp::positions(ids.size(1), ids.device()));
   x = torch::dropout(x, dropout_, is_training());
   for (const auto& block : *blocks)
     x = run_part(run_block, [block](const torch::Tensor& h) { return block->as<BlockImpl>()->forward(h); }, x);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A GPT as anyone would write it for LibTorch: nothing in it is about sharding.
+/// A GPT as anyone would write it for LibTorch, but for fsdp::positions: nothing in it is about sharding.
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>

@@ -1,14 +1,16 @@
 #include "models/language_model.h"
 
-#include <torch/nn/functional/loss.h>
-
 #include <fsdp/linear_cross_entropy.h>
+#include <fsdp/sequence_parallel.h>
+#include <torch/nn/functional/loss.h>
 
 namespace models {
 
 torch::Tensor LanguageModelImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {
   if (!targets.defined()) return head(features(ids));
-  return fsdp::linear_cross_entropy(features(ids).flatten(0, 1), head->weight, targets.flatten());
+  const auto mean = fsdp::linear_cross_entropy(features(ids).flatten(0, 1), head->weight, targets.flatten());
+  const auto count = targets.ne(-100).sum();
+  return fsdp::sequence_mean(mean * count, count);
 }
 
 torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {

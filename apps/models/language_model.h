@@ -12,7 +12,8 @@ class LanguageModelImpl : public torch::nn::Module {
  public:
   /// `ids`: token numbers, [batch, at most the longest context]. Returns logits, [batch, tokens, vocab]; those of a
   /// position depend on the tokens up to it only. With `targets`, the tokens that came, [batch, tokens]: the mean cross
-  /// entropy of these logits, which are never all in memory.
+  /// entropy of these logits, which are never all in memory, over the targets that are not -100. In a
+  /// fsdp::SequenceParallel both are this rank's tokens, and the mean is that over all ranks.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& targets = {});
 
   /// Without a bias.

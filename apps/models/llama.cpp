@@ -1,5 +1,6 @@
 #include "models/llama.h"
 
+#include <fsdp/sequence_parallel.h>
 #include <torch/types.h>
 
 namespace models {
@@ -73,8 +74,8 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config)
 }
 
 torch::Tensor LlamaImpl::features(const torch::Tensor& ids) {
-  const int64_t tokens = ids.size(1);
-  const Rotations by{rotations_.cos.narrow(0, 0, tokens), rotations_.sin.narrow(0, 0, tokens)};
+  const auto positions = fsdp::positions(ids.size(1), ids.device());
+  const Rotations by{rotations_.cos.index_select(0, positions), rotations_.sin.index_select(0, positions)};
   auto x = torch::dropout(tok(ids), dropout_, is_training());
   for (const auto& block : *blocks) {
     const auto run = [block, by](const torch::Tensor& h) { return block->as<LlamaBlockImpl>()->forward(h, by); };

@@ -19,53 +19,65 @@ constexpr int64_t kLogitsAtOnce = int64_t{1} << 22, kLeastRowsAtOnce = 64;
 // In the sums of low precision small numbers would be lost.
 at::ScalarType exact(const at::Tensor& x) { return at::promote_types(x.scalar_type(), at::kFloat); }
 
+// At least 1, by which the sum over no rows is 0.
+at::Tensor counted_rows(const at::Tensor& targets, int64_t ignore_index) {
+  return targets.ne(ignore_index).sum().clamp_min(1);
+}
+
 struct Sum {
   at::Tensor loss, of_x, of_weight;
 };
 
-/// Over the rows: the loss and, `with_gradients`, its gradients.
-Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, bool with_gradients) {
+/// Over the rows that count: the loss and, `with_gradients`, its gradients.
+Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, int64_t ignore_index,
+                  bool with_gradients) {
   const int64_t rows = x.size(0), at_once = std::max(kLogitsAtOnce / weight.size(0), kLeastRowsAtOnce);
   Sum sum{torch::zeros({}, x.options().dtype(exact(x))), {}, {}};
   if (with_gradients) sum.of_x = torch::empty_like(x), sum.of_weight = torch::zeros_like(weight, exact(x));
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t count = std::min(at_once, rows - first);
     const auto part = x.narrow(0, first, count);
-    const auto came = targets.narrow(0, first, count).unsqueeze(1);
+    auto came = targets.narrow(0, first, count).unsqueeze(1);
+    const auto ignored = came.eq(ignore_index);
+    came = came.masked_fill(ignored, 0);
     const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
-    sum.loss.sub_(logs.gather(1, came).sum());
+    sum.loss.sub_(logs.gather(1, came).masked_fill_(ignored, 0).sum());
     if (!with_gradients) continue;
     // Of a row's loss by its logits: the probabilities, less one for the token that came.
     const auto gradient =
         logs.exp_().scatter_add_(1, came, torch::full_like(came, -1, logs.options())).to(x.scalar_type());
-    sum.of_x.narrow(0, first, count).copy_(torch::mm(gradient, weight));
+    // Features are fewer than classes, so rows that do not count are left out there.
+    sum.of_x.narrow(0, first, count).copy_(torch::mm(gradient, weight).masked_fill_(ignored, 0));
+    const auto counted = part.masked_fill(ignored, 0);
     if (exact(x) == x.scalar_type())
-      sum.of_weight.addmm_(gradient.t(), part);
+      sum.of_weight.addmm_(gradient.t(), counted);
     else
-      sum.of_weight.add_(torch::mm(gradient.t(), part));
+      sum.of_weight.add_(torch::mm(gradient.t(), counted));
   }
   return sum;
 }
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& targets) {
-    const auto sum = sum_over_rows(x, weight, targets, /*with_gradients=*/true);
-    context->save_for_backward({sum.of_x, sum.of_weight});
-    return sum.loss / x.size(0);
+                            const at::Tensor& targets, int64_t ignore_index) {
+    const auto sum = sum_over_rows(x, weight, targets, ignore_index, /*with_gradients=*/true);
+    const auto count = counted_rows(targets, ignore_index);
+    context->save_for_backward({sum.of_x, sum.of_weight, count});
+    return sum.loss / count;
   }
   static variable_list backward(AutogradContext* context, const variable_list& of_mean) {
     require(!at::GradMode::is_enabled(), "[fsdp] linear_cross_entropy: there are no second derivatives. Leave out ",
             "create_graph, or use torch's linear and cross_entropy where you need one.");
     const auto saved = context->get_saved_variables();
-    const auto scale = of_mean[0] / saved[0].size(0);
-    return {saved[0] * scale, (saved[1] * scale).to(saved[0].scalar_type()), {}};
+    const auto scale = of_mean[0] / saved[2];
+    return {saved[0] * scale, (saved[1] * scale).to(saved[0].scalar_type()), {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets) {
+at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
+                                int64_t ignore_index) {
   constexpr std::string_view kPrefix = "[fsdp] linear_cross_entropy: ";
   require(x.defined() && weight.defined() && targets.defined(), kPrefix,
           "expected three tensors, found an undefined one.");
@@ -78,8 +90,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
   require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
           kPrefix, "expected two tensors of one floating point dtype and targets of Long, found ", x.scalar_type(),
           ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
-  if (at::GradMode::is_enabled()) return LinearCrossEntropy::apply(x, weight, targets);
-  return sum_over_rows(x, weight, targets, /*with_gradients=*/false).loss / x.size(0);
+  if (at::GradMode::is_enabled()) return LinearCrossEntropy::apply(x, weight, targets, ignore_index);
+  return sum_over_rows(x, weight, targets, ignore_index, /*with_gradients=*/false).loss /
+         counted_rows(targets, ignore_index);
 }
 
 }  // namespace fsdp

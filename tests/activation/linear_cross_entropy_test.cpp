@@ -71,6 +71,24 @@ TEST(LinearCrossEntropy, IsTheSameWithoutGradientsAndRefusesSecondDerivatives) {
   EXPECT_TRUE(torch::allclose(value, expected_loss(of)));
 }
 
+TEST(LinearCrossEntropy, LeavesOutRowsWhoseTargetIsTheIgnoredOne) {
+  for (const auto& sizes : {Case{40, 8, 50}, Case{150, 4, 70000}}) {
+    auto found = operands(sizes, torch::kDouble), expected = operands(sizes, torch::kDouble);
+    found.targets.slice(0, 3, sizes.rows, 4).fill_(-100);
+    expected.targets.copy_(found.targets);
+    loss(found).backward();
+    expected_loss(expected).backward();
+    EXPECT_TRUE(torch::allclose(loss(found), expected_loss(expected)));
+    EXPECT_TRUE(torch::allclose(found.x.grad(), expected.x.grad()));
+    EXPECT_TRUE(torch::allclose(found.weight.grad(), expected.weight.grad()));
+  }
+  auto none = operands({2, 3, 5}, torch::kFloat);
+  const auto value = linear_cross_entropy(none.x, none.weight, torch::full({2}, 7, torch::kLong), 7);
+  value.backward();
+  EXPECT_EQ(value.item<double>(), 0);
+  EXPECT_EQ(none.x.grad().abs().max().item<double>(), 0);
+}
+
 TEST(LinearCrossEntropy, RefusesOtherSizesAndDtypes) {
   const auto x = torch::ones({3, 2}), weight = torch::ones({5, 2}), targets = torch::zeros({3}, torch::kLong);
   for (const auto& wrong : std::vector<Operands>{{{}, weight, targets},
