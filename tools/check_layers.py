@@ -34,6 +34,7 @@ PUBLIC_HEADERS = {
     "comm/core": "backend error communicator",
     "comm/group": "process_group",
     "launch": "spawn",
+    "runtime": "tensor_cut",
     "api": "advice collectives scaled_step options group sharded fully_shard scopes join wrap_policy parameters",
     "activation": "tiled",
     "state": "checkpoint",

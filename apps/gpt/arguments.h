@@ -36,8 +36,10 @@ struct Arguments {
   /// Ranks that share each sequence, and how attention goes over them: a name of sequence_methods().
   int64_t sequence_ranks = 1;
   std::string sequence_method = "head-tail";
+  /// Ranks that have a part of each block.
+  int64_t tensor_ranks = 1;
 
-  /// Sequences per rank and micro-batch; of ranks that share sequences, for all of these together.
+  /// Sequences per rank and micro-batch; of ranks that share sequences or blocks, for all of these together.
   int64_t batch = 16;
   /// Micro-batches of a step.
   int64_t update_freq = 1;

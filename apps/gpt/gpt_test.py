@@ -28,7 +28,7 @@ SAME_LOSSES = (
     ("--batch 4 --steps 10 --lr 0.02", 1, [("--batch 2", ALIKE)]),
     ("--batch 8 --epochs 1", 1, [("--batch 4", ALIKE)]),
     ("--batch 4 --steps 6 --lr 0.02", 1, [
-        ("--batch 1 --update-freq 2", ALIKE), ("--sequence 2", ALIKE),
+        ("--batch 1 --update-freq 2", ALIKE), ("--sequence 2", ALIKE), ("--tensor 2", ALIKE),
         ("--sequence 2 --sequence-method heads --checkpoint-activations", ALIKE)]),
     ("--batch 2 --steps 6", 2, [
         ("--strategy shard_grad_op", 0), ("--strategy replicate", 0), ("--strategy shard_optimizer --mesh 1x2", 0),
@@ -46,7 +46,9 @@ WRONG_FLAGS = (
     ("--ddp-backend pytorch_ddp", "fully_sharded"), ("--ddp-backend fully_sharded --strategy replicate", "excludes"),
     ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: it takes parameters off a GPU"),
     ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
-    ("--sequence-method zigzag", "zigzag not in"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"), ("--save-every 2", "--save-every requires --save"),
+    ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
+    ("--tensor 2 --dropout 0.1", "--dropout, which would"), ("--tensor 2 --size llama", "not for --size llama"),
+    ("--tensor 2 --mesh 2", "excludes"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"), ("--save-every 2", "--save-every requires --save"),
 )
 # What the text is, further flags, and what is wrong.
 WRONG_TEXTS = (

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "arguments.h"
+#include "axes.h"
 #include "baseline.h"
 #include "checkpoints.h"
 #include "frame/observing_flags.h"
@@ -17,7 +18,6 @@
 #include "model.h"
 #include "optimizer.h"
 #include "sampling.h"
-#include "sequence.h"
 #include "summary.h"
 #include "text.h"
 #include "training.h"
@@ -51,7 +51,7 @@ void run(const Arguments& arguments) {
   const bool is_first = fsdp::rank() == 0;
   const Text text = make_text(corpus, arguments);
   const auto start = sample_start(text, arguments);
-  const auto sequence = sequence_axis(arguments);
+  const auto axes = make_axes(arguments);
   const fsdp::data::TextBatches batches(text.training, text.validation,
                                         {.seq = arguments.seq,
                                          .sequences = arguments.batch,
@@ -59,12 +59,12 @@ void run(const Arguments& arguments) {
                                          .epochs = arguments.epochs,
                                          .steps = arguments.steps,
                                          .seed = arguments.seed,
-                                         .rank = sequence.share,
-                                         .world_size = sequence.shares});
+                                         .rank = axes.share,
+                                         .world_size = axes.shares});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
-  fsdp::Trainer trainer(trainer_options(arguments, batches.steps()));
-  Model model = trainer.shard(make_module(arguments, vocabulary, trainer.device()));
+  fsdp::Trainer trainer(trainer_options(arguments, axes, batches.steps()));
+  Model model = trainer.shard(make_module(arguments, vocabulary, trainer.device(), axes.tensor));
   if (is_first)
     std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << trainer.device() << std::endl;
 
@@ -75,7 +75,7 @@ void run(const Arguments& arguments) {
   auto metrics = step_metrics(model, trainer.device(), vocabulary, batches, trainer.place().step,
                               text.tokenizer->unit(), arguments);
   const Outcome outcome =
-      train(trainer, model, *optimizer, batches, sequence, text.tokenizer->unit(), metrics, arguments);
+      train(trainer, model, *optimizer, batches, axes, text.tokenizer->unit(), metrics, arguments);
   frame::write_trace(trace.get(), arguments.observing);
   if (!outcome.is_complete) return fsdp::destroy_process_group();
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);

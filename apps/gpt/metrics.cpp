@@ -1,6 +1,8 @@
 #include "metrics.h"
 
+#include <fsdp/parameters.h>
 #include <fsdp/scalar_log.h>
+#include <fsdp/tensor_cut.h>
 
 #include <string>
 
@@ -12,10 +14,23 @@ c10::ScalarType dtype_of_products(const frame::PrecisionFlags& flags) {
   return flags.bf16 || flags.autocast ? c10::kBFloat16 : c10::kFloat;
 }
 
+// Of the parts of a block that other ranks have too.
+int64_t numel_of_all(const Model& model, const Arguments& arguments) {
+  int64_t numel = model.stats().parameter_numel;
+  for (const auto& module : model->modules()) {
+    const auto* layer = dynamic_cast<const fsdp::TensorParallelLayer*>(module.get());
+    if (layer == nullptr) continue;
+    for (const auto& parameter : module->named_parameters(/*recurse=*/false))
+      if (layer->cut_of(parameter.key()))
+        numel += (arguments.tensor_ranks - 1) * c10::multiply_integers(fsdp::global_sizes(parameter.value()));
+  }
+  return numel;
+}
+
 fsdp::train::FlopsModel flops_of(const Model& model, c10::Device device, int64_t vocabulary,
                                  const Arguments& arguments) {
   const int64_t places = arguments.architecture == Architecture::kGpt ? arguments.seq : 0;
-  const int64_t multiplied = model.stats().parameter_numel - (vocabulary + places) * arguments.dim;
+  const int64_t multiplied = numel_of_all(model, arguments) - (vocabulary + places) * arguments.dim;
   const double peak = arguments.observing.peak_flops > 0
                           ? arguments.observing.peak_flops
                           : fsdp::train::measured_peak_flops(device, dtype_of_products(arguments.precision));

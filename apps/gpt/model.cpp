@@ -12,7 +12,7 @@ namespace gpt {
 namespace {
 
 template <class Impl, class Config>
-Module make(int64_t vocabulary, const Arguments& arguments) {
+Module make(int64_t vocabulary, const Arguments& arguments, const std::shared_ptr<fsdp::ProcessGroup>& tensor_axis) {
   Config config{.vocab = vocabulary,
                 .seq = arguments.seq,
                 .dim = arguments.dim,
@@ -20,26 +20,30 @@ Module make(int64_t vocabulary, const Arguments& arguments) {
                 .heads = arguments.heads,
                 .dropout = arguments.dropout};
   if constexpr (requires { config.tanh_gelu; }) config.tanh_gelu = arguments.tanh_gelu;
+  if constexpr (requires { config.tensor_axis; }) config.tensor_axis = tensor_axis;
   return std::make_shared<Impl>(config);
 }
 
 }  // namespace
 
-Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device device) {
+Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device device,
+                   const std::shared_ptr<fsdp::ProcessGroup>& tensor_axis) {
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));
   const Module module = arguments.architecture == Architecture::kLlama
-                            ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments)
-                            : make<models::GPTImpl, models::GPTConfig>(vocabulary, arguments);
+                            ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments, nullptr)
+                            : make<models::GPTImpl, models::GPTConfig>(vocabulary, arguments, tensor_axis);
   if (!arguments.sharding.cpu_offload) module->to(device);  // else fully_shard leaves each rank its rows in host memory
   module->run_block = frame::part_runner(arguments.activations);
   return module;
 }
 
-fsdp::TrainerOptions trainer_options(const Arguments& arguments, int64_t steps) {
+fsdp::TrainerOptions trainer_options(const Arguments& arguments, const Axes& axes, int64_t steps) {
   fsdp::TrainerOptions options;
   options.seed = static_cast<uint64_t>(arguments.seed);
   options.sharding = frame::sharding_options(arguments.sharding);
-  options.sharding.auto_wrap_policy = fsdp::module_wrap_policy<models::BlockImpl, models::LlamaBlockImpl>();
+  if (axes.sharding) options.sharding.mesh = axes.sharding;
+  options.sharding.auto_wrap_policy =
+      fsdp::module_wrap_policy<models::BlockImpl, models::BlockPartImpl, models::LlamaBlockImpl>();
   if (arguments.no_reshard_after_forward) options.sharding.reshard_after_forward = fsdp::Reshard::never();
   frame::set_precision(options, arguments.precision);
   options.epochs = std::max<int64_t>(arguments.epochs, 1);

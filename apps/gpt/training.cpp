@@ -16,10 +16,10 @@ namespace {
 using fsdp::data::TextBatch;
 using fsdp::data::TextBatches;
 
-torch::Tensor loss_on(Model& model, const TextBatch& batch, const SequenceAxis& sequence) {
+torch::Tensor loss_on(Model& model, const TextBatch& batch, const Axes& axes) {
   const auto device = model.parameters().front().device();
   const auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
-  const auto scope = sequence.open();
+  const auto scope = axes.open_sequence();
   return scope ? model(scope->shard(inputs, 1), scope->shard(targets, 1, -100)) : model(inputs, targets);
 }
 
@@ -46,10 +46,10 @@ class MicroBatches {
 };
 
 double validation_loss(fsdp::Trainer& trainer, Model& model, const TextBatches& batches,
-                       const SequenceAxis& sequence) {
+                       const Axes& axes) {
   const auto measure = [&](Model& evaluated, const TextBatch& batch) -> std::vector<torch::Tensor> {
     const auto sequences = batch.inputs.size(0);
-    return {loss_on(evaluated, batch, sequence).to(torch::kDouble) * sequences, torch::tensor(sequences)};
+    return {loss_on(evaluated, batch, axes).to(torch::kDouble) * sequences, torch::tensor(sequences)};
   };
   const auto sums = trainer.test(model, batches.validation(), measure);
   return sums[0] / sums[1];
@@ -75,7 +75,7 @@ std::string saved_line(int64_t step, const Arguments& arguments) {
 }  // namespace
 
 Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, const TextBatches& batches,
-              const SequenceAxis& sequence, std::string_view unit, fsdp::train::StepMetrics& metrics,
+              const Axes& axes, std::string_view unit, fsdp::train::StepMetrics& metrics,
               const Arguments& arguments) {
   const fsdp::train::CosineSchedule schedule{
       .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
@@ -96,7 +96,7 @@ Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opt
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
     if (!validates_after(done, batches, arguments)) return;
     progress.pause();
-    outcome.validation_loss = validation_loss(trainer, model, batches, sequence);
+    outcome.validation_loss = validation_loss(trainer, model, batches, axes);
     metrics.note_beside(done, {{"validation_loss", outcome.validation_loss}});
     progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
     metrics.leave_out_time();
@@ -111,13 +111,13 @@ Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opt
                .on_saved = on_saved});
 
   const auto data = [&](int64_t epoch) { return MicroBatches(batches, epoch, arguments.update_freq); };
-  const auto loss = [&](Model& trained, const TextBatch& batch) { return loss_on(trained, batch, sequence); };
+  const auto loss = [&](Model& trained, const TextBatch& batch) { return loss_on(trained, batch, axes); };
   outcome.is_complete = trainer.fit(model, optimizer, data, loss);
   if (!outcome.is_complete)
     progress.note("ended by a signal after step " + std::to_string(trainer.place().step) + "; --resume " +
                   arguments.save + " goes on");
   else if (first >= batches.steps())
-    outcome.validation_loss = validation_loss(trainer, model, batches, sequence);
+    outcome.validation_loss = validation_loss(trainer, model, batches, axes);
   outcome.training_seconds = progress.seconds();
   outcome.tokens = batches.tokens_per_step() * std::max<int64_t>(batches.steps() - first, 0);
   return outcome;

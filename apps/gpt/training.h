@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "arguments.h"
+#include "axes.h"
 #include "model.h"
-#include "sequence.h"
 #include "train/data/text_batches.h"
 #include "train/step_metrics.h"
 
@@ -28,7 +28,7 @@ struct Outcome {
 /// Trains on this rank's share of every batch, and on its tokens of each sequence, from where the trainer is; rank 0
 /// prints progress, with losses in nats per `unit`; `metrics` gets every step. Collective.
 Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
-              const fsdp::data::TextBatches& batches, const SequenceAxis& sequence, std::string_view unit,
+              const fsdp::data::TextBatches& batches, const Axes& axes, std::string_view unit,
               fsdp::train::StepMetrics& metrics, const Arguments& arguments);
 
 }  // namespace gpt

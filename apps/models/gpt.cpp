@@ -12,25 +12,38 @@ nn::LayerNorm layer_norm(int64_t dim) { return nn::LayerNorm(nn::LayerNormOption
 
 nn::ModuleList make_blocks(const GPTConfig& config) {
   nn::ModuleList blocks;
-  for (int64_t i = 0; i < config.layers; ++i)
-    blocks->push_back(Block(config.dim, config.heads, config.dropout, config.tanh_gelu));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if (config.tensor_axis)
+      blocks->push_back(BlockPart(config));
+    else
+      blocks->push_back(Block(config));
+  }
   return blocks;
+}
+
+// Of one rank.
+int64_t heads_of_part(const GPTConfig& config) {
+  const int64_t ranks = config.tensor_axis->world_size();
+  TORCH_CHECK_VALUE(config.heads % ranks == 0, "a GPT block's heads (", config.heads, ") must be a multiple of the ",
+                    ranks, " ranks of its tensor axis");
+  return config.heads / ranks;
 }
 
 }  // namespace
 
-BlockImpl::BlockImpl(int64_t dim, int64_t heads, double dropout, bool tanh_gelu)
-    : ln1(layer_norm(dim)),
-      ln2(layer_norm(dim)),
-      qkv(dim, 3 * dim),
-      proj(dim, dim),
-      fc(dim, 4 * dim),
-      fc2(4 * dim, dim),
+template <class Inward, class Outward>
+BlockOf<Inward, Outward>::BlockOf(const GPTConfig& config, Layers layers, int64_t heads)
+    : ln1(layer_norm(config.dim)),
+      ln2(layer_norm(config.dim)),
+      qkv(std::move(layers.qkv)),
+      proj(std::move(layers.proj)),
+      fc(std::move(layers.fc)),
+      fc2(std::move(layers.fc2)),
       heads_(heads),
-      dropout_(dropout),
-      tanh_gelu_(tanh_gelu) {
-  TORCH_CHECK_VALUE(heads > 0 && dim % heads == 0, "a GPT block's dim (", dim, ") must be a multiple of its heads (",
-                    heads, ")");
+      dropout_(config.dropout),
+      tanh_gelu_(config.tanh_gelu) {
+  TORCH_CHECK_VALUE(config.heads > 0 && config.dim % config.heads == 0, "a GPT block's dim (", config.dim,
+                    ") must be a multiple of its heads (", config.heads, ")");
   register_module("ln1", ln1);
   register_module("ln2", ln2);
   register_module("qkv", qkv);
@@ -39,15 +52,35 @@ BlockImpl::BlockImpl(int64_t dim, int64_t heads, double dropout, bool tanh_gelu)
   register_module("fc2", fc2);
 }
 
-torch::Tensor BlockImpl::attention(const torch::Tensor& x) {
-  const int64_t batch = x.size(0), tokens = x.size(1), dim = x.size(2);
-  const auto parts = qkv(x).view({batch, tokens, 3, heads_, dim / heads_}).permute({2, 0, 3, 1, 4});
+BlockImpl::BlockImpl(const GPTConfig& config)
+    : BlockOf(config,
+              {nn::Linear(config.dim, 3 * config.dim), nn::Linear(config.dim, config.dim),
+               nn::Linear(config.dim, 4 * config.dim), nn::Linear(4 * config.dim, config.dim)},
+              config.heads) {}
+
+BlockPartImpl::BlockPartImpl(const GPTConfig& config)
+    : BlockOf(config,
+              {fsdp::ColumnParallelLinear(nn::LinearOptions(config.dim, 3 * config.dim),
+                                          fsdp::TensorParallelOptions{config.tensor_axis}, /*gather_output=*/false,
+                                          /*fused=*/3),
+               fsdp::RowParallelLinear(nn::LinearOptions(config.dim, config.dim),
+                                       fsdp::TensorParallelOptions{config.tensor_axis}),
+               fsdp::ColumnParallelLinear(nn::LinearOptions(config.dim, 4 * config.dim),
+                                          fsdp::TensorParallelOptions{config.tensor_axis}),
+               fsdp::RowParallelLinear(nn::LinearOptions(4 * config.dim, config.dim),
+                                       fsdp::TensorParallelOptions{config.tensor_axis})},
+              heads_of_part(config)) {}
+
+template <class Inward, class Outward>
+torch::Tensor BlockOf<Inward, Outward>::attention(const torch::Tensor& x) {
+  const auto parts = qkv(x).unflatten(-1, {3, heads_, -1}).permute({2, 0, 3, 1, 4});
   const auto mixed = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
                                                          is_training() ? dropout_ : 0.0, /*is_causal=*/true);
-  return torch::dropout(proj(mixed.transpose(1, 2).reshape({batch, tokens, dim})), dropout_, is_training());
+  return torch::dropout(proj(mixed.transpose(1, 2).flatten(2)), dropout_, is_training());
 }
 
-torch::Tensor BlockImpl::forward(torch::Tensor x) {
+template <class Inward, class Outward>
+torch::Tensor BlockOf<Inward, Outward>::forward(torch::Tensor x) {
   x = x + attention(ln1(x));
   const auto hidden = torch::gelu(fc(ln2(x)), tanh_gelu_ ? "tanh" : "none");
   return x + torch::dropout(fc2(hidden), dropout_, is_training());
@@ -69,8 +102,13 @@ GPTImpl::GPTImpl(const GPTConfig& config)
 torch::Tensor GPTImpl::features(const torch::Tensor& ids) {
   auto x = tok(ids) + pos(fsdp::positions(ids.size(1), ids.device()));
   x = torch::dropout(x, dropout_, is_training());
-  for (const auto& block : *blocks)
-    x = run_part(run_block, [block](const torch::Tensor& h) { return block->as<BlockImpl>()->forward(h); }, x);
+  for (const auto& block : *blocks) {
+    const auto run = [block](const torch::Tensor& h) {
+      auto* whole = block->as<BlockImpl>();
+      return whole ? whole->forward(h) : block->as<BlockPartImpl>()->forward(h);
+    };
+    x = run_part(run_block, run, x);
+  }
   return norm(x);
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 /// \file
-/// A GPT as anyone would write it for LibTorch, but for fsdp::positions: nothing in it is about sharding.
+/// A GPT as anyone would write it for LibTorch: nothing in it is about sharding, but for fsdp::positions and a block of
+/// which each rank of a tensor axis has a part.
 
+#include <fsdp/tensor_parallel.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -25,16 +27,33 @@ struct GPTConfig {
   double dropout = 0;
   /// GELU by its approximation with tanh, as GPT-2 has it.
   bool tanh_gelu = false;
+  /// The ranks of which each has a part of every block: some of the heads, and of the network's inner features. Null:
+  /// every rank has all.
+  std::shared_ptr<fsdp::ProcessGroup> tensor_axis = nullptr;
 };
 
-/// Attention and a two-layer network, each behind a norm and beside a residual connection.
-class BlockImpl : public torch::nn::Module {
+/// Attention and a two-layer network, each behind a norm and beside a residual connection. `Inward` and `Outward` are
+/// linear layers, whole ones or parts of them.
+template <class Inward, class Outward>
+class BlockOf : public torch::nn::Module {
  public:
-  BlockImpl(int64_t dim, int64_t heads, double dropout = 0, bool tanh_gelu = false);
   torch::Tensor forward(torch::Tensor x);
 
   torch::nn::LayerNorm ln1, ln2;
-  torch::nn::Linear qkv, proj, fc, fc2;
+  Inward qkv;
+  Outward proj;
+  Inward fc;
+  Outward fc2;
+
+ protected:
+  struct Layers {
+    Inward qkv;
+    Outward proj;
+    Inward fc;
+    Outward fc2;
+  };
+  /// `heads`: those that `qkv` gives.
+  BlockOf(const GPTConfig& config, Layers layers, int64_t heads);
 
  private:
   torch::Tensor attention(const torch::Tensor& x);
@@ -43,7 +62,19 @@ class BlockImpl : public torch::nn::Module {
   double dropout_;
   bool tanh_gelu_;
 };
+
+class BlockImpl : public BlockOf<torch::nn::Linear, torch::nn::Linear> {
+ public:
+  explicit BlockImpl(const GPTConfig& config);
+};
 TORCH_MODULE(Block);
+
+/// The part of a Block that a rank of `config.tensor_axis` has.
+class BlockPartImpl : public BlockOf<fsdp::ColumnParallelLinear, fsdp::RowParallelLinear> {
+ public:
+  explicit BlockPartImpl(const GPTConfig& config);
+};
+TORCH_MODULE(BlockPart);
 
 /// Modules are made in the order tok, pos, blocks, norm, head. The order is part of the contract: one seed gives the
 /// same initial values as the same model written in Python.

@@ -51,6 +51,7 @@
 #include <fsdp/spawn.h>
 #include <fsdp/state_dict.h>
 #include <fsdp/sync_batch_norm.h>
+#include <fsdp/tensor_cut.h>
 #include <fsdp/tensor_parallel.h>
 #include <fsdp/tiled.h>
 #include <fsdp/to.h>

@@ -3,6 +3,7 @@
 /// Layers of which each rank of an axis has a part.
 
 #include <fsdp/process_group.h>
+#include <fsdp/tensor_cut.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/options/embedding.h>
 #include <torch/nn/options/linear.h>
@@ -37,27 +38,32 @@ struct TensorParallelOptions {
 ///
 /// Every rank of the axis gets the same input, [..., in_features], and computes the same loss. The result is this
 /// rank's part, [..., out_features / ranks], which a RowParallelLinear takes, or the whole with `gather_output`.
+/// Where several matrices are `fused` in one, each rank has its part of each, such as the queries, keys and values of
+/// its heads.
 /// Forward and backward are collective over the axis. Shard such layers over the ranks of another axis. Throws
 /// UsageError where the ranks do not divide the features.
 ///
 ///     auto up = register_module("up", fsdp::ColumnParallelLinear(torch::nn::LinearOptions(768, 3072), options));
 ///     auto down = register_module("down", fsdp::RowParallelLinear(torch::nn::LinearOptions(3072, 768), options));
 ///     x = x + down(torch::gelu(up(x)));
-class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl> {
+class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>, public TensorParallelLayer {
  public:
   /// A part of the layer that `whole` describes.
   explicit ColumnParallelLinearImpl(const torch::nn::LinearOptions& whole, TensorParallelOptions parallel = {},
-                                    bool gather_output = false);
+                                    bool gather_output = false, int64_t fused = 1);
   /// See the class.
   torch::Tensor forward(const torch::Tensor& input);
   /// Gives the parameters their initial values again.
   void reset() override;
   /// Prints the sizes of the whole layer and the number of parts.
   void pretty_print(std::ostream& stream) const override;
+  /// See TensorParallelLayer.
+  std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::LinearOptions options;  ///< of the whole layer
   TensorParallelOptions parallel;    ///< the axis
   bool gather_output;                ///< whether forward gives the whole output
+  int64_t fused;                     ///< matrices that lie one behind another in the whole weight
   torch::Tensor weight;              ///< this rank's rows
   torch::Tensor bias;                ///< this rank's elements; undefined without a bias
 };
@@ -68,7 +74,7 @@ TORCH_MODULE(ColumnParallelLinear);
 /// in_features / ranks], its `bias` [out_features] is the same on every rank; the values are those of torch::nn::Linear
 /// under the same seed. It takes this rank's part of the input, [..., in_features / ranks], and gives the sum over the
 /// ranks and the bias, [..., out_features]. Otherwise as ColumnParallelLinearImpl.
-class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl> {
+class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>, public TensorParallelLayer {
  public:
   /// A part of the layer that `whole` describes.
   explicit RowParallelLinearImpl(const torch::nn::LinearOptions& whole, TensorParallelOptions parallel = {});
@@ -78,6 +84,8 @@ class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>
   void reset() override;
   /// Prints the sizes of the whole layer and the number of parts.
   void pretty_print(std::ostream& stream) const override;
+  /// See TensorParallelLayer.
+  std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::LinearOptions options;  ///< of the whole layer
   TensorParallelOptions parallel;    ///< the axis
@@ -92,7 +100,8 @@ TORCH_MODULE(RowParallelLinear);
 /// the same seed. Every rank of the axis gets the same indices, int64, and the result is the whole one. Of the options
 /// it takes num_embeddings, embedding_dim and padding_idx; others are a UsageError. Otherwise as
 /// ColumnParallelLinearImpl.
-class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl> {
+class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>,
+                                   public TensorParallelLayer {
  public:
   /// A part of the embedding that `whole` describes.
   explicit VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& whole, TensorParallelOptions parallel = {});
@@ -102,6 +111,8 @@ class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbe
   void reset() override;
   /// Prints the sizes of the whole embedding and the number of parts.
   void pretty_print(std::ostream& stream) const override;
+  /// See TensorParallelLayer.
+  std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::EmbeddingOptions options;  ///< of the whole embedding
   TensorParallelOptions parallel;       ///< the axis

@@ -98,6 +98,11 @@ std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& m
   return node;
 }
 
+std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedParameter& parameter) {
+  const auto* layer = dynamic_cast<const TensorParallelLayer*>(node.module);
+  return layer ? layer->cut_of(parameter.name.substr(parameter.name.rfind('.') + 1)) : std::nullopt;
+}
+
 // Nor here by calls inside one another.
 ModuleNode::~ModuleNode() {
   for (auto below = std::move(children); !below.empty();) {

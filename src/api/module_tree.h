@@ -2,11 +2,13 @@
 /// \file
 /// One picture of a module tree, whether torch::nn or TorchScript.
 
+#include <fsdp/tensor_cut.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,9 @@ std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module);
 std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module);
 /// A node without parameters above several modules, named by their position.
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules);
+
+/// How the ranks of a tensor axis cut one of the node's own parameters, if they do.
+std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedParameter& parameter);
 
 /// Calls `visit` on the node and everything below it, parents first.
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);

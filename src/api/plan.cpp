@@ -179,6 +179,7 @@ class Plan {
       if (free_.erase(key_of(*parameter)) > 0) {
         taken.insert(key_of(*parameter));
         group.parameters.push_back({*parameter});
+        group.parameters.back().cut = cut_of(*owner, *parameter);
       }
       if (taken.contains(key_of(*parameter)) && (group.modules.empty() || group.modules.back() != owner->identity))
         group.modules.push_back(owner->identity);

@@ -49,14 +49,23 @@ std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
   return axes;
 }
 
+// The axis whose ranks have parts of the model's parameters; null if there is none.
+const ProcessGroup* tensor_axis_of(const Group& model) {
+  for (const auto& group : param_groups(model))
+    for (const auto& slot : group->slots())
+      if (slot.cut()) return slot.cut()->axis.get();
+  return nullptr;
+}
+
 // `subject`: the operation with the arguments in which ranks could differ unseen.
-double norm_of(const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite, const std::string& subject,
-               const std::string& where) {
+double norm_of(const Group& model, const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite,
+               const std::string& subject, const std::string& where) {
   std::vector<optim::RowsOnAxis> values;
   for (const auto& [group, gradients] : axes) {
-    auto& on_axis = values.emplace_back(optim::RowsOnAxis{group});
+    auto& on_axis = values.emplace_back(optim::RowsOnAxis{{group, tensor_axis_of(model)}});
     for (const auto& [rows, gradient] : gradients)
-      on_axis.rows.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});
+      if (rows.is_cut || on_axis.ranks.counts_uncut())
+        on_axis.rows.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});
   }
   const double norm = optim::norm_over_ranks(values, norm_type, subject);
   if (error_if_nonfinite && !std::isfinite(norm))
@@ -83,7 +92,7 @@ double get_total_norm(const Group& model, double norm_type, bool error_if_nonfin
   const auto where = first.where("get_total_norm");
   require_norm_type(norm_type, where);
   const runtime::OwnOperators own_operators;
-  return norm_of(row_gradients(model, "get_total_norm"), norm_type, error_if_nonfinite,
+  return norm_of(model, row_gradients(model, "get_total_norm"), norm_type, error_if_nonfinite,
                  str_cat("get_total_norm of ", model.name(), ", norm ", norm_type), where);
 }
 
@@ -97,7 +106,7 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   const auto axes = row_gradients(model, "clip_grad_norm_");
   // With the bounds, in which ranks could differ unseen.
   const auto subject = str_cat("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
-  const double norm = norm_of(axes, norm_type, error_if_nonfinite, subject, where);
+  const double norm = norm_of(model, axes, norm_type, error_if_nonfinite, subject, where);
   const double coefficient = clip_coefficient(norm, max_norm);
   for (const auto& axis : axes)
     for (const auto& row : axis.gradients) row.gradient.mul_(coefficient);

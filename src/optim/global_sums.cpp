@@ -13,23 +13,24 @@
 namespace fsdp::optim {
 namespace {
 
-using runtime::ParamGroup;
-
-void reduce(const ParamGroup* group, const at::Tensor& values, ReduceOp op, const std::string& subject) {
+void reduce(const SummedRanks& ranks, const at::Tensor& values, ReduceOp op, const std::string& subject) {
+  const auto* group = ranks.group;
   if (group == nullptr) return;
   group->placement().pass_on_failure_of(subject, [&] {
     group->rank_state().wait(*group->placement().shard().communicator().all_reduce(values, op, group->tag(subject)));
+    if (ranks.tensor_axis)
+      group->rank_state().wait(*ranks.tensor_axis->communicator().all_reduce(values, op, group->tag(subject)));
   });
 }
 
 // Whole numbers, so that adding them is exact in any order.
 template <class Sum>
-std::vector<Sum> add_sums(const ParamGroup* group, std::span<const Sum> sums, const std::string& subject) {
+std::vector<Sum> add_sums(const SummedRanks& ranks, std::span<const Sum> sums, const std::string& subject) {
   constexpr auto kWords = static_cast<int64_t>(Sum::kWords);
   auto words = at::zeros({static_cast<int64_t>(sums.size()), kWords}, at::kDouble);
   auto* data = words.mutable_data_ptr<double>();
   for (const auto& sum : sums) data = std::ranges::copy(sum.words(), data).out;
-  reduce(group, words, ReduceOp::kSum, subject);
+  reduce(ranks, words, ReduceOp::kSum, subject);
   std::vector<Sum> all;
   for (int64_t i = 0; i < words.size(0); ++i)
     all.push_back(
@@ -45,50 +46,50 @@ bool is_max(double p) { return p == std::numeric_limits<double>::infinity(); }
 
 }  // namespace
 
-double sum_over_ranks(const ParamGroup* group, const SignedExactSum& sum, const std::string& subject) {
-  return add_sums<SignedExactSum>(group, {&sum, 1}, subject)[0].value();
+double sum_over_ranks(const SummedRanks& ranks, const SignedExactSum& sum, const std::string& subject) {
+  return add_sums<SignedExactSum>(ranks, {&sum, 1}, subject)[0].value();
 }
 
-bool any_over_ranks(const ParamGroup* group, bool holds, const std::string& subject) {
+bool any_over_ranks(const SummedRanks& ranks, bool holds, const std::string& subject) {
   const auto any = at::scalar_tensor(holds ? 1.0 : 0.0, at::kDouble);
-  reduce(group, any, ReduceOp::kMax, subject);
+  reduce(ranks, any, ReduceOp::kMax, subject);
   return any.item<double>() != 0;
 }
 
-void add_over_ranks(const ParamGroup* group, const at::Tensor& values, const std::string& subject) {
-  reduce(group, values, ReduceOp::kSum, subject);
+void add_over_ranks(const SummedRanks& ranks, const at::Tensor& values, const std::string& subject) {
+  reduce(ranks, values, ReduceOp::kSum, subject);
 }
 
 std::vector<double> norms_over_ranks(const RowsOnAxis& tensors, double p, const std::string& subject) {
-  const auto& [group, rows] = tensors;
+  const auto& [ranks, rows] = tensors;
   std::vector<double> norms;
   if (is_max(p)) {
     for (const auto& [values, row_numel] : rows) norms.push_back(max_magnitude(values));
     const auto largest = at::from_blob(norms.data(), {static_cast<int64_t>(norms.size())}, at::kDouble);
-    reduce(group, largest, ReduceOp::kMax, subject);
+    reduce(ranks, largest, ReduceOp::kMax, subject);
     return norms;
   }
   std::vector<ExactSum> sums;
   for (const auto& [values, row_numel] : rows) sums.push_back(sum_of_powers(values, row_numel, p));
-  for (const auto& sum : add_sums<ExactSum>(group, sums, subject)) norms.push_back(root(sum, p));
+  for (const auto& sum : add_sums<ExactSum>(ranks, sums, subject)) norms.push_back(root(sum, p));
   return norms;
 }
 
 double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject) {
   double largest = 0;
   ExactSum sum;
-  for (const auto& [group, rows] : axes) {
+  for (const auto& [ranks, rows] : axes) {
     if (is_max(p)) {
       double on_rank = 0;
       for (const auto& [values, row_numel] : rows) on_rank = larger(on_rank, max_magnitude(values));
       const auto on_axis = at::scalar_tensor(on_rank, at::kDouble);
-      reduce(group, on_axis, ReduceOp::kMax, subject);
+      reduce(ranks, on_axis, ReduceOp::kMax, subject);
       largest = larger(largest, on_axis.item<double>());
       continue;
     }
     ExactSum on_rank;
     for (const auto& [values, row_numel] : rows) on_rank.add(sum_of_powers(values, row_numel, p));
-    sum.add(add_sums<ExactSum>(group, {&on_rank, 1}, subject)[0]);
+    sum.add(add_sums<ExactSum>(ranks, {&on_rank, 1}, subject)[0]);
   }
   return is_max(p) ? largest : root(sum, p);
 }

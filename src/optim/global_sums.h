@@ -19,20 +19,28 @@ struct RowValues {
   int64_t row_numel = 1;
 };
 
-/// Of the groups that are sharded over the ranks of one axis, one of which is `group`.
+/// Whose rows are summed: those on the shard axis of `group`, since replicas have the same ones, and on the tensor axis
+/// beside it. Null: there is no such axis; without both every rank has all rows.
+struct SummedRanks {
+  const runtime::ParamGroup* group = nullptr;
+  const ProcessGroup* tensor_axis = nullptr;
+
+  /// Whether this rank counts a parameter of which every rank of the tensor axis has all.
+  bool counts_uncut() const { return tensor_axis == nullptr || tensor_axis->rank() == 0; }
+};
+
+/// Of the groups that are sharded over the ranks of one axis.
 struct RowsOnAxis {
-  const runtime::ParamGroup* group;
+  SummedRanks ranks;
   std::vector<RowValues> rows = {};
 };
 
-// Over the shard axis of `group`, since replicas have the same rows; null: every rank has all of them, and nothing is
-// exchanged. Collective; under the rank's lock. `subject`: the operation with its arguments, in which ranks could
-// differ unseen.
-double sum_over_ranks(const runtime::ParamGroup* group, const SignedExactSum& sum, const std::string& subject);
+// Collective; under the rank's lock. `subject`: the operation with its arguments, in which ranks could differ unseen.
+double sum_over_ranks(const SummedRanks& ranks, const SignedExactSum& sum, const std::string& subject);
 /// Whether it holds on one rank.
-bool any_over_ranks(const runtime::ParamGroup* group, bool holds, const std::string& subject);
+bool any_over_ranks(const SummedRanks& ranks, bool holds, const std::string& subject);
 /// Adds element by element, in place, in rank order.
-void add_over_ranks(const runtime::ParamGroup* group, const at::Tensor& values, const std::string& subject);
+void add_over_ranks(const SummedRanks& ranks, const at::Tensor& values, const std::string& subject);
 /// (sum |v|^p)^(1/p), the largest |v| for infinity, of each of some tensors.
 std::vector<double> norms_over_ranks(const RowsOnAxis& tensors, double p, const std::string& subject);
 /// The same of all of them together.

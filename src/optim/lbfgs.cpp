@@ -36,6 +36,8 @@ class RowVector {
       if (!group_) group_ = part->group;
       const auto& slot = part->group->slots()[part->slot];
       part->group->require_at_rest(kOperation);
+      require(!slot.cut(), part->group->where(kOperation), "expected whole parameters, found '", slot.name(),
+              "', of which the ranks of a tensor axis have parts. Use another optimizer");
       parts_.push_back({parameter, part->group, slot.row_numel(), numel_, slot.rows_numel()});
       numel_ += slot.rows_numel();
     }
@@ -71,10 +73,10 @@ class RowVector {
       sum.add(sum_of_products(left.narrow(0, part.first, part.numel), right.narrow(0, part.first, part.numel),
                               part.row_numel));
     std::lock_guard lock(group_->rank_state().mutex);
-    return sum_over_ranks(group_.get(), sum, "LBFGS::step, dot product");
+    return sum_over_ranks({group_.get()}, sum, "LBFGS::step, dot product");
   }
   double norm(const at::Tensor& vector, double p) const {
-    RowsOnAxis axis{group_.get()};
+    RowsOnAxis axis{{group_.get()}};
     for (const auto& part : parts_) axis.rows.push_back({vector.narrow(0, part.first, part.numel), part.row_numel});
     std::lock_guard lock(group_->rank_state().mutex);
     return norm_over_ranks({&axis, 1}, p, str_cat("LBFGS::step, norm ", p));

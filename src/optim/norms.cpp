@@ -52,9 +52,11 @@ optim::RowValues values_of_whole(const at::Tensor& tensor, bool counts) {
 
 struct Tensors {
   std::shared_ptr<runtime::ParamGroup> group;  // of the first sharded one; null if there is none
-  std::vector<optim::RowValues> rows;
+  const ProcessGroup* tensor_axis = nullptr;
+  std::vector<optim::RowValues> rows = {};
 
-  optim::RowsOnAxis on_axis() const { return {group.get(), rows}; }
+  optim::SummedRanks ranks() const { return {group.get(), tensor_axis}; }
+  optim::RowsOnAxis on_axis() const { return {ranks(), rows}; }
   std::unique_lock<RankLock> lock() const {
     return group ? std::unique_lock(group->rank_state().mutex) : std::unique_lock<RankLock>();
   }
@@ -68,18 +70,22 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
     const auto& part = parts.emplace_back(tensor.defined() ? runtime::part_of(tensor) : std::nullopt);
     if (!part) continue;
     if (!found.group) found.group = part->group;
+    if (const auto& cut = part->group->slots()[part->slot].cut()) found.tensor_axis = cut->axis.get();
     require(part->group->placement() == found.group->placement(), part->group->where(operation), "parameter '",
             part->group->slots()[part->slot].name(),
             "' lies on other ranks than the first one. Call it for the parameters of each process group");
   }
-  const bool is_first = !found.group || found.group->placement().shard().rank() == 0;
+  const bool counts_uncut = found.ranks().counts_uncut();
+  const bool is_first = counts_uncut && (!found.group || found.group->placement().shard().rank() == 0);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (parts[i])
-      found.rows.push_back({rows_of(*parts[i], tensors[i], operation),
-                            parts[i]->group->slots()[parts[i]->slot].row_numel()});
-    else
+    if (parts[i]) {
+      const auto& slot = parts[i]->group->slots()[parts[i]->slot];
+      const auto rows = rows_of(*parts[i], tensors[i], operation);
+      found.rows.push_back({slot.cut() || counts_uncut ? rows : rows.new_empty({0}), slot.row_numel()});
+    } else {
       found.rows.push_back(tensors[i].defined() ? values_of_whole(tensors[i], is_first)
                                                 : optim::RowValues{at::empty({0})});
+    }
   }
   return found;
 }
@@ -121,7 +127,7 @@ bool any_where(const std::vector<at::Tensor>& tensors, const std::string& operat
   const auto found = take(tensors, operation);
   const auto lock = found.lock();
   const bool here = std::ranges::any_of(found.rows, [&](const auto& row) { return holds(row.values); });
-  return optim::any_over_ranks(found.group.get(), here, str_cat(operation, " of ", tensors.size(), " tensors"));
+  return optim::any_over_ranks(found.ranks(), here, str_cat(operation, " of ", tensors.size(), " tensors"));
 }
 
 }  // namespace
@@ -151,7 +157,7 @@ double sum(const std::vector<at::Tensor>& tensors) {
   const auto lock = found.lock();
   optim::SignedExactSum sum;
   for (const auto& [values, row_numel] : found.rows) sum.add(optim::sum_of_elements(values, row_numel));
-  return optim::sum_over_ranks(found.group.get(), sum, str_cat("sum of ", tensors.size(), " tensors"));
+  return optim::sum_over_ranks(found.ranks(), sum, str_cat("sum of ", tensors.size(), " tensors"));
 }
 
 double sum(const Group& model) { return sum(model.parameters()); }
@@ -163,10 +169,12 @@ at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
   if (!part) return tensor.sum(dims, keepdim);
   require_real(tensor, "sum");
   const auto& slot = part->group->slots()[part->slot];
+  require(!slot.cut(), part->group->where("sum"), "expected a whole parameter, found '", slot.name(),
+          "', of which the ranks of a tensor axis have parts. Sum all of its elements, or its rows under LocalRows");
   const auto rows = rows_of(*part, tensor, "sum");
   auto sums = sums_of_boxes(rows, slot, dims);
   std::lock_guard lock(part->group->rank_state().mutex);
-  optim::add_over_ranks(part->group.get(), sums, str_cat("sum over dims ", dims, " of ", slot.name()));
+  optim::add_over_ranks({part->group.get()}, sums, str_cat("sum over dims ", dims, " of ", slot.name()));
   const bool counts = at::isIntegralType(rows.scalar_type(), /*includeBool=*/true);
   if (!keepdim) sums = squeezed(sums, dims);
   return sums.to(counts ? at::kLong : rows.scalar_type());

@@ -29,9 +29,10 @@ void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_vie
 }
 
 // This rank's part of a parameter of the whole layer.
-at::Tensor own_part(const at::Tensor& whole, int64_t dim, const ProcessGroup& axis) {
-  const int64_t size = whole.size(dim) / axis.world_size();
-  return whole.detach().narrow(dim, axis.rank() * size, size).clone();
+at::Tensor own_part(const at::Tensor& whole, const TensorCut& cut) {
+  const auto matrices = whole.detach().unflatten(cut.dim, {cut.fused, -1});
+  const int64_t size = matrices.size(cut.dim + 1) / cut.axis->world_size();
+  return matrices.narrow(cut.dim + 1, cut.axis->rank() * size, size).flatten(cut.dim, cut.dim + 1).clone();
 }
 
 // What goes into the parts.
@@ -54,17 +55,26 @@ void print_linear(std::ostream& stream, std::string_view name, const torch::nn::
 }  // namespace
 
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::LinearOptions& whole,
-                                                   TensorParallelOptions options_of_axis, bool gathers)
-    : options(whole), parallel(over_an_axis(std::move(options_of_axis))), gather_output(gathers) {
+                                                   TensorParallelOptions options_of_axis, bool gathers,
+                                                   int64_t matrices)
+    : options(whole), parallel(over_an_axis(std::move(options_of_axis))), gather_output(gathers), fused(matrices) {
+  require(fused >= 1 && options.out_features() % fused == 0, parallel.axis->where("ColumnParallelLinear"),
+          "expected out_features that ", fused, " fused matrices divide, found ", options.out_features(), '.');
+  require(fused == 1 || !gather_output, parallel.axis->where("ColumnParallelLinear"),
+          "expected no gather_output of fused matrices, whose parts of several ranks would be mixed, found both.");
   reset();
 }
 
 void ColumnParallelLinearImpl::reset() {
-  require_equal_parts(options.out_features(), *parallel.axis, "ColumnParallelLinear", "out_features");
+  require_equal_parts(options.out_features() / fused, *parallel.axis, "ColumnParallelLinear", "out_features");
   const torch::nn::LinearImpl whole(options);
-  weight = register_parameter("weight", own_part(whole.weight, 0, *parallel.axis));
+  weight = register_parameter("weight", own_part(whole.weight, *cut_of("weight")));
   if (!options.bias()) return;
-  bias = register_parameter("bias", own_part(whole.bias, 0, *parallel.axis));
+  bias = register_parameter("bias", own_part(whole.bias, *cut_of("bias")));
+}
+
+std::optional<TensorCut> ColumnParallelLinearImpl::cut_of(const std::string& /*parameter*/) const {
+  return TensorCut{parallel.axis, 0, fused};
 }
 
 torch::Tensor ColumnParallelLinearImpl::forward(const torch::Tensor& input) {
@@ -85,7 +95,7 @@ RowParallelLinearImpl::RowParallelLinearImpl(const torch::nn::LinearOptions& who
 void RowParallelLinearImpl::reset() {
   require_equal_parts(options.in_features(), *parallel.axis, "RowParallelLinear", "in_features");
   const torch::nn::LinearImpl whole(options);
-  weight = register_parameter("weight", own_part(whole.weight, 1, *parallel.axis));
+  weight = register_parameter("weight", own_part(whole.weight, *cut_of("weight")));
   if (!options.bias()) return;
   bias = register_parameter("bias", whole.bias.detach().clone());
 }
@@ -94,6 +104,10 @@ torch::Tensor RowParallelLinearImpl::forward(const torch::Tensor& input) {
   const auto sum = summed(torch::nn::functional::linear(input, weight), parallel);
   if (!bias.defined()) return sum;
   return sum + (parallel.sequence_dim ? functional::copy_to_ranks(bias, parallel.axis) : bias);
+}
+
+std::optional<TensorCut> RowParallelLinearImpl::cut_of(const std::string& parameter) const {
+  return parameter == "weight" ? std::optional<TensorCut>({parallel.axis, 1}) : std::nullopt;
 }
 
 void RowParallelLinearImpl::pretty_print(std::ostream& stream) const {
@@ -113,7 +127,11 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
 void VocabParallelEmbeddingImpl::reset() {
   require_equal_parts(options.num_embeddings(), *parallel.axis, "VocabParallelEmbedding", "num_embeddings");
   const torch::nn::EmbeddingImpl whole(options);
-  weight = register_parameter("weight", own_part(whole.weight, 0, *parallel.axis));
+  weight = register_parameter("weight", own_part(whole.weight, *cut_of("weight")));
+}
+
+std::optional<TensorCut> VocabParallelEmbeddingImpl::cut_of(const std::string& /*parameter*/) const {
+  return TensorCut{parallel.axis, 0};
 }
 
 torch::Tensor VocabParallelEmbeddingImpl::forward(const torch::Tensor& indices) {

@@ -59,7 +59,7 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
   for (size_t i = 0; i < slots().size(); ++i) {
     slots()[i].show_whole();
     const auto& slot = slots()[i];
-    parameters[params().place(i).given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form()};
+    parameters[params().place(i).given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form(), slot.cut()};
   }
   return std::make_unique<Parts>(std::move(who), parameters, by, change);
 }

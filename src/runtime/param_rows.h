@@ -26,6 +26,8 @@ struct ParamRows {
   at::Tensor values;
   /// What everybody holds; undefined when nobody does any more.
   at::Tensor parameter;
+  /// Whether the parameter is a part of a whole tensor, see ParamSlot::cut.
+  bool is_cut = false;
 
   int64_t row_numel() const { return c10::multiply_integers(row_sizes.slice(1)); }
 };

@@ -32,6 +32,7 @@ ParamSlot::ParamSlot(const GroupMember& parameter, const layout::PlacedItem& pla
       whole_dtype_(whole_form.dtype),
       whole_device_(whole_form.device),
       precision_(parameter.precision),
+      cut_(parameter.cut),
       sizes_(parameter.tensor.sizes().vec()),
       strides_(parameter.tensor.strides().vec()),
       row_sizes_(with_joined_dims(placed.rows, sizes_, placed.joined_dims)),

@@ -3,6 +3,7 @@
 /// One parameter of a group: the tensor that everybody holds, and what it shows.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/tensor_cut.h>
 
 #include <optional>
 #include <string>
@@ -36,6 +37,8 @@ struct GroupMember : NamedParameter {
   std::optional<Precision> precision = {};
   /// See ParamSlot::form; unset: as the tensor is.
   std::optional<memory::Form> form = {};
+  /// Of which whole tensor it is a part, if it is one.
+  std::optional<TensorCut> cut = {};
 };
 
 /// The module's, the optimizer's and the user's tensor is one object for ever; what changes is what it shows: this
@@ -50,6 +53,8 @@ class ParamSlot {
   void rename(std::string name) { name_ = std::move(name); }
   /// What its group's policy says of it, if that has one.
   const std::optional<Precision>& precision() const { return precision_; }
+  /// See GroupMember.
+  const std::optional<TensorCut>& cut() const { return cut_; }
   /// What the parameter is, whatever its group makes of it: the dtype of its rows, on the device of its whole values.
   memory::Form form() const { return {rows_dtype_, whole_device_}; }
   c10::IntArrayRef sizes() const { return sizes_; }
@@ -71,7 +76,7 @@ class ParamSlot {
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
   /// For those who need not know of groups.
-  ParamRows param_rows() const { return {name_, sizes_, row_sizes_, rows_, rows_tensor, tensor()}; }
+  ParamRows param_rows() const { return {name_, sizes_, row_sizes_, rows_, rows_tensor, tensor(), cut_.has_value()}; }
 
   /// The elements of `gradient`, of the parameter's sizes, as a flat tensor in the order in which the parameter lies in
   /// memory; a copy only if the gradient lies in another order.
@@ -98,6 +103,7 @@ class ParamSlot {
   c10::ScalarType rows_dtype_, whole_dtype_;
   c10::Device whole_device_;
   std::optional<Precision> precision_;
+  std::optional<TensorCut> cut_;
   std::vector<int64_t> sizes_, strides_, row_sizes_, row_strides_;
   layout::RowRange rows_;
 };

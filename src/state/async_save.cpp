@@ -160,7 +160,7 @@ void AsyncSaving::wait(AsyncSave& in, const Ranks& ranks) {
 
 void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
                         const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
-  const auto tensors = state::tensors_of(tree, kCall);
+  const auto tensors = state::tensors_of(tree, kCall, Parts::kTaken);
   const Ranks ranks(tensors.ranks, kCall, folder);
   require_savable(tensors, optimizer, options, ranks.where());
   if (saving.in_flight_) wait(saving, ranks);

@@ -23,23 +23,6 @@ std::string stem_of_file(const char* section, const CheckpointPart& part) {
   return name;
 }
 
-std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
-                                       const SaveOptions& options, const Ranks& ranks) {
-  std::vector<RowsToWrite> list;
-  if (optimizer)
-    for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
-      const auto& parameter = tensors.all[place];
-      list.push_back({parameter, name_of_state(parameter.name(), field), values});
-    }
-  const auto add = [&](const std::string& name, const at::Tensor& state) {
-    const layout::RowRange all{0, state.numel()};
-    list.push_back({{state.sizes().vec(), 1, all, all}, name_of_random(ranks.rank(), name), state});
-  };
-  for (const auto& device : devices_of(tensors)) add(name_of(device), random_state(device));
-  for (const auto& [name, state] : options.random_states) add(name, state);
-  return list;
-}
-
 void require_random_states(const ModelTensors& tensors, const SaveOptions& options) {
   for (const auto& [name, state] : options.random_states) {
     const auto in = "SaveOptions::random_states['" + name + "']: ";
@@ -50,6 +33,24 @@ void require_random_states(const ModelTensors& tensors, const SaveOptions& optio
       require(name != name_of(device), in, "the state of the default generator is saved under this name. ",
               "Choose another one");
   }
+}
+
+std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
+                                       const SaveOptions& options, const Ranks& ranks) {
+  std::vector<RowsToWrite> list;
+  if (optimizer)
+    for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
+      const auto& parameter = tensors.all[place];
+      list.push_back(with_whole_rows({parameter, name_of_state(parameter.name(), field), values}));
+    }
+  require_random_states(tensors, options);  // which each rank has of its own: after what ranks exchange
+  const auto add = [&](const std::string& name, const at::Tensor& state) {
+    const layout::RowRange all{0, state.numel()};
+    list.push_back({{state.sizes().vec(), 1, all, all}, name_of_random(ranks.rank(), name), state});
+  };
+  for (const auto& device : devices_of(tensors)) add(name_of(device), random_state(device));
+  for (const auto& [name, state] : options.random_states) add(name, state);
+  return list;
 }
 
 }  // namespace
@@ -64,13 +65,12 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
 
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks) {
-  require_random_states(tensors, options);  // which each rank has of its own
   CheckpointPart part{.rank = ranks.rank(),
                       .manifest = {.step = options.step,
                                    .world_size = ranks.world_size(),
                                    .versions = {{"fsdp", FSDP_VERSION}, {"torch", TORCH_VERSION}}}};
   for (const auto& tensor : tensors.all)
-    part.model.push_back({tensor, tensor.name(), tensor.tensor.detach()});
+    part.model.push_back(with_whole_rows({tensor, tensor.name(), tensor.tensor.detach()}));
   part.training = training_rows(tensors, optimizer, options, ranks);
   if (optimizer) part.manifest.optimizer = numbers_of(*optimizer, tensors);
   if (ranks.rank() == 0) {

@@ -24,7 +24,7 @@ struct CheckpointPart {
 /// Throws UsageError for options that cannot be right and for an optimizer that cannot be saved.
 void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
                      const std::string& where);
-/// Refers to the rows that the model and the optimizer have.
+/// Refers to the rows that the model and the optimizer have. Collective over a tensor axis, if there is one.
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks);
 /// The same with rows of its own, on the CPU: those that this rank writes.

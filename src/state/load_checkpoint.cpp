@@ -30,6 +30,26 @@ at::Tensor values_in(CheckpointRows& reader, const std::string& name, const Tens
   return values;
 }
 
+ElementRange elements_of(const OwnRows::Run& run, const OwnRows& own) {
+  return {run.first_of_whole * own.row_numel(), run.count * own.row_numel()};
+}
+
+// Those of this rank's rows, also where they are rows of a part: as many reads on every rank. Of columns whole rows are
+// read.
+at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, const OwnRows& own,
+                     at::IntArrayRef shown_sizes) {
+  if (!own.cut) return values_in(reader, name, record, own.elements(), shown_sizes);
+  auto sizes = shown_sizes.vec();
+  if (own.cut->dim == 1) sizes[1] = own.sizes[1];
+  auto values = at::empty(sizes, scalar_type_of(record.dtype));
+  for (const auto& run : own.runs_of(own.rows)) {
+    const auto rows = values.narrow(0, run.count == 0 ? 0 : run.first - own.rows.first, run.count);
+    reader.read(name, record, elements_of(run, own), mutable_bytes_in(rows));
+  }
+  if (own.cut->dim == 0) return values;
+  return values.narrow(1, own.cut->axis->rank() * shown_sizes[1], shown_sizes[1]).contiguous();
+}
+
 void note_misfit(Fit& fit, const Manifest& manifest, const ModelTensors& tensors,
                  const torch::optim::Optimizer& optimizer, const LoadOptions& options) {
   if (auto misfit = misfit_of(optimizer, tensors, manifest.optimizer); !misfit.empty())
@@ -49,7 +69,7 @@ void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Fit& 
     const auto& tensor = tensors.all[i];
     const auto& record = reader.manifest().model.at(*fit.names[i]);
     // An operator on rows like any other: the group hears of the write and waits for readers.
-    tensor.tensor.copy_(values_in(reader, *fit.names[i], record, tensor.elements(), tensor.tensor.sizes()));
+    tensor.tensor.copy_(values_in(reader, *fit.names[i], record, tensor, tensor.tensor.sizes()));
   }
 }
 
@@ -59,7 +79,7 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
     const auto& parameter = tensors.all[place];
     const auto found = training.find(name_of_state(parameter.name(), field));
     if (found == training.end()) return {};
-    const auto values = values_in(reader, found->first, found->second, parameter.elements(), parameter.tensor.sizes());
+    const auto values = values_in(reader, found->first, found->second, parameter, parameter.tensor.sizes());
     const runtime::OwnOperators own_operators;
     const auto dtype =
         values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
@@ -89,14 +109,17 @@ std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, con
 std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors, const Fit& fit,
                                               const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
   std::vector<CheckpointRows::Wanted> wanted;
+  const auto want = [&](const TensorRecord& record, const OwnRows& own) {
+    for (const auto& run : own.runs_of(own.rows)) wanted.push_back({&record, elements_of(run, own)});
+  };
   for (size_t i = 0; i < tensors.all.size(); ++i)
-    if (fit.names[i]) wanted.push_back({&manifest.model.at(*fit.names[i]), tensors.all[i].elements()});
+    if (fit.names[i]) want(manifest.model.at(*fit.names[i]), tensors.all[i]);
   if (!optimizer) return wanted;
   for (const auto& tensor : tensors.all)
     for (const auto& field : state_fields(*optimizer))
       if (const auto found = manifest.training.find(name_of_state(tensor.name(), field));
           found != manifest.training.end())
-        wanted.push_back({&found->second, tensor.elements()});
+        want(found->second, tensor);
   for (const auto& [name, record] : manifest.training)
     if (name.starts_with(name_of_random(ranks.rank(), ""))) wanted.push_back({&record, {0, record.numel()}});
   return wanted;
@@ -104,7 +127,7 @@ std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const Mo
 
 LoadedCheckpoint load(const std::string& named, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
                       const LoadOptions& options) {
-  const auto tensors = state::tensors_of(tree, "load_checkpoint");
+  const auto tensors = state::tensors_of(tree, "load_checkpoint", Parts::kTaken);
   const Ranks ranks(tensors.ranks, "load_checkpoint", named);
   if (optimizer) require_known(*optimizer, tensors, ranks.where());
   const auto folder = absolute_path(named);

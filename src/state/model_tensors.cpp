@@ -1,5 +1,7 @@
 #include "state/model_tensors.h"
 
+#include <algorithm>
+
 #include "api/checks.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
@@ -25,14 +27,31 @@ std::shared_ptr<ProcessGroup> default_ranks() {
   }
 }
 
-void require_same_ranks(ModelTensors& tensors, const runtime::ParamGroup& group, const std::string& operation) {
+using SharedRanks = std::shared_ptr<ProcessGroup>;
+
+void require_same_ranks(SharedRanks& all, const runtime::ParamGroup& group, const std::string& operation) {
   const auto& ranks = group.placement().shared_process_group();
-  if (!tensors.ranks) tensors.ranks = ranks;
-  require(ranks->global_ranks() == tensors.ranks->global_ranks(), group.where(operation), "group '", group.name(),
+  if (!all) all = ranks;
+  require(ranks->global_ranks() == all->global_ranks(), group.where(operation), "group '", group.name(),
           "' is sharded over other ranks than the groups before it. Save modules of different ranks apart");
 }
 
-ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, const std::string& operation) {
+// The sizes of the whole tensor of which a tensor of these sizes is a part.
+std::vector<int64_t> whole_sizes(at::IntArrayRef sizes, const std::optional<TensorCut>& cut) {
+  auto whole = sizes.vec();
+  if (cut) whole[static_cast<size_t>(cut->dim)] *= cut->axis->world_size();
+  return whole;
+}
+
+void require_takes_parts(bool takes_parts, const TensorCut& cut, const std::string& name,
+                         const std::string& operation) {
+  require(takes_parts, cut.axis->where(operation), "'", name, "' is a part of a tensor, of which each rank of a ",
+          "tensor axis has one, and this call does not put parts together. Use fsdp::save_checkpoint and load_checkpoint, ",
+          "whose files have whole tensors");
+}
+
+ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool takes_parts,
+                    const std::string& operation) {
   auto& group = *part.group;
   std::lock_guard lock(group.rank_state().mutex);
   require(!group.is_inside(), group.where(operation), "group '", group.name(),
@@ -41,30 +60,44 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, const s
   const auto& slot = group.slots()[part.slot];
   const auto& placement = group.placement();
   const auto share = share_of(slot.rows(), placement.replica(), placement.replicas());
-  return {{slot.sizes().vec(), slot.joined_dims(), slot.rows(), share}, {}, tensor};
+  if (slot.cut()) require_takes_parts(takes_parts, *slot.cut(), slot.name(), operation);
+  require(!slot.cut() || slot.cut()->dim == 0 || slot.joined_dims() == 1, group.where(operation), "'", slot.name(),
+          "' has fewer rows than ranks share out, and the ranks of a tensor axis have its columns, which cannot be ",
+          "put together. Leave it out of the groups, or shard it over fewer ranks");
+  return {{whole_sizes(slot.sizes(), slot.cut()), slot.joined_dims(), slot.rows(), share, slot.cut()}, {}, tensor};
 }
 
-ModelTensor plain(const at::Tensor& tensor, bool writes) {
+ModelTensor plain(const at::Tensor& tensor, const std::optional<TensorCut>& cut, bool writes) {
   const RowRange rows{0, tensor.dim() == 0 ? 1 : tensor.size(0)};
   const size_t joined_dims = tensor.dim() == 0 ? 0 : 1;
-  return {{tensor.sizes().vec(), joined_dims, rows, writes ? rows : RowRange{0, 0}}, {}, tensor};
+  return {{whole_sizes(tensor.sizes(), cut), joined_dims, rows, writes ? rows : RowRange{0, 0}, cut}, {}, tensor};
 }
 
 }  // namespace
 
-ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation) {
+ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation, Parts parts) {
   std::vector<runtime::NamedParameter> named;
+  TensorCuts cuts;
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto* list : {&node.parameters, &node.buffers}) named.insert(named.end(), list->begin(), list->end());
+    for (const auto& parameter : node.parameters) {
+      const auto cut = cut_of(node, parameter);
+      if (!cut) continue;
+      require_takes_parts(parts == Parts::kTaken, *cut, parameter.name, operation);
+      cuts.emplace(parameter.tensor.unsafeGetTensorImpl(), *cut);
+    }
   });
-  return tensors_of(named, operation);
+  return tensors_of(named, operation, cuts);
 }
 
-ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation) {
+ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation,
+                        const TensorCuts& cuts) {
   ModelTensors tensors;
   for (const auto& [name, tensor] : named)
-    if (const auto part = runtime::registry().find(tensor)) require_same_ranks(tensors, *part->group, operation);
-  if (!tensors.ranks) tensors.ranks = default_ranks();
+    if (const auto part = runtime::registry().find(tensor)) require_same_ranks(tensors.ranks, *part->group, operation);
+  if (!tensors.ranks || !cuts.empty()) tensors.ranks = default_ranks();
+  // What all ranks of the tensor axis have, the first of them writes.
+  const bool writes_uncut = cuts.empty() || cuts.begin()->second.axis->rank() == 0;
   const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";
   const bool is_first = !tensors.ranks || tensors.ranks->rank() == 0;
   for (const auto& [name, tensor] : named) {
@@ -75,11 +108,30 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
       require(part || !tensor.is_meta(), where, "'", name, "' is on the meta device and has no values. ",
               "fsdp::materialize(module) gives them to what deferred_init built; of a model that is sharded, ",
               "fsdp::to_empty gives parameters and buffers memory");
-      tensors.all.push_back(part ? sharded(tensor, *part, operation) : plain(tensor, is_first));
+      const auto found = cuts.find(tensor.unsafeGetTensorImpl());
+      const auto cut = found == cuts.end() ? std::nullopt : std::optional(found->second);
+      // Of parts that are not sharded those of the first rank's axis.
+      const bool writes = cut ? cut->axis->global_ranks().front() == tensors.ranks->global_ranks().front() : is_first;
+      tensors.all.push_back(part ? sharded(tensor, *part, cut.has_value(), operation) : plain(tensor, cut, writes));
+      if (!cut && !writes_uncut) tensors.all.back().share.count = 0;
     }
     tensors.all[place->second].names.push_back(name);
   }
   return tensors;
+}
+
+std::vector<OwnRows::Run> OwnRows::runs_of(RowRange some) const {
+  if (!cut || cut->dim == 1) return {{some.first, some.first, some.count}};
+  const auto rows_of_whole = c10::multiply_integers(at::IntArrayRef(sizes).slice(0, joined_dims));
+  const int64_t ranks = cut->axis->world_size(), of_matrix = rows_of_whole / cut->fused / ranks;
+  std::vector<Run> runs;
+  for (int64_t matrix = 0; matrix < cut->fused; ++matrix) {
+    const int64_t first = std::max(some.first, matrix * of_matrix);
+    const int64_t end = std::min(some.first + some.count, (matrix + 1) * of_matrix);
+    const int64_t before = (matrix * (ranks - 1) + cut->axis->rank()) * of_matrix;  // rows of other ranks
+    runs.push_back({first, first + before, std::max<int64_t>(end - first, 0)});
+  }
+  return runs;
 }
 
 int64_t OwnRows::row_numel() const { return c10::multiply_integers(at::IntArrayRef(sizes).slice(joined_dims)); }

@@ -18,6 +18,10 @@ struct RowsToWrite : OwnRows {
   at::Tensor values;
 };
 
+/// Whole rows in place of columns: the ranks of the tensor axis exchange what they have of the rows that they are to
+/// write, and each gets some of these. Others stay as they are. Collective over the axis for columns.
+RowsToWrite with_whole_rows(RowsToWrite own);
+
 /// Writes `folder`/`stem`.safetensors and adds it and its parts of tensors to the manifest; no file if there is nothing
 /// to write. A name is in a file once: of rows that are several boxes of their tensor (see layout::boxes_of) the
 /// further ones go to `stem`-1.safetensors and so on. Throws FileError, and UsageError for a dtype that files do not

@@ -11,7 +11,7 @@ using namespace state;
 
 void save(const std::string& folder, const ModuleNode& tree, const torch::optim::Optimizer* optimizer,
           const SaveOptions& options) {
-  const auto tensors = state::tensors_of(tree, "save_checkpoint");
+  const auto tensors = state::tensors_of(tree, "save_checkpoint", Parts::kTaken);
   const Ranks ranks(tensors.ranks, "save_checkpoint", folder);
   require_savable(tensors, optimizer, options, ranks.where());
   SharedStep step(options, ranks);
