@@ -15,7 +15,6 @@ void broadcast_buffers(runtime::ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
   std::lock_guard lock(rank.mutex);
   if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
-  rank.tell({runtime::Act::kBroadcastBuffers, static_cast<int64_t>(own.id())});
   const auto& ranks = own.placement().process_group();
   const auto buffers = subtree_buffers(tree);
   std::vector<WantedValues> wanted;
