@@ -34,7 +34,7 @@ PUBLIC_HEADERS = {
     "comm/core": "backend error communicator",
     "comm/group": "process_group",
     "launch": "spawn",
-    "api": "advice collectives scaled_step options group sharded fully_shard scopes join wrap_policy parameters",
+    "api": "advice collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
     "activation": "tiled",
     "state": "checkpoint",
     "optim": "clip_grad optim",

@@ -19,13 +19,8 @@ class ParamGroup;
 }
 
 struct ModuleNode {
-  ModuleNode() = default;
-  ~ModuleNode();
-  ModuleNode(const ModuleNode&) = delete;
-  ModuleNode& operator=(const ModuleNode&) = delete;
-
   std::string name;  // below its parent
-  std::string path;  // below the root; empty for the root; of a very long one the end
+  std::string path;  // below the root; empty for the root
   std::string type;
   const void* identity = nullptr;                   // the module's address, for the registry
   torch::nn::Module* module = nullptr;              // null for TorchScript
@@ -39,6 +34,9 @@ std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module);
 std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module);
 /// A node without parameters above several modules, named by their position.
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules);
+
+/// The module that a call was given, or those of a list.
+std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
 /// Calls `visit` on the node and everything below it, parents first.
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);

@@ -20,7 +20,7 @@ constexpr const char* kUnfinishedBackward =
 /// Returns whether it had not used it before. Throws UsageError where it may not.
 ///
 /// Note [Entering a backward]. Two things enter: autograd before it runs a node (Note [Before a node]), and an operator
-/// on a parameter (operand_access.h), because code may run forward again in a graph that leads to no parameter.
+/// on a parameter (interceptor.cpp), because code may run forward again in a graph that leads to no parameter.
 bool enter_backward(ParamGroup& group);
 /// Throws UsageError if another thread runs a backward through `group`, and tells the other ranks, which may wait for
 /// this thread's `operation`.
