@@ -100,11 +100,6 @@ Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
   return {{storage, storage + 1}, &tensor.name, is_sharded};
 }
 
-// Whether it lies in memory that is its own or that of another plain tensor.
-bool has_plain_memory(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor);
-}
-
 constexpr const char* kUntied =
     "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
     "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is";
@@ -116,8 +111,9 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
   for (const auto& parameter : parameters)
     if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
   for (const auto& other : others)
-    if (has_plain_memory(other.tensor)) {
-      if (!other.tensor.is_meta()) require_memory(other.tensor, where + "'" + other.name + "' ");
+    if (const auto& tensor = other.tensor;
+        tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor)) {
+      if (!tensor.is_meta()) require_memory(tensor, where + "'" + other.name + "' ");
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);

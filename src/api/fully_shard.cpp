@@ -112,24 +112,20 @@ runtime::Placement with_neighbours(const runtime::Placement& placement, const Fu
   return placement.with_neighbours(made);
 }
 
-// Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
-int64_t most_taken(ProcessGroup& process_group) {
-  int64_t taken = 0;
-  for (const auto* group : Attachment::of<runtime::RankState>(process_group)->groups())
-    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
-  auto most = at::full({1}, taken, at::kLong);
-  process_group.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
-  return most.item<int64_t>();
-}
-
-// Which of the planned groups are kept in files, beside those that are there.
+// Decides which of the planned groups are kept in files, beside those that are there. Collective then.
 void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
                        const FullyShardOptions& options) {
   std::vector<int64_t> bytes;
   for (auto& group : plan) bytes.push_back(group.bytes = expected_bytes(group, placement.shard().world_size()));
   if (!options.disk_policy) return;
-  const auto is_on_disk =
-      choose_on_disk(bytes, most_taken(placement.process_group()), options.disk_policy->host_limit_bytes);
+  auto& ranks = placement.process_group();
+  int64_t taken = 0;
+  for (const auto* group : Attachment::of<runtime::RankState>(ranks)->groups())
+    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
+  // Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
+  const auto most = at::full({1}, taken, at::kLong);
+  ranks.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
+  const auto is_on_disk = choose_on_disk(bytes, most.item<int64_t>(), options.disk_policy->host_limit_bytes);
   for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
 }
 

@@ -42,11 +42,6 @@ void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const
           ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
 }
 
-void require_no_late_gradient(const runtime::Part& part) {
-  std::lock_guard lock(part.group->rank_state().mutex);
-  part.group->require_no_waiting_gradient(part.slot, "full_grad");
-}
-
 }  // namespace
 
 std::vector<int64_t> global_sizes(const at::Tensor& parameter) {
@@ -115,7 +110,10 @@ at::Tensor full_tensor(const at::Tensor& parameter) { return gather_whole(parame
 
 at::Tensor full_grad(const at::Tensor& parameter) {
   auto part = part_of(parameter, "full_grad");
-  if (part) require_no_late_gradient(*part);
+  if (part) {
+    std::lock_guard lock(part->group->rank_state().mutex);
+    part->group->require_no_waiting_gradient(part->slot, "full_grad");
+  }
   if (!parameter.grad().defined()) return {};
   if (!part) return parameter.grad().detach().clone();
   return gather_rows(*part->group, part->slot, parameter.grad(), "full_grad");

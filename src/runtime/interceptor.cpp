@@ -213,21 +213,15 @@ class OperandGroups {
   void hook(const at::Tensor& result, uint64_t first);
 
  private:
-  struct Parameter {
-    const at::TensorImpl* tensor;
-    const ParamGroup* group;
-  };
-  bool is_observed(const torch::autograd::Node& node, const ParamGroup* group) const;
-
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
-  c10::SmallVector<Parameter, 2> parameters_;  // among the operands
+  c10::SmallVector<std::pair<const at::TensorImpl*, const ParamGroup*>, 2> parameters_;  // among the operands
   const void* last_node_ = nullptr;
   bool scopes_know_ = true;  // that autograd recorded an operator in them
   bool observers_on_ = true;
 };
 
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
-  if (parameter != nullptr) parameters_.push_back({parameter, group.get()});
+  if (parameter != nullptr) parameters_.emplace_back(parameter, group.get());
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   group->identity().pins->add();
   scopes_know_ &= !group->scope || group->scope->recorded;
@@ -235,20 +229,18 @@ void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::Tensor
   groups_.push_back(std::move(group));
 }
 
-// Whether backward's observer shows the node whole parameters of the group, so that it needs no hook.
-bool OperandGroups::is_observed(const torch::autograd::Node& node, const ParamGroup* group) const {
-  return observers_on_ && std::ranges::any_of(parameters_, [&](const Parameter& parameter) {
-           return parameter.group == group && leads_to(node, parameter.tensor);
-         });
-}
-
 void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   // Not grad_fn(), which looks whether something wrote to the base of a view since.
   auto* node = torch::autograd::impl::grad_fn_unsafe(result);
   if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
   last_node_ = node;
-  for (const auto& group : groups_)
-    if (!is_observed(*node, group.get())) hook_node(*node, group);
+  for (const auto& group : groups_) {
+    // Backward's observer shows the node whole parameters of the group.
+    const bool is_observed = observers_on_ && std::ranges::any_of(parameters_, [&](const auto& parameter) {
+                               return parameter.second == group.get() && leads_to(*node, parameter.first);
+                             });
+    if (!is_observed) hook_node(*node, group);
+  }
   if (std::exchange(scopes_know_, true)) return;
   for (const auto& group : groups_) {
     std::lock_guard lock(group->rank_state().mutex);

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "comm/core/check.h"
 #include "runtime/compat.h"
@@ -12,11 +13,9 @@
 namespace fsdp::runtime {
 namespace {
 
-struct Difference {
-  std::string expected, found;
-};
-
-Difference difference(const Part& part, const at::Tensor& tensor, const at::Tensor* misfit, Verdict verdict) {
+// What was expected, and what was found.
+std::pair<std::string, std::string> difference(const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
+                                               Verdict verdict) {
   using enum Verdict;
   const auto& slot = part.group->slots()[part.slot];
   const auto [first, count] = slot.rows();

@@ -98,11 +98,6 @@ void visit_others(const OperatorCall& call, const OperatorCall::Operand& operand
   }
 }
 
-at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const RowsIn& found) {
-  const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
-  return whole.narrow(found.dim - (rows.dim() - whole.dim()), found.first, found.count);
-}
-
 // Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these
 // dims taken together too; undefined if it is not. The dims behind them stay as they are, so that a factor of each row
 // is one.
@@ -163,7 +158,11 @@ std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const 
       if (joined.defined() && fit == Fit::kFits && found) fit = Fit::kTakesRows;
       // It would fit the rows, not the parameter.
       if (slot.joined_dims() > 1 && !joined.defined() && rows.dim() > 1 && fit == Fit::kTakesRows) fit = Fit::kMisfits;
-      if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(whole, rows, *found)});
+      if (fit == Fit::kTakesRows) {
+        const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+        const auto dim = found->dim - (rows.dim() - whole.dim());
+        replacements.push_back({other, whole.narrow(dim, found->first, found->count)});
+      }
     }
     if (fit > worst.first) worst = {fit, other.tensor};
   });
