@@ -35,7 +35,7 @@ PUBLIC_HEADERS = {
     "comm/group": "process_group",
     "launch": "spawn",
     "runtime": "tensor_cut",
-    "api": "advice collectives scaled_step options group sharded fully_shard scopes join wrap_policy parameters",
+    "api": "advice collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
     "activation": "tiled",
     "state": "checkpoint",
     "optim": "clip_grad optim",

@@ -23,31 +23,40 @@ struct JoinOptions {
 
 /// Runs one step of training where ranks have unequally many batches, as DDP's join does, with every strategy.
 ///
-/// Where this rank has data, `step` is called: any forwards of the model and their backwards, also several, such as
-/// micro-batches. Where it has none, `step` is not called: the rank takes part in all that the other ranks' steps do
-/// with each other (gathers, reductions, scopes that open, buffers), has no gradients, and is left with the rows of the
-/// sum. Nothing is recorded or predicted, so steps may differ from one to the next, and a rank may have no data at all.
-/// Returns true, whereupon every rank clips and makes the optimizer's step, since each has rows; or false, on every
-/// rank and without calling `step`, if no rank has data.
+/// `step` is called on every rank: any forwards of the model and their backwards, also several, such as micro-batches.
+/// A rank that has no data runs it on any batch that the model takes, usually its last one, so that it takes part in
+/// what the ranks do together (gathers, reductions, collectives of the program's own). The gradients of its backwards
+/// are left out, whatever they are: the sums are those of the ranks that have data, a parameter that only a rank
+/// without data used keeps its `.grad`, and the rank is left with its rows of the sums. Gradients that it had before,
+/// of micro-batches whose reduction waits, count. Returns true, whereupon every rank clips and makes the optimizer's
+/// step, since each has rows; or false, on every rank and without calling `step`, if no rank has data.
 ///
+///     torch::data::Example<> last{torch::zeros({1, 784}), torch::zeros({1}, torch::kLong)};  // if a rank has no batch
 ///     auto batch = loader->begin();
-///     const auto train = [&] { loss(model(batch->data), batch->target).backward(); ++batch; };
+///     const auto train = [&] {
+///       if (batch != loader->end()) {
+///         last = *batch;
+///         ++batch;
+///       }
+///       loss(model(last.data), last.target).backward();
+///     };
 ///     while (fsdp::join(model, batch != loader->end(), train)) {
 ///       fsdp::clip_grad_norm_(model, 1.0);
 ///       optimizer.step();
 ///       optimizer.zero_grad();
 ///     }
 ///
-/// All models in `step` are sharded over the process group of `model`, and by every rank in the same order. What a rank
-/// without data cannot know of stays out of it: collectives of the program's own, such as clip_grad_norm_ and metrics.
-/// Buffers that are broadcast (FullyShardOptions::broadcast_buffers) are those of the first rank that has data. While
-/// some rank has none, others send it some bytes before each gather and reduction, and only what prefetch lists name is
-/// gathered ahead; a step for which all have data costs one small collective more. A rank that has a gradient hook of a
-/// group calls it, whether it has data or not.
+/// All models in `step` are sharded over the process group of `model`. Whatever has to be alike on all ranks in a step
+/// outside of join, such as the order in which groups are read, has to be alike here. Buffers that are broadcast
+/// (FullyShardOptions::broadcast_buffers) are those of the first rank that has data; other buffers, such as a batch
+/// norm's running statistics, are each rank's own and move on with its batch. Batch norms over the process group of
+/// `model` (fsdp::convert_sync_batchnorm, fsdp::SyncBatchNorm) leave the batches of ranks without data out. What the
+/// library does not sum is the program's to leave out: gradients of parameters that are in no group, losses, metrics,
+/// and what hooks on tensors see. A step takes one small collective more than without join.
 ///
 /// Collective, outside of scopes and backwards; one thread. Throws UsageError inside of them, before anything is
-/// communicated; what `step` throws, and a Mismatch on ranks without data if a step that they take part in threw: then
-/// Group::reset_iter_state() on every rank begins anew.
+/// communicated, and what `step` throws. If that is an exception on some ranks only, Group::reset_iter_state() on every
+/// rank begins anew, as after any step.
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options = {});
 
 /// \}

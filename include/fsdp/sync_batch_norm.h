@@ -33,10 +33,10 @@ namespace fsdp {
 /// without running statistics a module then takes those of this rank's batch, as PyTorch's does.
 ///
 /// Collective, before or after fully_shard. So are, in training, forward and backward of each converted module: all
-/// ranks run the same ones in the same order, else Mismatch. fsdp::join, whose ranks without data run no forward, does
-/// not go with it. Not converted are copies by `Module::clone`, a module after `reset()`, and TorchScript's
-/// modules. A rank whose batch has exactly one value for each channel gets torch's error before fsdp is asked: there,
-/// use SyncBatchNorm. A second derivative through it is a UsageError.
+/// ranks run the same ones in the same order, else Mismatch. In fsdp::join the batch of a rank without data is no part
+/// of the joined batch, if `process_group` is the model's. Not converted are copies by `Module::clone`, a module after
+/// `reset()`, and TorchScript's modules. A rank whose batch has exactly one value for each channel gets torch's error
+/// before fsdp is asked: there, use SyncBatchNorm. A second derivative through it is a UsageError.
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& process_group = nullptr);
 
 /// The same as a module of one's own model, for inputs of sizes [N, channels, ...]. Parameters and buffers, their names

@@ -7,9 +7,7 @@
 #include <ostream>
 #include <string>
 
-#include "api/advice_choice.h"
 #include "api/group_view.h"
-#include "api/megabytes.h"
 #include "api/named_collectives.h"
 #include "api/placement_choice.h"
 #include "comm/core/check.h"

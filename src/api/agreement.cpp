@@ -11,8 +11,8 @@
 #include <cstdio>
 #include <unordered_set>
 
-#include "api/device_choice.h"
 #include "api/placement_choice.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
 
@@ -127,14 +127,9 @@ void add_argument(const c10::IValue& argument, const auto& add) {
     }
   } else if (argument.isList()) {
     for (const auto& element : argument.toListRef()) add_argument(element, add);
-  } else if (argument.isDouble()) {
-    const double number = argument.toDouble();
-    add(&number, sizeof number);
-  } else if (argument.isInt() || argument.isBool()) {
-    const int64_t number = argument.isInt() ? argument.toInt() : argument.toBool();
-    add(&number, sizeof number);
-  } else if (argument.isString()) {
-    add(argument.toStringRef().data(), argument.toStringRef().size());
+  } else if (argument.isDouble() || argument.isInt() || argument.isBool() || argument.isString()) {
+    const auto text = str_cat(argument);  // all digits of a number
+    add(text.data(), text.size());
   }
 }
 

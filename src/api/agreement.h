@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "api/module_tree.h"
 #include "api/plan.h"
 #include "runtime/placement.h"
 

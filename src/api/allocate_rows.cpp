@@ -1,4 +1,4 @@
-#include "api/allocate_rows.h"
+#include "api/rows.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -32,8 +32,7 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
     is_asked = group->identity.rank_state->keeps_files = true;
     auto& flats = group->params.flats();
     try {
-      for (size_t i = 0; i < flats.size(); ++i)
-        flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
+      for (size_t i = 0; i < flats.size(); ++i) flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
     } catch (const Error& lacks) {
       error = str_cat("group '", group->identity.name, "': ", lacks.what_without_backtrace());
       break;
@@ -56,15 +55,10 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
 struct PlanesOfGroup {
   runtime::Parts* group;
   std::vector<runtime::FlatParams*> planes = {};
-
-  // Each plane begins aligned, on accelerators too.
-  static size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 255) / 256 * 256; }
-  size_t bytes() const {
-    size_t sum = 0;
-    for (const auto* plane : planes) sum += room_for(*plane);
-    return sum;
-  }
 };
+
+// Each plane begins aligned, on accelerators too.
+size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 255) / 256 * 256; }
 
 // One buffer for each group, that all ranks see; otherwise one for each plane, that the ranks of a host see; otherwise
 // memory of this rank's own.
@@ -72,19 +66,22 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
   auto& communicator = groups.front().group->identity.placement.shard().communicator();
   std::vector<SharedPart> of_groups, of_planes;
   for (const auto& of : groups) {
-    of_groups.push_back({of.group->identity.name, of.bytes()});
-    for (const auto* plane : of.planes) of_planes.push_back({of.group->identity.name, plane->whole().bytes()});
+    auto& of_group = of_groups.emplace_back(SharedPart{of.group->identity.name, 0});
+    for (const auto* plane : of.planes) {
+      of_group.bytes += room_for(*plane);
+      of_planes.push_back({of_group.subject, plane->whole().bytes()});
+    }
   }
   const auto buffers = communicator.share(of_groups, device);
-  const auto on_host = buffers.empty() ? communicator.share_on_host(of_planes, device)
-                                       : std::vector<std::shared_ptr<HostBuffer>>();
+  const auto on_host =
+      buffers.empty() ? communicator.share_on_host(of_planes, device) : std::vector<std::shared_ptr<HostBuffer>>();
   size_t number = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     size_t first_byte = 0;
     for (auto* plane : groups[i].planes) {
       plane->allocate_shard(buffers.empty() ? nullptr : buffers[i], first_byte,
                             on_host.empty() ? nullptr : on_host[number++]);
-      first_byte += PlanesOfGroup::room_for(*plane);
+      first_byte += room_for(*plane);
     }
     // A rank that is alone waits for no other one to read.
     if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->row_lock.add(*buffers[i]);

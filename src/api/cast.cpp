@@ -17,37 +17,28 @@ namespace {
 
 using Visit = std::function<void(at::Tensor&)>;
 
-c10::IValue visited_copy(const c10::IValue& value, const Visit& visit);
-
-c10::IValue visited_list(const c10::IValue& value, const Visit& visit) {
-  auto copy = value.toList().copy();
-  for (size_t i = 0; i < copy.size(); ++i) copy.set(i, visited_copy(copy.get(i), visit));
-  return copy;
-}
-
-c10::IValue visited_dict(const c10::IValue& value, const Visit& visit) {
-  auto copy = value.toGenericDict().copy();
-  for (const auto& entry : copy) entry.setValue(visited_copy(entry.value(), visit));
-  return copy;
-}
-
 // A named tuple stays one.
-c10::IValue visited_tuple(const c10::IValue& value, const Visit& visit) {
-  const auto& tuple = value.toTupleRef();
-  std::vector<c10::IValue> elements;
-  for (const auto& element : tuple.elements()) elements.push_back(visited_copy(element, visit));
-  return c10::ivalue::Tuple::createNamed(std::move(elements), tuple.type());
-}
-
 c10::IValue visited_copy(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     auto tensor = value.toTensor();
     visit(tensor);
     return tensor;
   }
-  if (value.isList()) return visited_list(value, visit);
-  if (value.isGenericDict()) return visited_dict(value, visit);
-  if (value.isTuple()) return visited_tuple(value, visit);
+  if (value.isList()) {
+    auto copy = value.toList().copy();
+    for (size_t i = 0; i < copy.size(); ++i) copy.set(i, visited_copy(copy.get(i), visit));
+    return copy;
+  }
+  if (value.isGenericDict()) {
+    auto copy = value.toGenericDict().copy();
+    for (const auto& entry : copy) entry.setValue(visited_copy(entry.value(), visit));
+    return copy;
+  }
+  if (value.isTuple()) {
+    std::vector<c10::IValue> elements;
+    for (const auto& element : value.toTupleRef().elements()) elements.push_back(visited_copy(element, visit));
+    return c10::ivalue::Tuple::createNamed(std::move(elements), value.toTupleRef().type());
+  }
   return value;
 }
 

@@ -11,9 +11,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "api/device_choice.h"
 #include "api/module_watch.h"
-#include "api/precision.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
 #include "runtime/param_group.h"
@@ -25,18 +24,8 @@ namespace {
 // Whether the elements of a row fill one stretch of memory and rows follow one another.
 bool has_dense_rows(const at::Tensor& tensor) {
   if (tensor.dim() == 0 || tensor.numel() == 0) return true;
-  int64_t row_numel = tensor.numel() / tensor.size(0);
-  if (tensor.size(0) > 1 && tensor.stride(0) != row_numel) return false;
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size within a row
-  for (int64_t d = 1; d < tensor.dim(); ++d)
-    if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
-  std::sort(dims.begin(), dims.end());
-  int64_t expected = 1;
-  for (auto [stride, size] : dims) {
-    if (stride != expected) return false;
-    expected *= size;
-  }
-  return true;
+  const bool follow_one_another = tensor.size(0) == 1 || tensor.stride(0) == tensor.numel() / tensor.size(0);
+  return follow_one_another && tensor.detach().select(0, 0).is_non_overlapping_and_dense();
 }
 
 std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parameter) {
@@ -111,11 +100,6 @@ Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
   return {{storage, storage + 1}, &tensor.name, is_sharded};
 }
 
-// Whether it lies in memory that is its own or that of another plain tensor.
-bool has_plain_memory(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor);
-}
-
 constexpr const char* kUntied =
     "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
     "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is";
@@ -127,8 +111,9 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
   for (const auto& parameter : parameters)
     if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
   for (const auto& other : others)
-    if (has_plain_memory(other.tensor)) {
-      if (!other.tensor.is_meta()) require_memory(other.tensor, where + "'" + other.name + "' ");
+    if (const auto& tensor = other.tensor;
+        tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor)) {
+      if (!tensor.is_meta()) require_memory(tensor, where + "'" + other.name + "' ");
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);
@@ -209,13 +194,9 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
           "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
   require(torch::autograd::get_current_graph_task_id() == -1, where,
           "called inside a backward. Call it before training");
-  const auto check_given = [&](const ModuleNode& node) {
-    require(group_at(node) == nullptr, where, "module ", node.type,
+  for (const auto* given : given_modules(tree))
+    require(group_at(*given) == nullptr, where, "module ", given->type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
-  };
-  if (tree.identity != nullptr) check_given(tree);
-  for (const auto& child : tree.children)
-    if (tree.identity == nullptr) check_given(*child);
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
     require(!group || &group->placement().process_group() == &placement.process_group(), where,
             "expected one process group for ", tree.type, " and all that is inside it, found '",

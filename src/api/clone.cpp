@@ -1,7 +1,6 @@
 #include <fsdp/clone.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 
 #include <mutex>
@@ -10,7 +9,6 @@
 #include "api/group_view.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
-#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {

@@ -1,16 +1,29 @@
 #include "api/deferred_init.h"
 
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/ScopeExit.h>
 #include <fsdp/deferred_init.h>
+#include <fsdp/initialize.h>
 
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+
+#include "api/agreement.h"
 #include "api/checks.h"
-#include "runtime/deferred_recorder.h"
+#include "api/group_view.h"
+#include "api/rows.h"
+#include "comm/core/check.h"
+#include "runtime/compat.h"
 #include "runtime/deferred_value.h"
+#include "runtime/param_group.h"
 #include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
 
 using runtime::DeferredRecording;
+using runtime::DeferredValue;
 
 // The module's own tensors that have no values, nor will have.
 std::vector<at::Tensor> without_values(const ModuleNode& node) {
@@ -20,6 +33,81 @@ std::vector<at::Tensor> without_values(const ModuleNode& node) {
       if (tensor.is_meta() && !runtime::deferred_value_of(tensor) && !runtime::registry().find(tensor))
         tensors.push_back(tensor);
   return tensors;
+}
+
+// A parameter that shows its whole sizes on the meta device.
+struct Shown {
+  std::shared_ptr<runtime::ParamGroup> group;
+  size_t slot = 0;
+  std::shared_ptr<DeferredValue> before;
+  at::Tensor on_meta;
+
+  bool is_written() const { return runtime::deferred_value_of(on_meta) != before; }
+};
+
+Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
+  auto& slot = group->slots()[index];
+  const auto form = memory::form_of(slot.rows_tensor);
+  auto on_meta = at::empty_strided(slot.sizes(), slot.whole_tensor.strides(), at::device(at::kMeta).dtype(form.dtype));
+  auto before = std::make_shared<DeferredValue>(
+      DeferredValue{.device = form.device, .bytes = on_meta.storage().nbytes(), .is_spread = true});
+  runtime::defer(on_meta, before);
+  slot.tensor().unsafeGetTensorImpl()->shallow_copy_from(on_meta.getIntrusivePtr());
+  return {group, index, std::move(before), std::move(on_meta)};
+}
+
+// What set_data gives a parameter is not where its rows are taken from.
+void require_in_place(const std::vector<Shown>& parameters) {
+  for (const auto& [group, index, before, on_meta] : parameters) {
+    const auto& slot = group->slots()[index];
+    require(slot.tensor().storage().is_alias_of(on_meta.storage()), group->where("initialize"), "parameter '",
+            slot.name(), "' was given another tensor's memory by set_data, expected values that are written to it. ",
+            "Write them in place: parameter.copy_(values) under torch::NoGradGuard");
+  }
+}
+
+// Collective.
+void gather_before(Shown& shown) {
+  const auto& rows = shown.group->slots()[shown.slot].rows_tensor;
+  const auto whole = gather_rows(*shown.group, shown.slot, rows, "initialize");
+  shown.before->there = runtime::bytes_of_storage(whole);
+}
+
+// The values that were there before of which other parameters are computed.
+std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>& parameters) {
+  std::unordered_set<const DeferredValue*> read;
+  for (const auto& shown : parameters) {
+    std::unordered_set<const DeferredValue*> seen;
+    for (std::vector<runtime::DeferredValuePtr> open{runtime::deferred_value_of(shown.on_meta)}; !open.empty();) {
+      const auto next = open.back();
+      open.pop_back();
+      if (!next || !seen.insert(next.get()).second) continue;
+      if (next->is_spread && next != shown.before) read.insert(next.get());
+      if (next->call)
+        for (const auto& operand : next->call->operands) open.push_back(operand.value);
+    }
+  }
+  return read;
+}
+
+// Collective where values that were there before count.
+void take_rows(Shown& shown) {
+  auto& slot = shown.group->slots()[shown.slot];
+  constexpr int kOwn = 1;
+  if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
+  if (slot.rows_numel() == 0) return;
+  const runtime::OwnOperators own_operators;
+  runtime::rows_of_tensor(shown.on_meta)(slot.param_rows());
+}
+
+// That every rank put the same off. Collective.
+void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
+  uint64_t sum = 0;
+  for (const auto& shown : parameters) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
+  const auto subject =
+      str_cat("initialize of ", own.name(), ": ", std::ranges::count_if(parameters, &Shown::is_written),
+              " parameters, by what computes them and their random numbers ", sum);
+  own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 
 }  // namespace
@@ -54,5 +142,36 @@ DeferredStretch::DeferredStretch(bool forgets)
 DeferredStretch::~DeferredStretch() = default;
 
 void materialize(torch::nn::Module& module) { compute_deferred(subtree_tensors(*module_tree(module))); }
+
+void initialize(const Group& model, const std::function<void()>& init) {
+  const auto& groups = param_groups(model);
+  auto& own = *groups.front();
+  std::lock_guard lock(own.rank_state().mutex);
+  require_values(groups, "initialize");
+  for (const auto& group : groups) require_between_steps(*group, "initialize");
+  std::vector<Shown> parameters;
+  const auto show_rows = [&] {
+    for (const auto& shown : parameters) shown.group->slots()[shown.slot].show_rows();
+  };
+  {
+    const auto in_the_end = c10::make_scope_exit(show_rows);
+    for (const auto& group : groups)
+      for (size_t i = 0; i < group->slots().size(); ++i)
+        if (group->slots()[i].tensor().defined()) parameters.push_back(show(group, i));
+    const DeferredRecording recording(DeferredRecording::Kind::kPutOff);
+    init();
+    require_in_place(parameters);
+  }
+  agree_on(parameters, own);
+  const auto read = read_by_others(parameters);
+  for (auto& shown : parameters)
+    if (read.contains(shown.before.get())) gather_before(shown);
+  std::erase_if(parameters, [](const Shown& shown) { return !shown.is_written(); });
+  for (auto& shown : parameters) {
+    shown.group->note_write(runtime::WriteKind::kEveryRank, shown.slot);
+    take_rows(shown);
+    shown = {};
+  }
+}
 
 }  // namespace fsdp

@@ -10,16 +10,14 @@
 #include <utility>
 
 #include "api/agreement.h"
-#include "api/allocate_rows.h"
 #include "api/checks.h"
 #include "api/deferred_init.h"
-#include "api/device_choice.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
 #include "api/module_watch.h"
 #include "api/placement_choice.h"
 #include "api/plan.h"
-#include "api/precision.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "comm/core/log.h"
 #include "comm/group/attachment.h"
@@ -47,38 +45,23 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
   return parameters;
 }
 
-// Those that were told to be left alone, and have values of their own.
-std::vector<NamedParameter> ignored_parameters(const FullyShardOptions& options) {
-  std::vector<NamedParameter> ignored;
-  for (const auto& tensor : options.ignored_params) ignored.push_back({"", tensor});
-  return ignored;
-}
-
-// The groups under the tree learn whose modules are around theirs, and they and their parameters their names in it. A
-// group that has no parameters lives as long as those that have some of the tree.
-void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
-  struct Step {
-    const ModuleNode* node;
-    ParamGroup* around;
-  };
-  std::unordered_set<const void*> named;
-  for (std::vector<Step> steps{{&tree, &outermost}}; !steps.empty();) {
-    auto [node, around] = steps.back();
-    steps.pop_back();
-    if (const auto group = group_at(*node); group && group.get() != around) {
-      group->add_parent(*around);
-      if (named.insert(group.get()).second) group->rename(node->path);
-      around = group.get();
-    }
-    for (const auto& [name, tensor] : node->parameters) {
-      auto part = runtime::registry().find(tensor);
-      if (!part || !named.insert(tensor.unsafeGetTensorImpl()).second) continue;
-      part->group->rename_slot(part->slot, name);
-      if (outermost.slots().empty()) part->group->keep(outermost.shared_from_this());
-    }
-    for (auto child = node->children.rbegin(); child != node->children.rend(); ++child)
-      steps.push_back({child->get(), around});
+// The groups under a node learn whose modules are around theirs, and they and their parameters their names from
+// `outermost`. A group that has no parameters lives as long as those that have some of the tree. `named` remembers what
+// has its name.
+void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
+                       std::unordered_set<const void*>& named) {
+  if (const auto group = group_at(node); group && group.get() != around) {
+    group->add_parent(*around);
+    if (named.insert(group.get()).second) group->rename(node.path);
+    around = group.get();
   }
+  for (const auto& [name, tensor] : node.parameters) {
+    auto part = runtime::registry().find(tensor);
+    if (!part || !named.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    part->group->rename_slot(part->slot, name);
+    if (outermost.slots().empty()) part->group->keep(outermost.shared_from_this());
+  }
+  for (const auto& child : node.children) adopt_descendants(*child, outermost, around, named);
 }
 
 // Where every rank takes its rows from. Collective if it is rank 0's values.
@@ -129,24 +112,20 @@ runtime::Placement with_neighbours(const runtime::Placement& placement, const Fu
   return placement.with_neighbours(made);
 }
 
-// Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
-int64_t most_taken(ProcessGroup& process_group) {
-  int64_t taken = 0;
-  for (const auto* group : Attachment::of<runtime::RankState>(process_group)->groups())
-    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
-  auto most = at::full({1}, taken, at::kLong);
-  process_group.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
-  return most.item<int64_t>();
-}
-
-// Which of the planned groups are kept in files, beside those that are there.
+// Decides which of the planned groups are kept in files, beside those that are there. Collective then.
 void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
                        const FullyShardOptions& options) {
   std::vector<int64_t> bytes;
   for (auto& group : plan) bytes.push_back(group.bytes = expected_bytes(group, placement.shard().world_size()));
   if (!options.disk_policy) return;
-  const auto is_on_disk =
-      choose_on_disk(bytes, most_taken(placement.process_group()), options.disk_policy->host_limit_bytes);
+  auto& ranks = placement.process_group();
+  int64_t taken = 0;
+  for (const auto* group : Attachment::of<runtime::RankState>(ranks)->groups())
+    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
+  // Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
+  const auto most = at::full({1}, taken, at::kLong);
+  ranks.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
+  const auto is_on_disk = choose_on_disk(bytes, most.item<int64_t>(), options.disk_policy->host_limit_bytes);
   for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
 }
 
@@ -177,26 +156,39 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// Rank 0's, in the end on devices. Those on the meta device, which take their place, lie as they do. Collective.
-std::vector<at::Tensor> values_of_buffers(const std::vector<NamedParameter>& buffers,
-                                          std::span<const c10::Device> devices, const ProcessGroup& process_group,
-                                          const FullyShardOptions& options) {
-  std::vector<WantedValues> wanted;
-  for (size_t i = 0; i < buffers.size(); ++i)
-    wanted.push_back({buffers[i].tensor, choose_device(options, devices[i], process_group.device())});
-  auto values = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
-  for (size_t i = 0; i < buffers.size(); ++i)
-    if (const auto& buffer = buffers[i].tensor; buffer.is_meta())
-      values[i] = at::empty_strided(buffer.sizes(), buffer.strides(), values[i].options()).copy_(values[i]);
-  return values;
-}
+// A buffer that takes rank 0's values, goes to another device, or both.
+struct ChangingBuffer {
+  at::Tensor buffer, values;
+  at::Tensor there = {};  // its memory on the other device; undefined if it stays where it is
 
-std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
-  std::vector<torch::nn::Module*> modules;
-  if (node.module != nullptr) modules.push_back(node.module);
-  if (node.identity == nullptr)
-    for (const auto& child : node.children) modules.push_back(child->module);
-  return modules.empty() ? nullptr : std::make_shared<ModuleWatch>(modules);
+  void finish() const {
+    if (there.defined())
+      buffer.unsafeGetTensorImpl()->shallow_copy_from(there.copy_(values).getIntrusivePtr());
+    else if (!values.is_same(buffer))
+      buffer.copy_(values);
+  }
+};
+
+// Takes the memory that they will need. `synced`: the buffers that take rank 0's values, which are on `devices` there;
+// if there are any, they are all of the tree. Collective then.
+std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::vector<NamedParameter>& synced,
+                                             std::span<const c10::Device> devices, const ProcessGroup& process_group,
+                                             const FullyShardOptions& options) {
+  const auto of_ranks = process_group.device();
+  std::vector<WantedValues> wanted;
+  for (size_t i = 0; i < synced.size(); ++i)
+    wanted.push_back({synced[i].tensor, choose_device(options, devices[i], of_ranks)});
+  auto values = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
+  std::vector<ChangingBuffer> changing;
+  for (const auto& [name, buffer] : synced.empty() ? subtree_buffers(tree) : synced) {
+    const auto new_values = synced.empty() ? buffer : values[changing.size()];
+    changing.push_back({buffer, new_values});
+    if (runtime::registry().find(buffer)) continue;  // a parameter, too
+    const auto device = buffer.is_meta() ? new_values.device() : choose_device(options, buffer.device(), of_ranks);
+    if (device != buffer.device())
+      changing.back().there = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device));
+  }
+  return changing;
 }
 
 // A module that no shared pointer owns gets one that has gone already: to everybody else it is as it was.
@@ -206,19 +198,15 @@ std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
   return module->weak_from_this();
 }
 
-void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group,
-                   const std::shared_ptr<const ParamGroup::Ignored>& ignored) {
+void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->params().install(group);
   runtime::hook_parameters(group);
-  group->watch = watch_of(node);
-  group->ignored = ignored;
-  const auto found_through = [&](const ModuleNode& at) {
-    runtime::registry().add_module(at.identity, owner_of(at.module), group);
-  };
-  if (node.identity != nullptr)
-    found_through(node);
-  else  // a list of modules is found through each of them
-    for (const auto& child : node.children) found_through(*child);
+  std::vector<torch::nn::Module*> watched;
+  for (const auto* given : given_modules(node)) {
+    if (given->module != nullptr) watched.push_back(given->module);
+    runtime::registry().add_module(given->identity, owner_of(given->module), group);
+  }
+  if (!watched.empty()) group->watch = std::make_shared<ModuleWatch>(watched);
 }
 
 }  // namespace
@@ -241,7 +229,7 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
   if (!options.sync_module_states || placement.process_group().rank() == 0) compute_deferred(buffers);
-  compute_deferred(ignored_parameters(options));
+  for (const auto& ignored : options.ignored_params) compute_deferred({{"", ignored}});  // they keep their own values
   if (!options.sync_module_states && !policy_of(options).broadcasts_buffers) buffers.clear();
   if (!options.sync_module_states)  // on the meta device: before the first forward they have values
     std::erase_if(buffers, [](const NamedParameter& buffer) { return buffer.tensor.is_meta(); });
@@ -251,25 +239,16 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   if (options.sync_module_states) set_devices(options, of_ranks, plan, devices);
   const auto groups = create_groups(plan, with_neighbours(placement, options), options);
   if (!options.sync_module_states) buffers.clear();
-  const auto buffer_values =
-      values_of_buffers(buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
-  MovingBuffers moving(options, *tree, of_ranks);
+  const at::NoGradGuard no_grad;
+  const auto changing =
+      changing_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < buffers.size(); ++i)
-    if (const auto& buffer = buffers[i].tensor; buffer.is_meta())
-      buffer.unsafeGetTensorImpl()->shallow_copy_from(buffer_values[i].getIntrusivePtr());
-    else
-      buffer.copy_(buffer_values[i]);
-  moving.finish();
-  const auto ignored = std::make_shared<ParamGroup::Ignored>();
-  for (const auto& tensor : options.ignored_params) {
-    ignored->emplace_back(tensor.getIntrusivePtr());
-    runtime::registry().leaves.leave_out(tensor);
-  }
+  for (const auto& buffer : changing) buffer.finish();
+  for (const auto& tensor : options.ignored_params) runtime::registry().leaves.leave_out(tensor);
   if (placement.process_group().world_size() > 1) runtime::registry().leaves.begin();
-  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i], ignored);
-  adopt_descendants(*tree, *groups.back());
+  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
+  std::unordered_set<const void*> named;
+  adopt_descendants(*tree, *groups.back(), groups.back().get(), named);
   return make_group(groups.back(), std::move(tree));
 }
 

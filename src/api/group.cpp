@@ -4,7 +4,6 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "api/byte_counts.h"
 #include "api/checks.h"
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -19,13 +18,6 @@ using runtime::ParamGroup;
 namespace {
 
 constexpr const char* kUnshard = "unshard";
-
-// What `read` finds in a group, whose parts another thread may exchange.
-template <class Read>
-auto under_lock(const ParamGroup& group, const Read& read) {
-  const std::lock_guard lock(group.rank_state().mutex);
-  return read(group);
-}
 
 // Applies `change` to the module's own group, or to all groups under it.
 template <class Change>
@@ -66,6 +58,24 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
   });
   view->tree = std::move(tree);
   return GroupView::handle_of(std::move(view));
+}
+
+ByteCounts byte_counts(const memory::ByteAccount& account) {
+  using memory::ByteClass;
+  const auto of = [&](ByteClass cls) { return ByteCount{account.current(cls), account.peak(cls)}; };
+  // What is recorded has what checkpoints keep in it; of all groups the same of both counts.
+  const auto activation = [&](auto count) {
+    const auto& all = account.whole();
+    const bool is_recorded = (all.*count)(ByteClass::kForward) >= (all.*count)(ByteClass::kActivation);
+    return (account.*count)(is_recorded ? ByteClass::kForward : ByteClass::kActivation);
+  };
+  return {.rows = of(ByteClass::kRows),
+          .whole = of(ByteClass::kWhole),
+          .gradient = of(ByteClass::kGradient),
+          .optimizer = of(ByteClass::kOptimizer),
+          .activation = {activation(&memory::ByteAccount::current), activation(&memory::ByteAccount::peak)},
+          .host = of(ByteClass::kHost),
+          .disk = of(ByteClass::kDisk)};
 }
 
 NoSync::NoSync(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {
@@ -221,16 +231,21 @@ void Group::reset_peak_stats() const {
   rank.forget_waiting();
 }
 
+// Another thread may exchange what a group is made of.
 std::string Group::name() const {
-  return under_lock(*view_->groups.front(), [](const ParamGroup& own) { return own.name(); });
+  const auto& own = *view_->groups.front();
+  const std::lock_guard lock(own.rank_state().mutex);
+  return own.name();
 }
 int Group::rank() const {
-  return under_lock(*view_->groups.front(),
-                    [](const ParamGroup& own) { return own.placement().process_group().rank(); });
+  const auto& own = *view_->groups.front();
+  const std::lock_guard lock(own.rank_state().mutex);
+  return own.placement().process_group().rank();
 }
 int Group::world_size() const {
-  return under_lock(*view_->groups.front(),
-                    [](const ParamGroup& own) { return own.placement().process_group().world_size(); });
+  const auto& own = *view_->groups.front();
+  const std::lock_guard lock(own.rank_state().mutex);
+  return own.placement().process_group().world_size();
 }
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/module_tree.h"
+#include "memory/byte_account.h"
 #include "runtime/placement.h"
 
 namespace fsdp {
@@ -31,6 +32,9 @@ inline const std::vector<std::shared_ptr<runtime::ParamGroup>>& param_groups(con
 
 /// Finds the groups under a module whose own group is `own`.
 Group make_group(std::shared_ptr<runtime::ParamGroup> own, std::unique_ptr<ModuleNode> tree);
+
+/// An account's bytes as users see them.
+ByteCounts byte_counts(const memory::ByteAccount& account);
 
 /// Makes groups of the module over `placement`. See fully_shard.
 Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,

@@ -9,14 +9,7 @@
 namespace fsdp {
 namespace {
 
-// Of a path longer than this the end is kept: in a chain of n modules whole paths would take memory of n^2.
-constexpr size_t kLongestPath = 512;
-
-std::string joined(const std::string& path, const std::string& name) {
-  if (path.empty()) return name;
-  auto whole = path + "." + name;
-  return whole.size() <= kLongestPath ? whole : "..." + whole.substr(whole.size() - kLongestPath + 3);
-}
+std::string joined(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
 
 // "torch::nn::LinearImpl" and "(anonymous namespace)::BlockImpl" read better without what is before the last colon.
 std::string short_type(std::string type) {
@@ -61,28 +54,17 @@ void visit_children(const torch::jit::Module& module, const Visit& visit) {
 }
 
 // Gives the node its place, and what it has its full names.
-void put_below(ModuleNode& node, const std::string& path, const std::string& name) {
-  node.name = name;
-  node.path = joined(path, name);
-  for (auto& parameter : node.parameters) parameter.name = joined(node.path, parameter.name);
-  for (auto& buffer : node.buffers) buffer.name = joined(node.path, buffer.name);
-}
-
-// Not by calls inside one another: modules may be nested deeper than the stack allows.
 template <class Module>
-std::unique_ptr<ModuleNode> grow(Module module, const std::string& name = "") {
-  auto root = node_of(module);
-  put_below(*root, "", name);
-  for (std::vector<std::pair<ModuleNode*, Module>> open{{root.get(), module}}; !open.empty();) {
-    const auto [node, of] = open.back();
-    open.pop_back();
-    visit_children(of, [&, parent = node](const std::string& child_name, const Module& child) {
-      parent->children.push_back(node_of(child));
-      put_below(*parent->children.back(), parent->path, child_name);
-      open.emplace_back(parent->children.back().get(), child);
-    });
-  }
-  return root;
+std::unique_ptr<ModuleNode> grow(const Module& module, const std::string& path = "", const std::string& name = "") {
+  auto node = node_of(module);
+  node->name = name;
+  node->path = joined(path, name);
+  for (auto* tensors : {&node->parameters, &node->buffers})
+    for (auto& tensor : *tensors) tensor.name = joined(node->path, tensor.name);
+  visit_children(module, [&](const std::string& child_name, const Module& child) {
+    node->children.push_back(grow(child, node->path, child_name));
+  });
+  return node;
 }
 
 }  // namespace
@@ -94,7 +76,7 @@ std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module) { retu
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules) {
   auto node = std::make_unique<ModuleNode>();
   node->type = "list of " + std::to_string(modules.size()) + " modules";
-  for (size_t i = 0; i < modules.size(); ++i) node->children.push_back(grow(modules[i], std::to_string(i)));
+  for (size_t i = 0; i < modules.size(); ++i) node->children.push_back(grow(modules[i], "", std::to_string(i)));
   return node;
 }
 
@@ -103,23 +85,16 @@ std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedPara
   return layer ? layer->cut_of(parameter.name.substr(parameter.name.rfind('.') + 1)) : std::nullopt;
 }
 
-// Nor here by calls inside one another.
-ModuleNode::~ModuleNode() {
-  for (auto below = std::move(children); !below.empty();) {
-    auto node = std::move(below.back());
-    below.pop_back();
-    std::ranges::move(node->children, std::back_inserter(below));
-    node->children.clear();
-  }
+std::vector<const ModuleNode*> given_modules(const ModuleNode& tree) {
+  if (tree.identity != nullptr) return {&tree};
+  std::vector<const ModuleNode*> modules;
+  for (const auto& child : tree.children) modules.push_back(child.get());
+  return modules;
 }
 
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit) {
-  for (std::vector<const ModuleNode*> open{&node}; !open.empty();) {
-    const auto& next = *open.back();
-    open.pop_back();
-    visit(next);
-    for (auto child = next.children.rbegin(); child != next.children.rend(); ++child) open.push_back(child->get());
-  }
+  visit(node);
+  for (const auto& child : node.children) visit_nodes(*child, visit);
 }
 
 // Every tensor of the subtree that `own` names at a node, once.

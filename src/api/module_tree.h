@@ -21,13 +21,8 @@ class ParamGroup;
 }
 
 struct ModuleNode {
-  ModuleNode() = default;
-  ~ModuleNode();
-  ModuleNode(const ModuleNode&) = delete;
-  ModuleNode& operator=(const ModuleNode&) = delete;
-
   std::string name;  // below its parent
-  std::string path;  // below the root; empty for the root; of a very long one the end
+  std::string path;  // below the root; empty for the root
   std::string type;
   const void* identity = nullptr;                   // the module's address, for the registry
   torch::nn::Module* module = nullptr;              // null for TorchScript
@@ -44,6 +39,9 @@ std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& m
 
 /// How the ranks of a tensor axis cut one of the node's own parameters, if they do.
 std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedParameter& parameter);
+
+/// The module that a call was given, or those of a list.
+std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
 /// Calls `visit` on the node and everything below it, parents first.
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/param_group.h"
-
 namespace fsdp {
 
 /// Finds parameters that came under modules after they were sharded and are in no group: each rank would train its own.
@@ -23,10 +21,9 @@ class ModuleWatch {
   /// Whether the module at this address is one of them or inside one.
   bool has(const void* module) const;
 
-  /// The first parameter that was not there last time, is in no group, and that neither the groups nor those of modules
-  /// which came later ignore; empty if there is none. Tells of each parameter once, so that a program that means it can
-  /// go on.
-  std::string find_stray(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups);
+  /// The first parameter that was not there last time, is in no group, and that no call was told to ignore; empty if
+  /// there is none. Tells of each parameter once, so that a program that means it can go on.
+  std::string find_stray();
 
  private:
   struct Watched {
@@ -35,7 +32,6 @@ class ModuleWatch {
     bool is_owned;
   };
   std::vector<torch::nn::Module*> living() const;
-  bool is_as_before(const std::vector<torch::nn::Module*>& modules) const;
 
   std::vector<Watched> modules_;
   /// Seen last, in the order of the tree. Weak: another parameter must not come to lie at the address of one that is

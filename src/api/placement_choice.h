@@ -1,9 +1,11 @@
 #pragma once
 /// \file
-/// Which ranks hold what of a group: a decision apart from what it is taken from.
+/// Which ranks hold what of a group, and which strategy would serve a model better.
 
+#include <fsdp/advice.h>
 #include <fsdp/options.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +18,7 @@ namespace fsdp {
 namespace runtime {
 struct GroupPolicy;
 class ParamGroup;
-}
+}  // namespace runtime
 
 /// Names of axes.
 struct AxisRoles {
@@ -46,5 +48,19 @@ void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
 
 /// The strategy that a group's policy comes to.
 Strategy strategy_of(const runtime::ParamGroup& group);
+
+/// What a model's training was measured to take on the rank that holds most.
+struct Measured {
+  Strategy strategy = Strategy::kFullShard;
+  double waiting_share = 0;
+  /// Of all whole parameters, and how many ranks share them out.
+  int64_t parameter_bytes = 0, shards = 1;
+  /// At most.
+  int64_t rows = 0, whole = 0, gradient = 0, optimizer = 0;
+  int64_t spare_bytes = 0;
+};
+
+/// Which strategy serves the model better. Pure.
+Advice choose_advice(const Measured& measured);
 
 }  // namespace fsdp

@@ -1,10 +1,12 @@
 #include "api/plan.h"
 
-#include <c10/util/irange.h>
+#include <fsdp/wrap_policy.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
-#include <span>
-#include <unordered_map>
+#include <iterator>
 #include <unordered_set>
 
 namespace fsdp {
@@ -14,168 +16,64 @@ using runtime::NamedParameter;
 
 const void* key_of(const NamedParameter& parameter) { return parameter.tensor.unsafeGetTensorImpl(); }
 
-/// The free parameters in the order of the tree, wherever a module has them: a tied one several times. Those of a
-/// subtree are neighbours.
-class Places {
- public:
-  struct Place {
-    const ModuleNode* node;
-    const NamedParameter* parameter;
-  };
-  struct Range {
-    size_t first = 0, last = 0;
-  };
-  using Free = std::unordered_set<const void*>;
-
-  Places(const ModuleNode& tree, const Free& free) {
-    std::vector<const ModuleNode*> nodes;
-    visit_nodes(tree, [&](const ModuleNode& node) {
-      nodes.push_back(&node);
-      ranges_[&node].first = places_.size();
-      for (const auto& parameter : node.parameters)
-        if (free.contains(key_of(parameter))) {
-          ++counts_[key_of(parameter)];
-          places_.push_back({&node, &parameter});
-        }
-      ranges_[&node].last = places_.size();
-    });
-    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node)
-      if (!(*node)->children.empty()) ranges_[*node].last = ranges_[(*node)->children.back().get()].last;
-    numel_before_.push_back(0);
-    for (size_t i : c10::irange(places_.size())) {
-      if (is_tied(i)) tied_.push_back(i);
-      numel_before_.push_back(numel_before_.back() + numel_alone(i));
-    }
-  }
-
-  Range range_of(const ModuleNode& node) const { return ranges_.at(&node); }
-  size_t size() const { return places_.size(); }
-  const Place& operator[](size_t i) const { return places_[i]; }
-  bool is_tied(size_t i) const { return counts_.at(key_of(*places_[i].parameter)) > 1; }
-  /// Elements, unless the parameter is tied.
-  int64_t numel_alone(size_t i) const { return is_tied(i) ? 0 : places_[i].parameter->tensor.numel(); }
-
-  /// Elements of the different parameters in a range that no group has taken yet.
-  int64_t numel_of(Range range, const Free& free) const {
-    const auto first = std::ranges::lower_bound(tied_, range.first), last = std::ranges::lower_bound(tied_, range.last);
-    return numel_before_[range.last] - numel_before_[range.first] + numel_of_tied({first, last}, free);
-  }
-  int64_t numel_of_tied(std::span<const size_t> places, const Free& free) const {
-    int64_t sum = 0;
-    std::unordered_set<const void*> seen;
-    for (size_t i : places) {
-      const auto& parameter = *places_[i].parameter;
-      if (free.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second) sum += parameter.tensor.numel();
-    }
-    return sum;
-  }
-
- private:
-  std::vector<Place> places_;
-  std::vector<size_t> tied_;
-  std::vector<int64_t> numel_before_;  // of those that are not tied
-  std::unordered_map<const ModuleNode*, Range> ranges_;
-  std::unordered_map<const void*, size_t> counts_;
-};
-
-/// Places on a stack, with the number of their elements from any mark on.
-class Stack {
- public:
-  struct Mark {
-    size_t places = 0, tied = 0;
-    int64_t numel = 0;
-  };
-
-  explicit Stack(const Places& places) : places_(places) {}
-
-  Mark mark() const { return {stack_.size(), tied_.size(), numel_}; }
-  void push(Places::Range range) {
-    for (size_t i : c10::irange(range.first, range.last)) {
-      stack_.push_back(i);
-      if (places_.is_tied(i)) tied_.push_back(i);
-      numel_ += places_.numel_alone(i);
-    }
-  }
-  std::span<const size_t> from(Mark mark) const { return std::span(stack_).subspan(mark.places); }
-  /// Of different parameters that are still free.
-  int64_t numel_from(Mark mark, const Places::Free& free) const {
-    return numel_ - mark.numel + places_.numel_of_tied(std::span(tied_).subspan(mark.tied), free);
-  }
-  void drop_from(Mark mark) {
-    stack_.resize(mark.places);
-    tied_.resize(mark.tied);
-    numel_ = mark.numel;
-  }
-
- private:
-  const Places& places_;
-  std::vector<size_t> stack_, tied_;
-  int64_t numel_ = 0;  // of those that are not tied
-};
-
 class Plan {
  public:
-  Plan(const ModuleNode& tree, Places::Free free, const AutoWrapPolicy& policy)
-      : policy_(policy), free_(std::move(free)), places_(tree, free_) {}
+  Plan(const std::vector<NamedParameter>& free, const AutoWrapPolicy& policy) : policy_(policy) {
+    for (const auto& parameter : free) free_.insert(key_of(parameter));
+  }
 
   std::vector<PlannedGroup> make(const ModuleNode& tree) {
-    if (policy_.wraps)
-      wrap_below(tree);
-    else
-      left_.push(places_.range_of(tree));
-    take(tree, tree.type, {});
+    take(tree, tree.type, policy_.wraps ? wrap_below(tree, /*is_root=*/true) : free_below(tree));
     return std::move(groups_);
   }
 
  private:
-  // A module that the policy looks into.
-  struct Open {
+  // Where a module has a parameter: a tied one has several places.
+  struct Place {
     const ModuleNode* node;
-    Stack::Mark mark;
-    size_t next_child = 0;
+    const NamedParameter* parameter;
   };
+  using Places = std::vector<Place>;
 
-  // Children first (FSDP1's _recursive_wrap); not by calls inside one another.
-  void wrap_below(const ModuleNode& root) {
-    std::vector<Open> open;
-    const auto look_into = [&](const ModuleNode& node) {
-      const auto mark = left_.mark();
-      if (enter(node, &node == &root)) open.push_back({&node, mark});
-    };
-    for (look_into(root); !open.empty();) {
-      auto& [node, mark, next_child] = open.back();
-      if (next_child < node->children.size()) {
-        look_into(*node->children[next_child++]);
-        continue;
-      }
-      const int64_t numel = left_.numel_from(mark, free_);
-      if (node != &root && numel > 0 && policy_.wraps({node->path, *node->module, numel}))
-        take(*node, node->path, mark);
-      open.pop_back();
-    }
+  // The free parameters of the subtree, in the order of the tree.
+  Places free_below(const ModuleNode& tree) const {
+    Places places;
+    visit_nodes(tree, [&](const ModuleNode& node) {
+      for (const auto& parameter : node.parameters)
+        if (free_.contains(key_of(parameter))) places.push_back({&node, &parameter});
+    });
+    return places;
   }
 
-  // Puts the module's own parameters on the stack. Or, and then returns false, all that are below it: if a group has
-  // taken it whole, or the policy does not descend into it.
-  bool enter(const ModuleNode& node, bool is_root) {
-    const auto range = places_.range_of(node);
-    const int64_t before = places_.numel_of(range, free_);
+  // Of the different parameters that are free.
+  int64_t numel_of(const Places& places) const {
+    int64_t sum = 0;
+    std::unordered_set<const void*> seen;
+    for (const auto& [node, parameter] : places)
+      if (free_.contains(key_of(*parameter)) && seen.insert(key_of(*parameter)).second)
+        sum += parameter->tensor.numel();
+    return sum;
+  }
+
+  // Children first (FSDP1's _recursive_wrap). Returns what no group has taken: all of a module that is a group already,
+  // or that the policy does not descend into.
+  Places wrap_below(const ModuleNode& node, bool is_root) {
+    auto all = free_below(node);
+    const int64_t before = numel_of(all);
     const bool is_asked = (is_root || !group_at(node)) && before > 0;
-    if (!is_asked || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) {
-      left_.push(range);
-      return false;
-    }
-    size_t own_end = range.first;
-    while (own_end < range.last && places_[own_end].node == &node) ++own_end;
-    left_.push({range.first, own_end});
-    return true;
+    if (!is_asked || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) return all;
+    Places left(all.begin(), std::ranges::find_if(all, [&](const Place& place) { return place.node != &node; }));
+    for (const auto& child : node.children) std::ranges::copy(wrap_below(*child, false), std::back_inserter(left));
+    const int64_t numel = numel_of(left);
+    if (is_root || numel == 0 || !policy_.wraps({node.path, *node.module, numel})) return left;
+    take(node, node.path, left);
+    return {};
   }
 
-  void take(const ModuleNode& node, const std::string& name, Stack::Mark mark) {
+  void take(const ModuleNode& node, const std::string& name, const Places& places) {
     PlannedGroup group{.node = &node, .name = name};
     std::unordered_set<const void*> taken;
-    for (size_t i : left_.from(mark)) {
-      const auto& [owner, parameter] = places_[i];
+    for (const auto& [owner, parameter] : places) {
       if (free_.erase(key_of(*parameter)) > 0) {
         taken.insert(key_of(*parameter));
         group.parameters.push_back({*parameter});
@@ -184,14 +82,11 @@ class Plan {
       if (taken.contains(key_of(*parameter)) && (group.modules.empty() || group.modules.back() != owner->identity))
         group.modules.push_back(owner->identity);
     }
-    left_.drop_from(mark);
     groups_.push_back(std::move(group));
   }
 
   const AutoWrapPolicy& policy_;
-  Places::Free free_;  // that no group has taken
-  const Places places_;
-  Stack left_{places_};  // of the modules that were asked, what none of them has taken
+  std::unordered_set<const void*> free_;  // that no group has taken
   std::vector<PlannedGroup> groups_;
 };
 
@@ -199,9 +94,7 @@ class Plan {
 
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<NamedParameter>& free,
                                       const FullyShardOptions& options) {
-  Places::Free keys;
-  for (const auto& parameter : free) keys.insert(key_of(parameter));
-  return Plan(tree, std::move(keys), options.auto_wrap_policy).make(tree);
+  return Plan(free, options.auto_wrap_policy).make(tree);
 }
 
 int64_t expected_bytes(const PlannedGroup& group, int ranks) {
@@ -218,6 +111,18 @@ std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, 
     if (!is_on_disk.back()) taken += wanted;
   }
   return is_on_disk;
+}
+
+AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel) {
+  auto wraps = [min_numel](const WrapCandidate& candidate) {
+    bool is_container = dynamic_cast<torch::nn::ModuleListImpl*>(&candidate.module) != nullptr ||
+                        dynamic_cast<torch::nn::ModuleDictImpl*>(&candidate.module) != nullptr;
+    return candidate.unwrapped_numel >= min_numel && !is_container;
+  };
+  auto descends = [](const WrapCandidate& candidate) {
+    return dynamic_cast<torch::nn::MultiheadAttentionImpl*>(&candidate.module) == nullptr;
+  };
+  return {AutoWrapPolicy::Decision(wraps), AutoWrapPolicy::Decision(descends)};
 }
 
 }  // namespace fsdp

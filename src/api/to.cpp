@@ -10,14 +10,12 @@
 #include <mutex>
 #include <utility>
 
-#include "api/allocate_rows.h"
 #include "api/checks.h"
-#include "api/device_choice.h"
-#include "api/gather_rows.h"
 #include "api/group_view.h"
+#include "api/plan.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
-#include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -58,10 +56,6 @@ std::vector<runtime::RowSource> sources_of(ParamGroup& group, ShardedParams& the
   return sources;
 }
 
-bool changes(ParamGroup& group, const FormChange& change) {
-  return std::ranges::any_of(group.slots(), [&](const auto& slot) { return change(slot.form()) != slot.form(); });
-}
-
 // Collective.
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto parts = group.parts_over(group.placement(), group.policy, change);
@@ -75,13 +69,6 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
   runtime::hook_gradients(group.shared_from_this());
   group.rank_state().residents.reconsider(group.id());
-}
-
-// What is not sharded, of the subtree.
-std::vector<runtime::NamedParameter> plain_tensors(const ModuleNode& tree) {
-  auto tensors = subtree_tensors(tree);
-  std::erase_if(tensors, [](const auto& named) { return runtime::registry().find(named.tensor).has_value(); });
-  return tensors;
 }
 
 void change_plain(const at::Tensor& tensor, const Form& form) {
@@ -112,10 +99,11 @@ void change_all(const Group& model, const FormChange& change, const char* operat
   own.rank_state().wait(*own.placement().process_group().communicator().barrier(
       {str_cat(operation, " of ", own.name(), " to ", what), {}}));
   for (const auto& group : groups)
-    if (changes(*group, change)) change_form(*group, change, operation);
-  for (const auto& [name, tensor] : plain_tensors(*tree)) {
+    if (std::ranges::any_of(group->slots(), [&](const auto& slot) { return change(slot.form()) != slot.form(); }))
+      change_form(*group, change, operation);
+  for (const auto& [name, tensor] : subtree_tensors(*tree)) {
     const auto form = memory::form_of(tensor);
-    if (const auto changed = change(form); changed != form) change_plain(tensor, changed);
+    if (!runtime::registry().find(tensor) && change(form) != form) change_plain(tensor, change(form));
   }
   own.rank_state().reads.forget();
 }
@@ -123,7 +111,8 @@ void change_all(const Group& model, const FormChange& change, const char* operat
 // Each rank has a device of its own.
 std::string name_of(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
 
-void require_no_gradients(const Group& model, const char* operation) {
+void require_values_alone(const Group& model, const char* operation) {
+  require_values(param_groups(model), operation);
   for (const auto& group : param_groups(model))
     for (const auto& slot : group->slots())
       require(!slot.tensor().defined() || !slot.tensor().grad().defined(), group->where(operation), "parameter '",
@@ -140,8 +129,7 @@ void to_empty(const Group& model, c10::Device device) {
 }
 
 void to(const Group& model, c10::Device device) {
-  require_values(param_groups(model), "to");
-  require_no_gradients(model, "to");
+  require_values_alone(model, "to");
   require_device(device, param_groups(model).front()->where("to"));
   change_all(model, [&](const Form& form) { return Form{form.dtype, with_index(device)}; }, "to", name_of(device));
 }
@@ -149,8 +137,7 @@ void to(const Group& model, c10::Device device) {
 void to(const Group& model, c10::ScalarType dtype) {
   require(c10::isFloatingType(dtype), param_groups(model).front()->where("to"),
           "expected a floating point type, found ", dtype);
-  require_values(param_groups(model), "to");
-  require_no_gradients(model, "to");
+  require_values_alone(model, "to");
   change_all(
       model, [&](const Form& form) { return c10::isFloatingType(form.dtype) ? Form{dtype, form.device} : form; }, "to",
       c10::toString(dtype));

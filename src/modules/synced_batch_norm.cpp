@@ -5,11 +5,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_batch_norm_backward.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "comm/core/check.h"
 #include "comm/group/attachment.h"
 #include "modules/batch_moments.h"
+#include "runtime/rank_state.h"
 
 namespace fsdp::modules {
 namespace {
@@ -102,15 +101,15 @@ struct Normalization : torch::autograd::Function<Normalization> {
     if (context->saved_data["has_bias"].toBool()) result[2] = sum;
     if (!context->needs_input_grad(0)) return result;
     // With means over the joined batch: factor * (grad - mean of grad - normalised * mean of grad * normalised).
-    const auto sums = at::cat({sum, products}).to(at::kDouble);
+    auto sums = at::cat({sum, products}).to(at::kDouble);
+    if (!meeting.rank->has_data) sums.zero_();
     meeting.order->all_reduce(sums, ReduceOp::kSum, {"gradient of " + meeting.name, {}})->wait();
     const auto means = (sums / saved[4].clamp_min(1)).to(dtype).chunk(2);
     const auto rsqrt = (variance + eps).rsqrt();
     const auto factor = weight.defined() ? weight * rsqrt : rsqrt;
     const auto slope = -factor * rsqrt * means[1];
     const auto constant = -factor * means[0] - slope * mean;
-    result[0] =
-        scaled(grad, factor, scaled(input, slope, along_channels(constant, input))).to(saved[0].scalar_type());
+    result[0] = scaled(grad, factor, scaled(input, slope, along_channels(constant, input))).to(saved[0].scalar_type());
     return result;
   }
 };
@@ -124,8 +123,8 @@ std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dty
 
 }  // namespace
 
-std::shared_ptr<Communicator> order_of(const std::shared_ptr<ProcessGroup>& ranks) {
-  return Attachment::order_for(*ranks, ranks, "batch norms");
+Meeting meeting_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name) {
+  return {ranks, Attachment::order_for(*ranks, ranks, "batch norms"), name, Attachment::of<runtime::RankState>(*ranks)};
 }
 
 at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meeting) {
@@ -133,9 +132,10 @@ at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meetin
   Moments moments;
   {
     const at::NoGradGuard no_grad;
-    moments = joined_moments(input, meeting);
+    const auto counted = meeting.rank->has_data ? input : input.narrow(0, 0, 0);
+    moments = joined_moments(counted, meeting);
     // Only where this rank has one value or none may all ranks have too few: the others need not wait for the device.
-    const bool may_be_few = values_per_channel(input) < 2;
+    const bool may_be_few = values_per_channel(counted) < 2;
     const auto values = may_be_few ? moments.count.item<int64_t>() : 2;
     require(values != 1, meeting.ranks->where("forward of " + meeting.name),
             "Expected more than 1 value per channel when training, found 1 on all ranks together. This rank's input "

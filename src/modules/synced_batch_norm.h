@@ -8,6 +8,10 @@
 #include <memory>
 #include <string>
 
+namespace fsdp::runtime {
+class RankState;
+}
+
 namespace fsdp::modules {
 
 /// Where the ranks' statistics meet.
@@ -17,10 +21,12 @@ struct Meeting {
   std::shared_ptr<Communicator> order;
   /// The module's path, for messages and fingerprints.
   std::string name;
+  /// Says whether this rank has data.
+  std::shared_ptr<runtime::RankState> rank;
 };
 
-/// The order in which batch norms over `ranks` meet, one for all of them. The first call makes it: collective.
-std::shared_ptr<Communicator> order_of(const std::shared_ptr<ProcessGroup>& ranks);
+/// All batch norms over `ranks` meet in one order. The first call makes it: collective.
+Meeting meeting_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name);
 
 /// What torch::batch_norm takes, in training; tensors that are not there are undefined.
 struct NormOperands {
@@ -30,8 +36,9 @@ struct NormOperands {
   double eps = 0;
 };
 
-/// The input normalised by the joined batch's mean and variance, with the running statistics moved on. Collective, and
-/// so is its backward where the input requires a gradient.
+/// The input normalised by the joined batch's mean and variance, with the running statistics moved on. The input of a
+/// rank without data (fsdp::join) is no part of the joined batch. Collective, and so is its backward where the input
+/// requires a gradient.
 ///
 /// Gradients of weight and bias are this rank's parts, of which the reduction of gradients makes the sum. That of the
 /// input is what the joined batch gives, with the sums of the output's gradients over all ranks (S. Ioffe and C.

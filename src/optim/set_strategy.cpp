@@ -10,11 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "api/allocate_rows.h"
 #include "api/checks.h"
-#include "api/gather_rows.h"
 #include "api/group_view.h"
 #include "api/placement_choice.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/state_tensors.h"
 #include "runtime/backward_hooks.h"

@@ -6,7 +6,6 @@
 #include <ostream>
 
 #include "api/group_view.h"
-#include "api/megabytes.h"
 #include "api/placement_choice.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "api/byte_counts.h"
 #include "api/group_view.h"
 #include "comm/core/text.h"
 #include "memory/flat_buffer.h"
@@ -101,8 +100,7 @@ std::ostream& operator<<(std::ostream& out, const MemoryReport& report) {
     if ((report.all.*count).peak == 0) continue;
     lines[0].emplace_back(name);
     lines[1].push_back(cell_of(report.all.*count));
-    for (size_t i = 0; i < report.groups.size(); ++i)
-      lines[i + 2].push_back(cell_of(report.groups[i].bytes.*count));
+    for (size_t i = 0; i < report.groups.size(); ++i) lines[i + 2].push_back(cell_of(report.groups[i].bytes.*count));
   }
   for (size_t column = 0; column < lines[0].size(); ++column) {
     size_t width = 0;

@@ -5,13 +5,11 @@
 namespace fsdp::runtime {
 namespace {
 
-bool reads_no_values(OperatorKind op) {
-  return op == OperatorKind::kDetach || op == OperatorKind::kFactory || op == OperatorKind::kView;
-}
+using enum OperatorKind;
 
 Verdict judge_whole(const Access& a) {
   if (a.writes) return a.inside && a.summoned ? Verdict::kReadWhole : Verdict::kRefuseWriteInScope;
-  if (reads_no_values(a.op)) return Verdict::kPass;
+  if (is_one_of(a.op, {kDetach, kFactory, kView})) return Verdict::kPass;
   // Backward reads rows, which do not know what was written to this copy.
   if (a.inside && a.summoned && a.recording) return Verdict::kRefuseRecording;
   return a.inside ? Verdict::kReadWhole : Verdict::kRefuseOutsideScope;
@@ -19,20 +17,8 @@ Verdict judge_whole(const Access& a) {
 
 // Operators that mean the same on a rank's rows as on the whole parameter if their other operands fit.
 bool is_row_wise(const Access& a) {
-  switch (a.op) {
-    case OperatorKind::kView:
-    case OperatorKind::kViewOrCopy:
-    case OperatorKind::kClone:
-    case OperatorKind::kFill:
-    case OperatorKind::kFused:
-    case OperatorKind::kCopy:
-    case OperatorKind::kForeach:
-      return true;
-    case OperatorKind::kPointwise:
-      return !a.is_part_of_rows;
-    default:
-      return false;
-  }
+  if (a.op == kPointwise) return !a.is_part_of_rows;
+  return is_one_of(a.op, {kView, kViewOrCopy, kClone, kFill, kFused, kCopy, kForeach});
 }
 
 // An optimizer that is stepped in a scope sees whole parameters and the rows of their gradients.
@@ -45,7 +31,7 @@ Verdict judge_fit(const Access& a, Verdict passed) {
 // Module::to converts, then replaces.
 std::optional<Verdict> judge_conversion(const Access& a) {
   const bool is_lifted = a.local_rows && !a.recording;
-  if (a.op != OperatorKind::kCopy || !a.is_first || a.writes || is_lifted) return std::nullopt;
+  if (a.op != kCopy || !a.is_first || a.writes || is_lifted) return std::nullopt;
   if (a.conversion == Conversion::kPrints) return Verdict::kPrintRows;
   if (!a.is_parameter) return std::nullopt;
   return a.conversion == Conversion::kNothing ? Verdict::kPass : Verdict::kRefuseConvert;
@@ -55,9 +41,9 @@ Verdict judge_rows(const Access& a) {
   auto passed = a.writes && a.part == PartKind::kRows ? Verdict::kWriteRows : Verdict::kPass;
   if (a.writes && a.inside && a.part == PartKind::kRows) return Verdict::kRefuseWriteInScope;
   const auto refused = a.part == PartKind::kResult ? Verdict::kRefuseResult : Verdict::kRefuseOutsideScope;
-  if (a.op == OperatorKind::kDetach) return Verdict::kPass;
-  if (a.op == OperatorKind::kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
-  if (a.op == OperatorKind::kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
+  if (a.op == kDetach) return Verdict::kPass;
+  if (a.op == kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
+  if (a.op == kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
   if (const auto verdict = judge_conversion(a)) return *verdict;
   if (a.recording) return refused;
   if (a.local_rows) return passed;
@@ -70,10 +56,10 @@ Verdict judge_rows(const Access& a) {
 }  // namespace
 
 Verdict judge(const Access& a) {
-  if (a.op == OperatorKind::kMetadata) return Verdict::kPass;
-  if (a.op == OperatorKind::kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
+  if (a.op == kMetadata) return Verdict::kPass;
+  if (a.op == kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
   const bool is_parameter = a.part == PartKind::kRows || a.part == PartKind::kWhole;
-  if (a.op == OperatorKind::kReplace && a.is_first && is_parameter)
+  if (a.op == kReplace && a.is_first && is_parameter)
     return a.inside && !a.summoned ? Verdict::kRefuseReplaceInScope : Verdict::kRefuseReplace;
   return a.part == PartKind::kWhole ? judge_whole(a) : judge_rows(a);
 }
@@ -85,32 +71,29 @@ std::string ways_out(Verdict verdict) {
              "different number on them. Call the model through its handle, model(...) or model.forward(...): "
              "model->forward(...) opens no scope. Where there is only a module, fsdp::handle_of(module)(...) is the "
              "same; or open a fsdp::ForwardScope. For norms, sums and clipping use fsdp::norm, fsdp::sum and "
-             "fsdp::clip_grad_norm_, for LBFGS fsdp::optim::LBFGS; for the whole "
-             "value use "
-             "fsdp::full_tensor or fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows "
-             "(and a torch::NoGradGuard)";
+             "fsdp::clip_grad_norm_, for LBFGS fsdp::optim::LBFGS; for the whole value use fsdp::full_tensor or "
+             "fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseRowsByNumber:
-      return "outside a forward scope a sharded parameter is this rank's rows, so the same number means another row on "
-             "every rank. Read rows by their numbers from auto whole = fsdp::full_tensor(p), on every rank; to write "
-             "them, change whole on every rank alike and give it back with p.copy_(whole). If you mean numbers of this "
-             "rank's rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
+      return "outside a forward scope a sharded parameter is this rank's rows, so the same number means another row "
+             "on every rank. Read rows by their numbers from auto whole = fsdp::full_tensor(p), on every rank; to "
+             "write them, change whole on every rank alike and give it back with p.copy_(whole). If you mean numbers "
+             "of this rank's rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseResult:
       return "it has this rank's rows only, and this operator would compute a different number on them on every rank. "
              "Element-wise operators take it as it is. Over all ranks use fsdp::sum (also along some dims), "
-             "fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, e.g. "
-             "for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open a fsdp::LocalRows (and a "
-             "torch::NoGradGuard)";
+             "fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, "
+             "e.g. for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open a fsdp::LocalRows (and "
+             "a torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
       return "outside a forward scope a sharded parameter is this rank's rows. Beside it an element-wise operator "
-             "takes "
-             "tensors of the whole parameter's sizes, of which each rank uses its rows, tensors of the rows' sizes, "
-             "and "
-             "what is broadcast along the rows. For forward code call the model through its handle, model(...), or "
-             "open a fsdp::ForwardScope; for the whole value use fsdp::full_tensor or fsdp::summon_full_params";
+             "takes tensors of the whole parameter's sizes, of which each rank uses its rows, tensors of the rows' "
+             "sizes, and what is broadcast along the rows. For forward code call the model through its handle, "
+             "model(...), or open a fsdp::ForwardScope; for the whole value use fsdp::full_tensor or "
+             "fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
-      return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole values "
-             "to an ordinary tensor take them from fsdp::full_tensor(p), on every rank. An optimizer that was made "
-             "before fsdp::fully_shard (Adagrad), or stepped in a scope, holds state of the whole sizes: make it "
+      return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole "
+             "values to an ordinary tensor take them from fsdp::full_tensor(p), on every rank. An optimizer that was "
+             "made before fsdp::fully_shard (Adagrad), or stepped in a scope, holds state of the whole sizes: make it "
              "after fully_shard and step it outside";
     case Verdict::kRefuseGradientInScope:
       return "inside a scope and in backward parameters are whole and their gradients are this rank's rows. "
@@ -118,8 +101,8 @@ std::string ways_out(Verdict verdict) {
              "make the optimizer again";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
-             "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if you "
-             "mean the rows, open a fsdp::LocalRows";
+             "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if "
+             "you mean the rows, open a fsdp::LocalRows";
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
              "after the scope (optimizer.step() belongs after it), or in fsdp::summon_full_params with write_back() "
@@ -137,8 +120,7 @@ std::string ways_out(Verdict verdict) {
     case Verdict::kRefuseConvert:
       return "outside a forward scope a sharded parameter is this rank's rows, and so would be a converted or moved "
              "copy. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for the whole "
-             "value use "
-             "fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
+             "value use fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
              "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";

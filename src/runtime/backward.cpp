@@ -128,6 +128,19 @@ BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const OrderedB
   return {};
 }
 
+// Starts to reduce what has arrived. Of groups whose sums are made where their rows' gradients lie any number is in
+// flight: they take no more memory.
+void start_reduction(ParamGroup& group, size_t bucket) {
+  group.backward().start_reduction(bucket, group.policy.reduction, group.count_to_compare());
+  if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
+}
+
+// Waits for all reductions of the group that are in flight.
+void finish_reductions(ParamGroup& group) {
+  group.backward().finish_reductions(group.policy.reduction);
+  if (group.policy.is_last_backward) group.call_post_accumulate_grad_hook();
+}
+
 // Returns whether there were as many reductions in flight as there may be.
 bool finish_oldest_reduction(RankState& rank) {
   const auto oldest = rank.backwards.take_oldest_of_too_many();
@@ -171,6 +184,30 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
     }
 }
 
+// All is reduced: the groups leave the backward. Throws what is wrong with their gradients.
+void close_task(RankState& rank, const BackwardTask& task) {
+  if (!rank.backwards.close(task.id)) return;
+  std::string error;  // the first one; every group is left all the same
+  int64_t gradients = 0, parameters = 0;
+  for (GroupId member_id : task.groups) {
+    auto* member = rank.group(member_id);
+    if (member == nullptr) continue;
+    // Another backward of the same iteration would fault the pages in again.
+    if (member->policy.is_last_backward && member->policy.requires_gradient_sync)
+      gradients += member->backward().arrived_bytes();
+    parameters += parameter_bytes(*member);
+    const auto failed = member->backward().leave(task.id);
+    if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
+    member->leave();
+    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
+    if (!member->backward().is_open() && ends_sharded(*member)) member->residency().free_whole();
+    if (!member->is_inside()) member->leave_reading();
+  }
+  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
+  fault_point("backward closed");
+  require(error.empty(), error);
+}
+
 void end_task(RankState& rank, int id) {
   std::lock_guard lock(rank.mutex);
   const auto task = rank.backwards.find(id);  // shared: reset_iter_state() may come while this thread waits
@@ -200,55 +237,11 @@ std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
 
 }  // namespace
 
-void enter_task(ParamGroup& group, BackwardTask& task, bool (*expects)(const ParamSlot&)) {
-  group.rank_state().tell({Act::kEnterBackward, static_cast<int64_t>(group.id()), task.id});
-  group.enter_backward(task.id, expects, /*may_recompute=*/!task.restricted);
-  task.groups.push_back(group.id());
-}
-
 bool runs_in_task(torch::autograd::Node* node) {
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
   if (inputs == nullptr || inputs->empty()) return true;
   const auto it = inputs->find(node);
   return it != inputs->end() && it->second.needed_;
-}
-
-void start_reduction(ParamGroup& group, size_t bucket) {
-  const auto act = group.policy.reduction.all_reduces ? Act::kReduce : Act::kReduceWithinReplica;
-  group.rank_state().tell({act, static_cast<int64_t>(group.id()), static_cast<int64_t>(bucket)});
-  group.backward().start_reduction(bucket, group.policy.reduction, group.count_to_compare());
-  if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
-}
-
-void finish_reductions(ParamGroup& group) {
-  group.rank_state().tell(
-      {Act::kFinishReductions, static_cast<int64_t>(group.id()), static_cast<int64_t>(group.policy.is_last_backward)});
-  group.backward().finish_reductions(group.policy.reduction);
-  if (group.policy.is_last_backward) group.call_post_accumulate_grad_hook();
-}
-
-void close_task(RankState& rank, const BackwardTask& task) {
-  rank.tell({Act::kLeaveBackward, task.id});
-  if (!rank.backwards.close(task.id)) return;
-  std::string error;  // the first one; every group is left all the same
-  int64_t gradients = 0, parameters = 0;
-  for (GroupId member_id : task.groups) {
-    auto* member = rank.group(member_id);
-    if (member == nullptr) continue;
-    // Another backward of the same iteration would fault the pages in again.
-    if (member->policy.is_last_backward && member->policy.requires_gradient_sync)
-      gradients += member->backward().arrived_bytes();
-    parameters += parameter_bytes(*member);
-    const auto failed = member->backward().leave(task.id);
-    if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
-    member->leave();
-    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
-    if (!member->backward().is_open() && ends_sharded(*member)) member->residency().free_whole();
-    if (!member->is_inside()) member->leave_reading();
-  }
-  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
-  fault_point("backward closed");
-  require(error.empty(), error);
 }
 
 bool enter_backward(ParamGroup& group) {
@@ -282,7 +275,8 @@ bool enter_backward(ParamGroup& group) {
   for (GroupId member_id : covered) {
     auto* member = rank.group(member_id);
     if (member == nullptr || member->backward().has(id)) continue;
-    enter_task(*member, *task, expects_gradient);
+    member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
+    task->groups.push_back(member_id);
     add_buckets(*member, [&](const OrderedBucket& next) { task->buckets.insert(next); });
   }
   return true;

@@ -20,7 +20,7 @@ constexpr const char* kUnfinishedBackward =
 /// Returns whether it had not used it before. Throws UsageError where it may not.
 ///
 /// Note [Entering a backward]. Two things enter: autograd before it runs a node (Note [Before a node]), and an operator
-/// on a parameter (operand_access.h), because code may run forward again in a graph that leads to no parameter.
+/// on a parameter (interceptor.cpp), because code may run forward again in a graph that leads to no parameter.
 bool enter_backward(ParamGroup& group);
 /// Throws UsageError if another thread runs a backward through `group`, and tells the other ranks, which may wait for
 /// this thread's `operation`.
@@ -29,18 +29,6 @@ void require_no_backward_elsewhere(ParamGroup& group, const char* operation);
 bool runs_in_task(torch::autograd::Node* node);
 /// A whole gradient, in a graph task that has entered the group. Starts the reductions whose turn it is.
 void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
-
-// What follows in a backward; a rank without data does the same as the one that it follows.
-
-/// A graph task enters one group: it shows whole parameters until the task ends. `expects`: see ParamGroup.
-void enter_task(ParamGroup& group, BackwardTask& task, bool (*expects)(const ParamSlot&));
-/// Of what has arrived. Of groups whose sums are made where their rows' gradients lie any number is in flight: they
-/// take no more memory.
-void start_reduction(ParamGroup& group, size_t bucket);
-/// Waits for all of the group that are in flight.
-void finish_reductions(ParamGroup& group);
-/// All is reduced: the groups leave the backward. Throws what is wrong with their gradients.
-void close_task(RankState& rank, const BackwardTask& task);
 
 /// Forgets open graph tasks, reductions and all predictions, after an exception. Under the rank's lock.
 void reset_backward(RankState& rank);

@@ -62,7 +62,7 @@ struct BackwardTask {
   std::set<OrderedBucket> buckets = {};  // those whose reduction has not come up yet
   std::weak_ptr<void> runs = {};         // expires with the task, also if an exception ends it
   std::thread::id thread = {};           // in which it entered the first of them
-  const void* beginner = nullptr;        // see beginner_of_backward; null if it is a follower's
+  const void* beginner = nullptr;        // see beginner_of_backward
   Span span = {};
 };
 

@@ -6,10 +6,6 @@
 namespace fsdp::runtime {
 namespace {
 
-bool computes(OperatorKind kind) {
-  return kind == OperatorKind::kPointwise || kind == OperatorKind::kForeach || kind == OperatorKind::kOther;
-}
-
 bool stays_as_it_is(const c10::Argument& argument) {
   return argument.alias_info() != nullptr || argument.name() == "running_mean" || argument.name() == "running_var";
 }
@@ -27,7 +23,8 @@ void ComputeDtype::add(const ParamGroup& group, const ParamSlot& slot) {
 }
 
 void ComputeDtype::cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const {
-  if (!casts_ || !computes(call.traits.kind)) return;
+  using enum OperatorKind;
+  if (!casts_ || !is_one_of(call.traits.kind, {kPointwise, kForeach, kOther})) return;
   if (other_.group != nullptr)
     require(false, first_.group->where(call.op.operator_name().name), "expected parameters of one dtype, found '",
             first_.slot->name(), "' (group '", first_.group->name(), "') in ", first_.dtype, " and '",

@@ -1,5 +1,3 @@
-#include "runtime/deferred_recorder.h"
-
 #include <ATen/Context.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty_strided.h>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "memory/block.h"
+#include "runtime/compat.h"
 #include "runtime/deferred_value.h"
 #include "runtime/operator_traits.h"
 
@@ -32,15 +31,7 @@ struct Found {
 
 std::vector<Found> tensors_in(std::span<const c10::IValue> values) {
   std::vector<Found> found;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].isTensor()) {
-      if (values[i].toTensor().defined()) found.push_back({values[i].toTensor(), i, 0});
-    } else if (values[i].isList()) {
-      const auto elements = values[i].toListRef();
-      for (size_t j = 0; j < elements.size(); ++j)
-        if (elements[j].isTensor() && elements[j].toTensor().defined()) found.push_back({elements[j].toTensor(), i, j});
-    }
-  }
+  visit_tensors(values, [&](const at::Tensor& tensor, size_t i, size_t j) { found.push_back({tensor, i, j}); });
   return found;
 }
 
@@ -48,11 +39,9 @@ bool share_storage(const at::Tensor& a, const at::Tensor& b) {
   return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
 }
 
-std::optional<size_t> argument_of(const c10::OperatorHandle& op, std::string_view name) {
-  const auto& arguments = op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name() == name) return i;
-  return std::nullopt;
+std::optional<size_t> argument_of(const c10::OperatorHandle& op, const char* name) {
+  const auto index = op.schema().argumentIndexWithName(name);
+  return index ? std::optional(static_cast<size_t>(*index)) : std::nullopt;
 }
 
 // torch::tensor of a vector makes memory for itself and writes it without an operator. Only it turns off autograd's
@@ -88,7 +77,8 @@ class PutOff {
     asked_ = device && !arguments_[*device].isNone() ? std::optional(arguments_[*device].toDevice()) : std::nullopt;
     if (asked_ && asked_->is_meta()) return op_.callBoxed(&stack_);
     if (kind_of_thread == Kind::kForget) return call_on_meta(device);
-    if (writes_to_memory() || asks_for_values()) return call_now();
+    const auto is_written_memory = [&](const Found& f) { return !f.tensor.is_meta() && traits_.writes(f.value); };
+    if (std::ranges::any_of(operands_, is_written_memory) || asks_for_values()) return call_now();
     auto call = make_call();
     const auto before = stack_;
     try {
@@ -114,11 +104,6 @@ class PutOff {
     return at::kCPU;
   }
 
-  bool writes_to_memory() const {
-    return std::ranges::any_of(operands_,
-                               [&](const Found& f) { return !f.tensor.is_meta() && traits_.writes(f.value); });
-  }
-
   // What comes out is no tensor, or one whose sizes depend on values.
   bool asks_for_values() const {
     if (op_.hasTag(at::Tag::dynamic_output_shape)) return true;
@@ -131,20 +116,8 @@ class PutOff {
     });
   }
 
-  static void put(c10::IValue& value, size_t element, const at::Tensor& tensor) {
-    if (value.isTensor())
-      value = tensor;
-    else
-      value.toList().set(element, tensor);
-  }
-
-  void own_lists() {
-    for (auto& argument : arguments_)
-      if (argument.isList()) argument = argument.toList().copy();
-  }
-
   void call_on_meta(std::optional<size_t> device) {
-    own_lists();
+    own_lists(arguments_);
     for (const auto& [tensor, argument, element] : operands_)
       if (!tensor.is_meta() && tensor.dim() > 0)  // a number goes with any device
         put(arguments_[argument], element,
@@ -156,8 +129,7 @@ class PutOff {
 
   std::shared_ptr<DeferredCall> make_call() {
     auto call = std::make_shared<DeferredCall>(DeferredCall{op_, {arguments_.begin(), arguments_.end()}, {}, {}});
-    for (auto& argument : call->arguments)
-      if (argument.isList()) argument = argument.toList().copy();
+    own_lists(call->arguments);
     for (const auto& [tensor, argument, element] : operands_) {
       const auto value = deferred_value_of(tensor);
       if (value) {
@@ -232,7 +204,7 @@ class PutOff {
 
   // What has to be known now, or what the meta device has no answer to.
   void call_now() {
-    own_lists();
+    own_lists(arguments_);
     std::vector<std::pair<Found, at::Tensor>> in_memory;
     for (const auto& operand : operands_) {
       if (!deferred_value_of(operand.tensor)) continue;

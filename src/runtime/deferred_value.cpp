@@ -1,6 +1,5 @@
 #include "runtime/deferred_value.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
@@ -13,6 +12,7 @@
 
 #include "comm/core/check.h"
 #include "runtime/compat.h"
+#include "runtime/operator_traits.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -46,23 +46,6 @@ at::Tensor lie_on(const at::Tensor& memory, const DeferredGeometry& geometry) {
       .set_(memory.storage(), geometry.offset, geometry.sizes, geometry.strides);
 }
 
-void put(c10::IValue& argument, size_t element, const at::Tensor& tensor) {
-  if (!argument.isList()) {
-    argument = tensor;
-    return;
-  }
-  auto list = argument.toList();
-  list.set(element, tensor);
-}
-
-// Lists among the arguments belong to the call.
-std::vector<c10::IValue> copy_of(const std::vector<c10::IValue>& arguments) {
-  auto copies = arguments;
-  for (auto& argument : copies)
-    if (argument.isList()) argument = argument.toList().copy();
-  return copies;
-}
-
 /// Computes values; each that several calls read once.
 class Replay {
  public:
@@ -80,7 +63,8 @@ class Replay {
   }
 
   DeferredOutcome run(const DeferredCall& call) {
-    auto stack = copy_of(call.arguments);
+    auto stack = call.arguments;
+    own_lists(stack);
     DeferredOutcome outcome;
     for (const auto& operand : call.operands) outcome.operands.push_back(taken(call, operand, outcome.operands));
     for (size_t i = 0; i < call.operands.size(); ++i) {
@@ -129,15 +113,10 @@ class Replay {
 
   void note(const DeferredCall& call, const DeferredOutcome& outcome) {
     size_t place = 0;
-    const auto add = [&](const at::Tensor& tensor) {
-      if (tensor.defined()) known_[{&call, place++}] = bytes_of_storage(tensor);
-    };
-    for (const auto& tensor : outcome.operands) add(tensor);
-    for (const auto& result : outcome.results) {
-      if (result.isTensor()) add(result.toTensor());
-      if (result.isTensorList())
-        for (const at::Tensor& tensor : result.toTensorVector()) add(tensor);
-    }
+    for (const auto& tensor : outcome.operands) known_[{&call, place++}] = bytes_of_storage(tensor);
+    visit_tensors(outcome.results, [&](const at::Tensor& tensor, size_t, size_t) {
+      known_[{&call, place++}] = bytes_of_storage(tensor);
+    });
   }
 
   std::map<std::pair<const DeferredCall*, size_t>, at::Tensor> known_;
@@ -150,6 +129,18 @@ struct CarryOut {
 };
 
 }  // namespace
+
+void put(c10::IValue& value, size_t element, const at::Tensor& tensor) {
+  if (value.isTensor())
+    value = tensor;
+  else
+    value.toList().set(element, tensor);
+}
+
+void own_lists(std::span<c10::IValue> values) {
+  for (auto& value : values)
+    if (value.isList()) value = value.toList().copy();
+}
 
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor) {
   const auto* kept = kept_of(tensor);
@@ -168,9 +159,9 @@ void defer(const at::Tensor& tensor, DeferredValuePtr value) {
     return !alive;
   });
   if (!is_known && !tensor.is_inference())
-    kept->left_through.push_back({c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
-                                      tensor.getIntrusivePtr()),
-                                  static_cast<uint32_t>(tensor._version())});
+    kept->left_through.push_back(
+        {c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()),
+         static_cast<uint32_t>(tensor._version())});
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap({nullptr, kept.release(), &drop_kept, c10::Device(at::kMeta)});
 }

@@ -1,13 +1,16 @@
 #pragma once
 /// \file
-/// Values that are computed later: what operators would have written, had they been carried out.
+/// Tensors that are made without memory, and values that are computed later: what operators would have written, had
+/// they been carried out.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "memory/form.h"
@@ -60,6 +63,11 @@ struct DeferredCall {
   std::optional<Random> random;
 };
 
+/// Puts a tensor in the place of a value that is one, or of an element of a list.
+void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
+/// Lists among the values are copies from now on, which nobody else has.
+void own_lists(std::span<c10::IValue> values);
+
 /// The value of the storage that a tensor on the meta device lies on; null if nothing was put off that wrote it.
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
 /// The storage of `tensor`, on the meta device, holds `value` from now on.
@@ -87,5 +95,21 @@ memory::Form form_of_values(const at::Tensor& tensor);
 at::Tensor compute(const at::Tensor& tensor);
 /// `value` in memory.
 DeferredValuePtr computed(const DeferredValuePtr& value);
+
+/// While it lives, tensors that this thread makes are on the meta device. What operators would have written to them is
+/// put off (see DeferredValue), or forgotten. Random numbers are drawn when they would have been, on memory that is
+/// given back at once, so that generators go on as if nothing had been put off.
+class DeferredRecording {
+ public:
+  enum class Kind : uint8_t { kPutOff, kForget };
+  explicit DeferredRecording(Kind kind);
+  ~DeferredRecording();
+  DeferredRecording(const DeferredRecording&) = delete;
+  DeferredRecording& operator=(const DeferredRecording&) = delete;
+
+ private:
+  const Kind former_;
+  c10::impl::IncludeDispatchKeyGuard guard_;
+};
 
 }  // namespace fsdp::runtime

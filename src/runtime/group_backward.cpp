@@ -26,9 +26,7 @@ std::vector<std::vector<size_t>> buckets_of(const GroupIdentity& group, ShardedP
 }  // namespace
 
 GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params)
-    : group_(group),
-      params_(params),
-      slots_(params.count()) {
+    : group_(group), params_(params), slots_(params.count()) {
   for (auto& planes : buckets_of(group, params)) {
     auto& bucket = buckets_.emplace_back();
     for (const size_t plane : planes) {
@@ -48,7 +46,7 @@ bool GroupBackward::expects_any() const {
 }
 
 bool GroupBackward::has_gradients_in(size_t bucket) const {
-  return std::ranges::any_of(buckets_[bucket].slots, [this](size_t slot) { return slots_[slot].arrived.defined(); });
+  return std::ranges::any_of(buckets_[bucket].slots, [this](size_t slot) { return slots_[slot].waits; });
 }
 
 void GroupBackward::enter(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
@@ -105,6 +103,8 @@ void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
   auto& slot = slots_[index];
   slot.has_arrived = true;
   buckets_[slot.bucket].expectations.arrive(slot.number, from_inside ? GradientSource::kInside : GradientSource::kTask);
+  if (!std::exchange(slot.waits, true)) ++waiting_;
+  if (!group_.rank_state->has_data) return;
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(group_.where("backward"), "with create_graph = true the gradient of parameter '",
                     params_.slots()[index].name(),
@@ -119,7 +119,6 @@ void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
     return slot.arrived.put(sum.add_(gradient));
   }
   if (gradient.is_sparse()) gradient = gradient.to_dense();
-  ++waiting_;
   slot.charge = charge_of(gradient);
   slot.arrived.put(std::move(gradient));
 }
@@ -151,8 +150,8 @@ void GroupBackward::take_gradients(const ReducedPlane& plane, PartialSum& kept, 
     const bool was_kept = kept.has(slots_[i].number);
     taken.votes[slots_[i].number] = gradient.defined() || was_kept;
     taken.takes_part[slots_[i].number] = 1;
+    if (std::exchange(slots_[i].waits, false)) --waiting_;
     if (gradient.defined()) {
-      --waiting_;
       if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // others may have it too
       if (gradient.scalar_type() != dtype) slots_[i].charge = charge_of(gradient = gradient.to(dtype));
       taken.charges.push_back(std::move(slots_[i].charge));
@@ -187,7 +186,7 @@ bool GroupBackward::trains(const Bucket& bucket, size_t plane) {
   if (bucket.partial_sum.rows.contains(plane)) return true;
   const auto run = params_.slots_in(plane);
   for (size_t i = run.begin; i < run.end; ++i)
-    if (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()) return true;
+    if (params_.slots()[i].requires_grad() || slots_[i].waits) return true;
   return false;
 }
 
@@ -339,6 +338,7 @@ size_t GroupBackward::reset() {
   for (auto& slot : slots_) {
     slot.arrived = {};
     slot.charge = {};
+    slot.waits = false;
   }
   landings_.clear();
   for (auto& flat : params_.flats()) flat.drop_landing();

@@ -97,8 +97,7 @@ class GroupBackward {
     return waiting_ > 0 || std::ranges::any_of(buckets_, keeps_sum);
   }
   bool has_gradient(size_t slot) const {
-    return slots_[slot].arrived.defined() ||
-           buckets_[slots_[slot].bucket].partial_sum.rows.contains(params_.place(slot).flat);
+    return slots_[slot].waits || buckets_[slots_[slot].bucket].partial_sum.rows.contains(params_.place(slot).flat);
   }
   /// Whether whole gradients wait for a reduction in one bucket.
   bool has_gradients_in(size_t bucket) const;
@@ -156,8 +155,9 @@ class GroupBackward {
     // of the parameter's first use in forward, so one group's gradients may arrive on several.
     memory::HandedOn arrived;
     memory::Charge charge;
+    bool waits = false;             // without a gradient, too, if this rank had no data for it: ranks reduce alike
     size_t bucket = 0, number = 0;  // its bucket, and its number among the bucket's slots
-    bool has_arrived = false;  // in the open backward
+    bool has_arrived = false;       // in the open backward
     bool was_read_unrecorded = false;
   };
   struct Bucket {

@@ -1,38 +1,319 @@
 #include "runtime/interceptor.h"
 
 #include <ATen/SequenceNumber.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "comm/core/check.h"
+#include "runtime/backward.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
-#include "runtime/operand_access.h"
+#include "runtime/compute_dtype.h"
+#include "runtime/operator_traits.h"
+#include "runtime/param_group.h"
+#include "runtime/reads.h"
 #include "runtime/refusal.h"
+#include "runtime/row_operands.h"
 
 namespace fsdp::runtime {
 namespace {
 
-// Every defined tensor with the index of its value, those in lists too.
-template <class Visit>
-void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
-  const auto visit_one = [&](const c10::IValue& value, size_t i, size_t element) {
-    if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor, i, element);
-  };
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].isTensor()) {
-      visit_one(values[i], i, 0);
-    } else if (values[i].isList()) {
-      const auto elements = values[i].toListRef();
-      for (size_t j = 0; j < elements.size(); ++j)
-        if (elements[j].isTensor()) visit_one(elements[j], i, j);
+// A marked operand of the current operator.
+struct MarkedOperand : OperatorCall::Operand {
+  Part part;
+  bool is_parameter = false;  // not a view of it
+};
+using MarkedOperands = c10::SmallVector<MarkedOperand, 4>;
+
+MarkedOperands marked_operands(const OperatorCall& call) {
+  MarkedOperands marked;
+  for (const auto& operand : call.tensors) {
+    if (!is_marked(*operand.tensor->unsafeGetTensorImpl())) continue;
+    if (auto part = part_of(*operand.tensor)) {
+      bool is_parameter = part->group->slots()[part->slot].is(*operand.tensor);
+      marked.push_back({operand, std::move(*part), is_parameter});
     }
   }
+  return marked;
+}
+
+// What printing sees. Nothing can be trained through it.
+at::Tensor rows_to_print(const MarkedOperand& operand) {
+  const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const auto& group = *operand.part.group;
+  const auto& name = operand.part.group->slots()[operand.part.slot].name();
+  const auto place = group.where("aten::to") + noun_of(operand.part.kind) + name;
+  TORCH_WARN_ONCE(place,
+                  "' is sharded, and outside a forward scope it is this rank's rows, which is what is printed (said "
+                  "once). The whole value is fsdp::full_tensor(p), on every rank");
+  auto copy = operand.tensor->detach().clone();
+  if (at::GradMode::is_enabled() && operand.tensor->requires_grad())
+    copy.requires_grad_().register_hook([place](const at::Tensor&) {
+      throw UsageError(place + "' is sharded, and its rows were taken to be printed: no gradient reaches it. " +
+                       ways_out(Verdict::kRefuseOutsideScope));
+    });
+  return copy;
+}
+
+void replace(std::span<c10::IValue> arguments, const std::vector<Replacement>& replacements) {
+  c10::SmallVector<size_t, 4> copied;  // lists
+  for (const auto& [operand, tensor] : replacements) {
+    auto& argument = arguments[operand.argument];
+    if (argument.isTensor()) {
+      argument = tensor;
+      continue;
+    }
+    if (std::ranges::find(copied, operand.argument) == copied.end()) {
+      argument = argument.toTensorList().copy();
+      copied.push_back(operand.argument);
+    }
+    argument.toTensorList().set(operand.element, tensor);
+  }
+}
+
+// Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
+bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
+  if (!call.traits.selecting_argument) return false;
+  const auto& tensor = *operand.tensor;
+  const auto& rows = operand.part.group->slots()[operand.part.slot].rows_tensor;
+  // In a view, such as a transposed one, rows may be another dimension than the first.
+  if (tensor.dim() != rows.dim() || tensor.dim() == 0 || tensor.size(0) != rows.size(0) ||
+      tensor.stride(0) != rows.stride(0))
+    return true;
+  const size_t argument = *call.traits.selecting_argument;
+  if (argument >= call.arguments.size() || !call.arguments[argument].isInt()) return true;
+  const auto dim = call.arguments[argument].toInt();
+  return dim == 0 || dim == -tensor.dim();
+}
+
+// Whether the operator makes a new tensor of rows that are not the operand's first dim, so that nothing would tell
+// which dim of the result has them.
+bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
+  using enum OperatorKind;
+  const auto kind = call.traits.kind;
+  const bool writes = call.traits.written_arguments != 0;
+  const bool makes_new = is_one_of(kind, {kViewOrCopy, kClone}) ||
+                         (kind == kCopy && !writes && operand.argument == 0) ||
+                         (is_one_of(kind, {kPointwise, kForeach}) && !writes);
+  auto& group = *operand.part.group;
+  if (!makes_new || group.placement().shard().world_size() == 1) return false;
+  const auto found = find_rows(*operand.tensor, group.slots()[operand.part.slot]);
+  return found && found->dim != 0;
+}
+
+bool is_part_of_rows(const MarkedOperand& operand) {
+  const auto& [group, slot, kind] = operand.part;
+  if (kind == PartKind::kWhole || kind == PartKind::kResult || operand.is_parameter) return false;
+  if (find_rows(*operand.tensor, group->slots()[slot])) return false;
+  const auto numel = group->slots()[slot].rows_numel();
+  return numel == 0 || operand.tensor->numel() != numel;
+}
+
+// Nothing had shown the node that runs whole parameters. If the observer should have, the node may have taken the sizes
+// of rows for those of the parameter.
+void require_not_observed(const MarkedOperand& operand) {
+  const auto node = torch::autograd::get_current_node();
+  const auto& group = *operand.part.group;
+  require(!node || !leads_to(*node, operand.tensor->unsafeGetTensorImpl()), group.where("backward"),
+          "expected LibTorch's observers on as when the forward scope opened, found them off "
+          "(at::RecordFunctionGuard, at::clearCallbacks): fsdp did not see the node of an operator on '",
+          group.name(),
+          "' begin. Turn them off around the scope and backward or around neither, and remove callbacks one by one; "
+          "then call reset_iter_state()");
+}
+
+// In backward the group shows whole parameters first.
+void show_whole_in_backward(MarkedOperand& operand) {
+  auto& group = *operand.part.group;
+  if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
+  if (enter_backward(group)) require_not_observed(operand);
+  operand.part.kind = PartKind::kWhole;
+}
+
+// What is found out about an operator's operands before anything happens.
+struct Plan {
+  std::vector<Replacement> replacements = {};
+  ComputeDtype compute = {};
+  const at::Tensor* misfit = nullptr;  // of the operand that was judged last
+};
+
+Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Plan& plan) {
+  using enum OperatorKind;
+  const auto& traits = call.traits;
+  const auto& group = *operand.part.group;
+  const bool is_whole = operand.part.kind == PartKind::kWhole, is_summoned = group.summon_depth > 0;
+  Access access{
+      .op = traits.kind,
+      .part = operand.part.kind,
+      .is_parameter = operand.is_parameter,
+      .is_part_of_rows = is_part_of_rows(operand),
+      .selects_rows = !is_whole && selects_rows(call, operand),
+      .reorders_rows = !is_whole && reorders_rows(call, operand),
+      .is_first = operand.argument == 0,
+      .writes = traits.writes(operand.argument),
+      .random = traits.random,
+      // No rule asks otherwise.
+      .recording = (!is_whole || is_summoned) && at::GradMode::is_enabled() && operand.tensor->requires_grad(),
+      .inside = group.is_inside(),
+      .summoned = is_summoned,
+      .local_rows = group.local_rows_depth > 0};
+  if (is_whole && traits.kind != kReplace) return judge(access);
+  const bool writes = traits.written_arguments != 0;
+  const bool is_element_wise = is_one_of(traits.kind, {kPointwise, kForeach}) || (traits.kind == kCopy && writes);
+  if (is_element_wise && !access.local_rows)
+    std::tie(access.fit, plan.misfit) = fit_of_others(call, operand, operand.part, plan.replacements);
+  else if (traits.kind == kReplace || (traits.kind == kCopy && !writes && access.is_first))
+    access.conversion = conversion_of(call.op, call.arguments);
+  return judge(access);
+}
+
+// The operator reads, or makes a view, while gradients are off, perhaps inside a custom Function. Its node leads to a
+// parameter that trains and that it got itself. If the parameter is frozen, or the function got a view or a detached
+// one, nothing tells that it will read again. What it makes of a view looks like what it makes of the parameter.
+bool may_be_hidden(const MarkedOperand& operand) {
+  const auto& [group, slot, kind] = operand.part;
+  if (!group->scope || !group->scope->records || group->scope->is_hidden || group->summon_depth > 0) return false;
+  const auto& parameter = group->slots()[slot];
+  const auto& tensor = *operand.tensor;
+  const bool is_recorded = torch::autograd::impl::grad_fn_unsafe(tensor) != nullptr;  // a view
+  const bool is_of_it = parameter.is(tensor.is_view() ? at::Tensor(tensor._base()) : tensor);
+  return is_recorded || !parameter.requires_grad() || !is_of_it;
+}
+
+// The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
+/// alone.
+class OperandGroups {
+ public:
+  OperandGroups() = default;
+  OperandGroups(const OperandGroups&) = delete;
+  OperandGroups& operator=(const OperandGroups&) = delete;
+  ~OperandGroups() {
+    for (const auto& group : groups_) group->identity().pins->remove();
+  }
+  /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
+  bool empty() const { return groups_.empty(); }
+  /// If autograd recorded the operator that gave `result`, its node shows whole parameters before it runs backward.
+  /// Nodes below the number `first` are of earlier operators: some, such as type_as, give an operand back.
+  void hook(const at::Tensor& result, uint64_t first);
+
+ private:
+  c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
+  c10::SmallVector<std::pair<const at::TensorImpl*, const ParamGroup*>, 2> parameters_;  // among the operands
+  const void* last_node_ = nullptr;
+  bool scopes_know_ = true;  // that autograd recorded an operator in them
+  bool observers_on_ = true;
+};
+
+void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
+  if (parameter != nullptr) parameters_.emplace_back(parameter, group.get());
+  if (std::ranges::find(groups_, group) != groups_.end()) return;
+  group->identity().pins->add();
+  scopes_know_ &= !group->scope || group->scope->recorded;
+  observers_on_ &= group->scope && group->scope->observed;
+  groups_.push_back(std::move(group));
+}
+
+void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
+  // Not grad_fn(), which looks whether something wrote to the base of a view since.
+  auto* node = torch::autograd::impl::grad_fn_unsafe(result);
+  if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
+  last_node_ = node;
+  for (const auto& group : groups_) {
+    // Backward's observer shows the node whole parameters of the group.
+    const bool is_observed = observers_on_ && std::ranges::any_of(parameters_, [&](const auto& parameter) {
+                               return parameter.second == group.get() && leads_to(*node, parameter.first);
+                             });
+    if (!is_observed) hook_node(*node, group);
+  }
+  if (std::exchange(scopes_know_, true)) return;
+  for (const auto& group : groups_) {
+    std::lock_guard lock(group->rank_state().mutex);
+    if (group->scope) group->scope->recorded = true;
+  }
+}
+
+// Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
+// together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
+void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
+                OperandGroups& takes_whole, RowResults& results, Plan& plan) {
+  c10::SmallVector<ParamGroup*, 2> reads;
+  std::lock_guard lock(rank.mutex);
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
+  if (in_backward)
+    for (auto& operand : operands) show_whole_in_backward(operand);
+  for (const auto& operand : operands) {
+    const auto verdict = judge_operand(call, operand, plan);
+    auto* group = operand.part.group.get();
+    const bool is_whole_view = call.traits.kind == OperatorKind::kView && operand.part.kind == PartKind::kWhole;
+    if (is_unrecorded && (verdict == Verdict::kReadWhole || (verdict == Verdict::kPass && is_whole_view)) &&
+        may_be_hidden(operand))
+      group->scope->is_hidden = true;
+    switch (verdict) {
+      case Verdict::kPass:
+        break;
+      case Verdict::kReadWhole:
+        plan.compute.add(*group, group->slots()[operand.part.slot]);
+        if (is_unrecorded) group->backward().note_unrecorded_read(operand.part.slot);
+        if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
+        break;
+      case Verdict::kWriteRows:
+        group->require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
+        group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank,
+                          operand.part.slot);
+        break;
+      case Verdict::kPrintRows:
+        plan.replacements.push_back({operand, rows_to_print(operand)});
+        break;
+      default:
+        refuse(call.op, operand.part, *operand.tensor, plan.misfit, verdict);
+    }
+    if (operand.part.kind != PartKind::kWhole && verdict != Verdict::kPrintRows)
+      results.add(call, operand, operand.part);
+  }
+  auto& count = rank.intercepted_operators;  // only who has the lock writes it
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  for (auto& operand : operands)
+    if (operand.part.kind == PartKind::kWhole)
+      takes_whole.add_once(std::move(operand.part.group),
+                           operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
+  if (!reads.empty()) read_groups({reads.begin(), reads.end()});
+}
+
+// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it
+// writes, whose whole parameters it takes and what of its results will be rows. Replaces arguments on the stack: those
+// of whole sizes by their rows. Collective with the other ranks if a group must be gathered. UsageError if the
+// operator would mean something else on this rank's rows. Any thread.
+void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& results) {
+  auto operands = marked_operands(call);
+  Plan plan;
+  for (auto* begin = operands.begin(); begin != operands.end();) {
+    auto& rank = begin->part.group->rank_state();
+    auto* end = std::partition(begin, operands.end(), [&](const MarkedOperand& operand) {
+      return &operand.part.group->rank_state() == &rank;
+    });
+    prepare_on(rank, call, {begin, end}, takes_whole, results, plan);
+    begin = end;
+  }
+  if (call.traits.written_arguments != 0 && !results.empty()) results.add_written(call);
+  plan.compute.cast_others(call, plan.replacements);
+  if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
 }
 
 // Does what has to be done before and after an operator that takes a sharded tensor, and calls it in between.
@@ -49,10 +330,9 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     return;
   }
   OperatorCall call{.op = op, .traits = traits, .arguments = std::span(*stack).last(schema.arguments().size())};
-  if (const auto dim = traits.selecting_argument; dim && *dim < call.arguments.size() && call.arguments[*dim].isInt())
-    call.selecting_dim = call.arguments[*dim].toInt();
-  visit_tensors(call.arguments,
-                [&](const at::Tensor& tensor, size_t i, size_t element) { call.add(i, tensor, element); });
+  visit_tensors(call.arguments, [&](const at::Tensor& tensor, size_t i, size_t element) {
+    call.tensors.push_back({&tensor, i, element});
+  });
   OperandGroups groups;
   RowResults results;
   prepare(call, groups, results);

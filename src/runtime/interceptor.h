@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Where the dispatcher calls before an operator that takes a sharded tensor.
+/// What happens before and after an operator that takes a sharded tensor.
 
 namespace fsdp::runtime {
 

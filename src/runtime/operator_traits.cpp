@@ -6,52 +6,46 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <utility>
 
 namespace fsdp::runtime {
 namespace {
 
-using Names = std::unordered_set<std::string_view>;
+using enum OperatorKind;
 
-const Names kMetadataNames{"size",
-                           "sym_size",
-                           "stride",
-                           "sym_stride",
-                           "dim",
-                           "numel",
-                           "sym_numel",
-                           "is_same_size",
-                           "is_contiguous",
-                           "storage_offset",
-                           "is_floating_point",
-                           "is_complex",
-                           "sym_storage_offset",
-                           "is_pinned",
-                           "is_leaf",
-                           "output_nr",
-                           "_version",
-                           "requires_grad_",
-                           "retain_grad",
-                           "retains_grad",
-                           "is_inference",
-                           "data"};
-const Names kDetachNames{"detach", "detach_", "alias", "_fw_primal", "_make_dual"};
-const Names kCopyNames{"copy_", "to", "_to_copy", "contiguous", "lift_fresh", "copy", "_copy_from"};
-const Names kFillNames{"zero_", "fill_"};
-const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_"};
-// Views, but of initialisations that go on with the sizes of rows (torch::nn::init::orthogonal_).
-const Names kWholeOnlyNames{"view_as", "reshape_as", "expand_as"};
-const Names kViewOrCopyNames{"reshape", "flatten", "ravel", "pin_memory"};
-const Names kSelectingNames{
-    "select",   "slice",        "narrow", "split",  "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes",
-    "chunk",    "tensor_split", "unbind", "unfold", "hsplit",           "vsplit",       "dsplit",
-    "diagonal", "as_strided"};
+// The names, separated by spaces, of operators that neither their tags nor the forms of their names tell of.
+constexpr std::pair<OperatorKind, std::string_view> kKinds[] = {
+    {kMetadata,
+     "size sym_size stride sym_stride dim numel sym_numel is_same_size is_contiguous storage_offset sym_storage_offset "
+     "is_floating_point is_complex is_pinned is_leaf output_nr _version requires_grad_ retain_grad retains_grad "
+     "is_inference data"},
+    {kDetach, "detach detach_ alias _fw_primal _make_dual"},
+    {kCopy, "copy_ to _to_copy contiguous lift_fresh copy _copy_from"},
+    {kClone, "clone"},
+    {kFill, "zero_ fill_"},
+    {kReplace, "set_ set_data _has_compatible_shallow_copy_type resize_ resize_as_"},
+    {kViewOrCopy, "reshape flatten ravel pin_memory"},
+    // Views, but of initialisations that go on with the sizes of rows (torch::nn::init::orthogonal_).
+    {kOther, "view_as reshape_as expand_as"},
+    // Reductions.
+    {kOther, "_foreach_norm _foreach_max _foreach_powsum"},
+};
+constexpr std::string_view kSelectingNames =
+    "select slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk tensor_split unbind unfold "
+    "hsplit vsplit dsplit diagonal as_strided";
 // Element-wise though LibTorch does not tag them, each in place too.
-const Names kPointwiseNames{"masked_fill",   "where",    "multiply",   "subtract", "divide",
-                            "true_divide",   "negative", "fix",        "clip",     "greater",
-                            "greater_equal", "less",     "less_equal", "isclose",  "rsub",
-                            "hardswish",     "relu6",    "not_equal",  "absolute"};
-const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
+constexpr std::string_view kPointwiseNames =
+    "masked_fill where multiply subtract divide true_divide negative fix clip greater greater_equal less less_equal "
+    "isclose rsub hardswish relu6 not_equal absolute";
+
+// Whether the name is one of several that spaces separate.
+bool lists(std::string_view names, std::string_view name) {
+  for (size_t begin = names.find(name); begin != names.npos; begin = names.find(name, begin + 1)) {
+    const size_t end = begin + name.size();
+    if ((begin == 0 || names[begin - 1] == ' ') && (end == names.size() || names[end] == ' ')) return true;
+  }
+  return false;
+}
 
 bool is_view(const c10::FunctionSchema& schema) {
   bool aliases = false;
@@ -70,11 +64,11 @@ bool gives_tensors(const c10::FunctionSchema& schema) {
 }
 
 bool is_pointwise(const c10::OperatorHandle& op, std::string_view name) {
-  if (op.hasTag(at::Tag::pointwise) || kPointwiseNames.contains(name)) return true;
+  if (op.hasTag(at::Tag::pointwise) || lists(kPointwiseNames, name)) return true;
   if (!name.ends_with('_')) return false;
   // LibTorch tags some operators and not what they are called in place.
   name.remove_suffix(1);
-  if (kPointwiseNames.contains(name)) return true;
+  if (lists(kPointwiseNames, name)) return true;
   const auto out_of_place =
       c10::Dispatcher::singleton().findSchema({"aten::" + std::string(name), op.operator_name().overload_name});
   return out_of_place && out_of_place->hasTag(at::Tag::pointwise);
@@ -82,31 +76,23 @@ bool is_pointwise(const c10::OperatorHandle& op, std::string_view name) {
 
 OperatorKind kind_of(const c10::OperatorHandle& op) {
   std::string_view name = op.operator_name().name;
-  if (!name.starts_with("aten::")) return OperatorKind::kOther;
+  if (!name.starts_with("aten::")) return kOther;
   name.remove_prefix(6);
-  if (kMetadataNames.contains(name)) return OperatorKind::kMetadata;
-  if (kDetachNames.contains(name)) return OperatorKind::kDetach;
-  if (name.ends_with("_like") || name.starts_with("new_")) return OperatorKind::kFactory;
-  if (kReplaceNames.contains(name)) return OperatorKind::kReplace;
-  if (name == "clone") return OperatorKind::kClone;
-  if (kCopyNames.contains(name)) return OperatorKind::kCopy;
-  if (kFillNames.contains(name)) return OperatorKind::kFill;
-  if (kViewOrCopyNames.contains(name)) return OperatorKind::kViewOrCopy;
-  if (kWholeOnlyNames.contains(name)) return OperatorKind::kOther;
-  if (name.starts_with("_foreach_"))
-    return kReducingForeach.contains(name) ? OperatorKind::kOther : OperatorKind::kForeach;
-  if (name.starts_with("_fused_ada") || name.starts_with("_fused_sgd")) return OperatorKind::kFused;
-  if (gives_tensors(op.schema()) && is_pointwise(op, name)) return OperatorKind::kPointwise;
-  return is_view(op.schema()) ? OperatorKind::kView : OperatorKind::kOther;
+  for (const auto& [kind, names] : kKinds)
+    if (lists(names, name)) return kind;
+  if (name.ends_with("_like") || name.starts_with("new_")) return kFactory;
+  if (name.starts_with("_foreach_")) return kForeach;
+  if (name.starts_with("_fused_ada") || name.starts_with("_fused_sgd")) return kFused;
+  if (gives_tensors(op.schema()) && is_pointwise(op, name)) return kPointwise;
+  return is_view(op.schema()) ? kView : kOther;
 }
 
 // E.g. 1 of select(Tensor self, int dim, int index).
 std::optional<size_t> selecting_argument(const c10::OperatorHandle& op) {
   std::string_view name = op.operator_name().name;
-  if (!name.starts_with("aten::") || !kSelectingNames.contains(name.substr(6))) return std::nullopt;
-  const auto& arguments = op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name() == "dim" || arguments[i].name() == "dimension") return i;
+  if (!name.starts_with("aten::") || !lists(kSelectingNames, name.substr(6))) return std::nullopt;
+  for (const char* dim : {"dim", "dimension"})
+    if (const auto argument = op.schema().argumentIndexWithName(dim)) return static_cast<size_t>(*argument);
   return OperatorTraits::kAllDims;
 }
 

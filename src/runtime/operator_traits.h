@@ -6,7 +6,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 
@@ -27,6 +29,10 @@ enum class OperatorKind : uint8_t {
   kReplace,     ///< gives a tensor another storage or type
   kOther
 };
+
+inline bool is_one_of(OperatorKind kind, std::initializer_list<OperatorKind> kinds) {
+  return std::ranges::find(kinds, kind) != kinds.end();
+}
 
 struct OperatorTraits {
   OperatorKind kind = OperatorKind::kOther;
@@ -51,6 +57,18 @@ enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
 /// `set_data` gets it. kPrints: what printing a tensor begins with, `to` with exactly the CPU and double.
 Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
+/// Calls `visit` with every defined tensor, the index of its value, and its index in that if it is a list.
+template <class Visit>
+void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].isTensor() && values[i].toTensor().defined()) visit(values[i].toTensor(), i, size_t{0});
+    if (!values[i].isList()) continue;
+    const auto elements = values[i].toListRef();
+    for (size_t j = 0; j < elements.size(); ++j)
+      if (elements[j].isTensor() && elements[j].toTensor().defined()) visit(elements[j].toTensor(), i, j);
+  }
+}
+
 /// An operator with what it is called with.
 struct OperatorCall {
   struct Operand {
@@ -62,14 +80,8 @@ struct OperatorCall {
   const OperatorTraits& traits;
   /// Every defined tensor, those in lists too.
   c10::SmallVector<Operand, 4> tensors = {};
-  /// Where the operator takes elements by their numbers along a dim that is known.
-  std::optional<int64_t> selecting_dim = {};
   /// All arguments on the stack, where operands are replaced.
   std::span<c10::IValue> arguments = {};
-
-  void add(size_t argument, const at::Tensor& tensor, size_t element = 0) {
-    if (tensor.defined()) tensors.push_back({&tensor, argument, element});
-  }
 };
 
 /// What of an operator's arguments is replaced on the stack.

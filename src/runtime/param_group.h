@@ -201,9 +201,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool was_hinted = false;
   /// The outermost scope that was opened last.
   std::shared_ptr<ScopeRecord> scope;
-  /// Parameters that `fully_shard` was told to leave alone; all groups of one call have the same list.
-  using Ignored = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>;
-  std::shared_ptr<const Ignored> ignored;
   /// Of the group's module, for the layer above; null for TorchScript.
   std::shared_ptr<ModuleWatch> watch;
 

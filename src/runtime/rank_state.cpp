@@ -1,8 +1,5 @@
 #include "runtime/rank_state.h"
 
-#include <ATen/ops/empty.h>
-
-#include <algorithm>
 #include <mutex>
 
 namespace fsdp::runtime {
@@ -37,8 +34,6 @@ std::vector<ParamGroup*> RankState::groups() const {
 
 namespace {
 
-at::Tensor message() { return at::empty({3}, at::kLong); }
-
 // Adds the time until it goes.
 struct Stopwatch {
   using Clock = std::chrono::steady_clock;
@@ -62,10 +57,6 @@ void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
   rows.begin_write(epoch);
 }
 
-void RankState::tell(const Event& event) {
-  if (journal != nullptr) journal->tell(event);
-}
-
 void RankState::note_forward() {
   if (measured_since_.load() == Clock::time_point()) measured_since_ = Clock::now();
 }
@@ -80,33 +71,6 @@ std::optional<double> RankState::waiting_share() const {
   if (since == Clock::time_point()) return std::nullopt;
   using Seconds = std::chrono::duration<double>;
   return Seconds(Clock::duration(waited_.load())) / Seconds(Clock::now() - since);
-}
-
-void Journal::tell(Event event) noexcept {
-  if (error_) return;
-  try {
-    const auto text = message();
-    auto* words = text.mutable_data_ptr<int64_t>();
-    words[0] = static_cast<int64_t>(event.act);
-    words[1] = event.first;
-    words[2] = event.second;
-    for (const int follower : followers_) in_flight_.push_back(communicator_.send(text, follower, {subject_, {}}));
-  } catch (...) {
-    error_ = std::current_exception();
-  }
-}
-
-void Journal::finish(const std::function<void(Work&)>& wait) {
-  if (error_) std::rethrow_exception(error_);
-  for (const auto& work : in_flight_) wait(*work);
-  in_flight_.clear();
-}
-
-Event hear(Communicator& communicator, int leader, const std::string& subject, const std::function<void(Work&)>& wait) {
-  const auto text = message();
-  wait(*communicator.recv(text, leader, {subject, {}}));
-  const auto* words = text.const_data_ptr<int64_t>();
-  return {static_cast<Act>(words[0]), words[1], words[2]};
 }
 
 }  // namespace fsdp::runtime

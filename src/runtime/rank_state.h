@@ -1,7 +1,6 @@
 #pragma once
 /// \file
-/// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run;
-/// and what a rank tells others that have no data, so that they take part in what it does (see follow.h).
+/// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run.
 
 #include <c10/core/Stream.h>
 #include <fsdp/communicator.h>
@@ -9,12 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <exception>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -34,54 +30,6 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 class RowLock;
-
-/// All that a rank does in forward and backward which others take part in, or count alike. In braces: what comes with
-/// it.
-enum class Act : uint8_t {
-  kBroadcastBuffers,     ///< under the module of a group {its number}
-  kName,                 ///< a group {its number}, for the act that follows
-  kOpenScope,            ///< on the named groups {whether gradients are recorded}
-  kCloseScope,           ///< that was opened last {whether autograd recorded an operator}
-  kGather,               ///< of a group {its number}, is started
-  kFinishGather,         ///< was waited for {the group's number}
-  kFree,                 ///< whole parameters {the group's number}
-  kReshardWithin,        ///< the same, with a second shard
-  kEnterBackward,        ///< of a group {its number, the graph task}
-  kReduce,               ///< {a group's number, the bucket}
-  kReduceWithinReplica,  ///< the same, over the shard axis alone
-  kFinishReductions,     ///< were waited for {the group's number, whether in the last backward}
-  kLeaveBackward,        ///< {the graph task}
-  kEnd,
-  kFail,  ///< by an exception
-};
-
-struct Event {
-  Act act = Act::kEnd;
-  int64_t first = 0, second = 0;
-};
-
-/// Messages to the ranks that follow this one, in the order of what it does. Thread safety: under the rank's lock.
-class Journal {
- public:
-  /// `communicator` outlives it; `subject` is what the messages are about.
-  Journal(Communicator& communicator, std::vector<int> followers, std::string subject)
-      : communicator_(communicator), followers_(std::move(followers)), subject_(std::move(subject)) {}
-
-  /// Waits for nobody, and does not throw: `finish` does.
-  void tell(Event event) noexcept;
-  /// Waits, by `wait`, until everybody has heard everything. Throws what telling threw.
-  void finish(const std::function<void(Work&)>& wait);
-
- private:
-  Communicator& communicator_;
-  const std::vector<int> followers_;
-  const std::string subject_;
-  std::vector<std::shared_ptr<Work>> in_flight_;
-  std::exception_ptr error_;
-};
-
-/// The next message of `leader`.
-Event hear(Communicator& communicator, int leader, const std::string& subject, const std::function<void(Work&)>& wait);
 
 /// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
 ///
@@ -115,9 +63,6 @@ class RankState {
   /// All that there are, in any order.
   std::vector<ParamGroup*> groups() const;
 
-  /// To ranks that have no data, if some follow this one.
-  void tell(const Event& event);
-
   /// A forward begins; from the first one on it is measured how long this rank waits for others.
   void note_forward();
   /// The measurement begins anew.
@@ -140,10 +85,8 @@ class RankState {
   std::optional<c10::Stream> gather_stream;
   /// Where what this rank does is written down.
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
-  /// Null: nobody follows this rank.
-  Journal* journal = nullptr;
-  /// This rank has no data, and does what another one tells it. See follow.h.
-  bool follows = false;
+  /// Without data for a step of fsdp::join the gradients of this rank's backwards are left out.
+  std::atomic<bool> has_data = true;
   /// The rank of the process group whose buffers are broadcast.
   int buffers_from = 0;
   /// Some groups have rows in files.

@@ -2,7 +2,6 @@
 
 #include <torch/csrc/jit/serialization/pickler.h>
 
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -14,48 +13,39 @@
 namespace fsdp::runtime {
 namespace {
 
-struct Difference {
-  std::string expected, found;
-};
-
-Difference of_whole(const ParamSlot& slot, Verdict verdict) {
-  const auto whole = str_cat("the whole parameter, sizes ", slot.sizes());
-  switch (verdict) {
-    case Verdict::kRefuseOutsideScope:
-      return {"an open forward scope", whole};
-    case Verdict::kRefuseRecording:
-      return {"a forward scope or a torch::NoGradGuard", whole};
-    case Verdict::kRefuseReplace:
-    case Verdict::kRefuseReplaceInScope:
-      return {"a parameter that is not sharded", whole};
-    default:
-      return {"this rank's rows", whole};
-  }
-}
-
-Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Tensor* misfit, Verdict verdict) {
+// What was expected, and what was found.
+std::pair<std::string, std::string> difference(const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
+                                               Verdict verdict) {
+  using enum Verdict;
+  const auto& slot = part.group->slots()[part.slot];
   const auto [first, count] = slot.rows();
-  const auto all = slot.row_sizes()[0];
-  const auto rows = str_cat("this rank's rows ", first, " to ", first + count, " of ", all, ", sizes ", tensor.sizes());
+  const bool is_whole = part.kind == PartKind::kWhole;
+  const auto found = is_whole ? str_cat("the whole parameter, sizes ", slot.sizes())
+                              : str_cat("this rank's rows ", first, " to ", first + count, " of ", slot.row_sizes()[0],
+                                        ", sizes ", tensor.sizes());
   const auto other = [&] {
-    return is_marked(*misfit->unsafeGetTensorImpl()) ? str_cat("another sharded tensor of sizes ", misfit->sizes())
-                                                     : str_cat("one of sizes ", misfit->sizes());
+    const bool is_sharded = is_marked(*misfit->unsafeGetTensorImpl());
+    return str_cat(is_sharded ? "another sharded tensor of sizes " : "one of sizes ", misfit->sizes());
   };
   switch (verdict) {
-    case Verdict::kRefuseOperand:
-      return {str_cat("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", rows), other()};
-    case Verdict::kRefuseWriteFromRows:
-      return {str_cat("a tensor to write to that fits ", rows), other()};
-    case Verdict::kRefuseResult:
-      return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), rows};
-    case Verdict::kRefuseGradientInScope:
-      return {"no open scope", "one, and " + rows};
-    case Verdict::kRefuseReplace:
-    case Verdict::kRefuseReplaceInScope:
-      return {"a parameter that is not sharded", rows};
+    case kRefuseReplace:
+    case kRefuseReplaceInScope:
+      return {"a parameter that is not sharded", found};
+    case kRefuseRecording:
+      return {"a forward scope or a torch::NoGradGuard", found};
+    case kRefuseOperand:
+      return {str_cat("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", found), other()};
+    case kRefuseWriteFromRows:
+      return {"a tensor to write to that fits " + found, other()};
+    case kRefuseResult:
+      return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
+    case kRefuseGradientInScope:
+      return {"no open scope", "one, and " + found};
     default:
-      return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), rows};
+      break;
   }
+  if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
+  return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
 }
 
 constexpr const char* kWithoutMaxNorm =
@@ -84,19 +74,6 @@ void require_no_rows(const at::Tensor& tensor) {
           "fsdp::LocalRows");
 }
 
-// Asks `known` too, if it is there.
-void observe(std::optional<std::pair<torch::jit::BackendMetaPtr, torch::jit::BackendMetaPtr>>& known) {
-  const auto former = known;
-  known.emplace(
-      [former](const at::Tensor& tensor, Metadata& metadata) {
-        require_no_rows(tensor);
-        if (former) former->first(tensor, metadata);
-      },
-      [former](const at::Tensor& tensor, Metadata& metadata) {
-        if (former) former->second(tensor, metadata);
-      });
-}
-
 }  // namespace
 
 const char* noun_of(PartKind part) {
@@ -113,18 +90,27 @@ const char* noun_of(PartKind part) {
 void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
             Verdict verdict) {
   const auto& slot = part.group->slots()[part.slot];
-  const auto [expected, found] =
-      part.kind == PartKind::kWhole ? of_whole(slot, verdict) : of_rows(slot, tensor, misfit, verdict);
+  const auto [expected, found] = difference(part, tensor, misfit, verdict);
   const auto name = name_of(op);
   throw UsageError(part.group->where(name) + noun_of(part.kind) + slot.name() + "' is sharded (expected " + expected +
-                   ", found " + found + "): " +
-                   (name == "aten::embedding_renorm_" ? kWithoutMaxNorm : ways_out(verdict)));
+                   ", found " + found +
+                   "): " + (name == "aten::embedding_renorm_" ? kWithoutMaxNorm : ways_out(verdict)));
 }
 
 void observe_written_tensors() {
   static const bool once = [] {
-    auto& of_device = torch::jit::GetBackendMetaSerialization();
-    for (const auto device : {at::kCPU, at::kCUDA, at::kPrivateUse1}) observe(of_device[static_cast<size_t>(device)]);
+    for (const auto device : {at::kCPU, at::kCUDA, at::kPrivateUse1}) {
+      auto& known = torch::jit::GetBackendMetaSerialization()[static_cast<size_t>(device)];
+      const auto former = known;
+      known.emplace(
+          [former](const at::Tensor& tensor, Metadata& metadata) {
+            require_no_rows(tensor);
+            if (former) former->first(tensor, metadata);
+          },
+          [former](const at::Tensor& tensor, Metadata& metadata) {
+            if (former) former->second(tensor, metadata);
+          });
+    }
     return true;
   }();
   static_cast<void>(once);

@@ -20,7 +20,6 @@ void Residency::publish() {
 
 void Residency::start_gather(const std::string& call) {
   if (state_ != GatherState::kSharded) return;
-  tell(Act::kGather);
   auto& flats = params_.flats();
   const bool within = has_second_shard();
   if (!within)
@@ -92,9 +91,8 @@ void Residency::gather_rows(bool moves, const std::string& call) {
   writes_told_ = moves || meets ? row_lock_.writes().take() : 0;
   const auto tag = group_.tag_of(call, group_.name, writes_told_);
   auto& ranks = group_.placement.shard().communicator();
-  start(ranks, tag, custom_all_gather, [](FlatParams& flat) {
-    return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather());
-  });
+  start(ranks, tag, custom_all_gather,
+        [](FlatParams& flat) { return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather()); });
   if (meets) gathers_in_flight_.push_back(ranks.barrier(tag));
 }
 
@@ -113,7 +111,6 @@ bool Residency::has_second_shard() {
 
 void Residency::reshard_within() {
   if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
-  tell(Act::kReshardWithin);
   order_read();
   if (!has_second_shard())
     for (auto& flat : params_.flats()) flat.keep_second_shard(*group_.placement.within());
@@ -159,7 +156,6 @@ Span Residency::span(std::string_view name) const {
 }
 
 void Residency::become_whole() {
-  tell(Act::kFinishGather);
   gathered_ = std::exchange(gathers_in_flight_, {});
   for (auto& flat : params_.flats()) flat.mark_cold();
   state_ = GatherState::kWhole;
@@ -182,8 +178,6 @@ void Residency::free_whole() {
     version_in_copy_ = -1;  // old: the next scope drops it
     return;
   }
-  if (state_ != GatherState::kSharded || std::ranges::any_of(params_.flats(), &FlatParams::has_second_shard))
-    tell(Act::kFree);
   for (auto& flat : params_.flats()) flat.drop_second_shard();
   if (state_ == GatherState::kSharded) return;
   params_.detach_whole();
@@ -209,8 +203,6 @@ void Residency::offload_whole() {
   for (auto& flat : params_.flats()) flat.offload_whole();
   params_.attach_whole();
 }
-
-void Residency::tell(Act act) const { group_.rank_state->tell({act, static_cast<int64_t>(group_.id)}); }
 
 void Residency::drop_whole_buffers() {
   gathers_in_flight_.clear();

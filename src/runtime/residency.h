@@ -20,8 +20,6 @@
 
 namespace fsdp::runtime {
 
-enum class Act : uint8_t;
-
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
 /// Thread safety: under the rank's lock.
@@ -42,9 +40,9 @@ class Residency {
   /// -> kSharded, after waiting for operators of other threads that compute with the parameters. A thread that is
   /// inside an operator itself does not wait; the parameters then stay until the next scope opens.
   void free_whole();
-  void reshard_within();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
-  void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
-  void offload_whole();  // kWhole: to host memory
+  void reshard_within();  // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
+  void make_own();        // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
+  void offload_whole();   // kWhole: to host memory
   /// Until rows are written again, gathers of them come after `event` instead of after what the current stream was
   /// given.
   void gather_after(std::shared_ptr<const c10::Event> event);
@@ -84,13 +82,12 @@ class Residency {
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
-  void tell(Act act) const;
 
   const GroupIdentity& group_;
   ShardedParams& params_;
   RowLock& row_lock_;
   GatherState state_ = GatherState::kSharded;
-  uint64_t gather_number_ = 0;  // of the last one that was started
+  uint64_t gather_number_ = 0;                                       // of the last one that was started
   std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;

@@ -1,8 +1,10 @@
 #include "runtime/row_operands.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/irange.h>
 
+#include <algorithm>
 #include <mutex>
 #include <typeinfo>
 
@@ -12,49 +14,110 @@ namespace fsdp::runtime {
 namespace {
 
 // Rows that take first dims together count alike only if these dims are alike.
-bool join_the_same_dims(const Rows& a, const Rows& b) {
-  const auto &in_a = a.group.slots()[a.slot], &in_b = b.group.slots()[b.slot];
+bool join_the_same_dims(const ParamSlot& in_a, const ParamSlot& in_b) {
   const auto joined = in_a.joined_dims();
   if (joined < 2 && in_b.joined_dims() < 2) return true;
   return joined == in_b.joined_dims() && in_a.sizes().size() == in_b.sizes().size() &&
          in_a.sizes().slice(0, joined) == in_b.sizes().slice(0, joined);
 }
 
-bool every_rank_has_the_same_rows(const Rows& a, const Rows& b) {
-  const int world = a.group.placement().shard().world_size();
-  if (world != b.group.placement().shard().world_size()) return false;
+bool every_rank_has_the_same_rows(const Part& a, const Part& b) {
+  const int world = a.group->placement().shard().world_size();
+  if (world != b.group->placement().shard().world_size()) return false;
   for (const int rank : c10::irange(world))
-    if (a.group.params().rows_of(a.slot, rank) != b.group.params().rows_of(b.slot, rank)) return false;
+    if (a.group->params().rows_of(a.slot, rank) != b.group->params().rows_of(b.slot, rank)) return false;
   return true;
 }
 
 // Of the first operand a factory and a view take sizes and memory, of later ones sizes only; x.to(p) is no rows.
 bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
-  switch (kind) {
-    case OperatorKind::kDetach:
-    case OperatorKind::kView:
-      return part == PartKind::kResult;  // the storage tells of the others
-    case OperatorKind::kFactory:
-    case OperatorKind::kViewOrCopy:
-    case OperatorKind::kClone:
-      return is_first;
-    case OperatorKind::kCopy:
-      return is_first || writes;
-    case OperatorKind::kForeach:
-    case OperatorKind::kFused:
-    case OperatorKind::kPointwise:
-      return true;
-    default:
-      return false;
-  }
+  using enum OperatorKind;
+  if (is_one_of(kind, {kDetach, kView})) return part == PartKind::kResult;  // the storage tells of the others
+  if (is_one_of(kind, {kFactory, kViewOrCopy, kClone})) return is_first;
+  if (kind == kCopy) return is_first || writes;
+  return is_one_of(kind, {kForeach, kFused, kPointwise});
 }
-
-bool is_of_lists(OperatorKind kind) { return kind == OperatorKind::kForeach || kind == OperatorKind::kFused; }
 
 // Null if the tensor is no result.
 const RowMark* mark_of(const at::Tensor& tensor) {
   const auto* meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
   return meta != nullptr && typeid(*meta) == typeid(RowMark) ? static_cast<const RowMark*>(meta) : nullptr;
+}
+
+// An ordinary tensor beside rows. It fits if it has their sizes or is broadcast along them; kTakesRows if it has the
+// sizes of the whole parameter, or is broadcast to these, and has to be narrowed to the rows first.
+Fit fit_of(const at::Tensor& operand, const at::Tensor& rows, const std::optional<RowsIn>& found) {
+  if (operand.sizes() == rows.sizes() || operand.numel() == 1) return Fit::kFits;
+  const auto broadcast_dims = rows.dim() - operand.dim();
+  if (!found || broadcast_dims < 0) return Fit::kMisfits;
+  auto fit = Fit::kFits;
+  for (const auto i : c10::irange(operand.dim())) {
+    const auto size = operand.size(i), dim = i + broadcast_dims;
+    if (size == rows.size(dim) || size == 1) continue;
+    if (dim != found->dim || size != found->all) return Fit::kMisfits;
+    fit = Fit::kTakesRows;
+  }
+  return fit;
+}
+
+// The rows of two parameters, or of a parameter and its gradient. They fit if every rank has the same rows of both.
+Fit fit_of_rows(const at::Tensor& a, const Part& part_a, const at::Tensor& b, const Part& part_b) {
+  const auto &slot_a = part_a.group->slots()[part_a.slot], &slot_b = part_b.group->slots()[part_b.slot];
+  const bool same_slot = &slot_a == &slot_b, same_sizes = a.sizes() == b.sizes();
+  if (same_slot && same_sizes && a.strides() == b.strides()) return Fit::kFits;
+  const auto in_a = find_rows(a, slot_a), in_b = find_rows(b, slot_b);
+  const auto& known = in_a ? in_a : in_b;
+  // A result of some columns of the rows has strides of its own.
+  const bool is_of_columns = in_a ? !in_b && part_b.kind == PartKind::kResult : part_a.kind == PartKind::kResult;
+  if (same_slot && same_sizes && is_of_columns && (!known || known->dim == 0)) return Fit::kFits;
+  if (in_a != in_b || a.dim() != b.dim()) return Fit::kMisfits;
+  if (!in_a) return same_sizes ? Fit::kFits : Fit::kMisfits;
+  for (const auto dim : c10::irange(a.dim()))
+    if (a.size(dim) != b.size(dim) && (dim == in_a->dim || (a.size(dim) != 1 && b.size(dim) != 1)))
+      return Fit::kMisfits;
+  const bool counts_alike =
+      same_slot || (join_the_same_dims(slot_a, slot_b) && every_rank_has_the_same_rows(part_a, part_b));
+  return counts_alike ? Fit::kFits : Fit::kMisfits;
+}
+
+// Visits them: in lists those of the same position.
+template <class Visit>
+void visit_others(const OperatorCall& call, const OperatorCall::Operand& operand, const Visit& visit) {
+  if (call.traits.kind != OperatorKind::kForeach) {
+    for (const auto& other : call.tensors)
+      if (other.tensor != operand.tensor) visit(other);
+    return;
+  }
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    const auto& argument = call.arguments[i];
+    if (argument.isTensor() && argument.toTensor().defined()) visit(OperatorCall::Operand{&argument.toTensor(), i});
+    if (!argument.isTensorList() || i == operand.argument) continue;
+    const auto list = argument.toListRef();
+    if (operand.element < list.size())
+      visit(OperatorCall::Operand{&list[operand.element].toTensor(), i, operand.element});
+  }
+}
+
+// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these
+// dims taken together too; undefined if it is not. The dims behind them stay as they are, so that a factor of each row
+// is one.
+at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
+  const auto behind = slot.row_sizes().size() - 1;
+  const auto sizes = operand.sizes();
+  if (slot.joined_dims() < 2 || sizes.size() <= behind || !at::is_expandable_to(sizes, slot.sizes())) return {};
+  auto expanded = slot.sizes().vec(), joined = slot.row_sizes().vec();
+  std::copy_n(sizes.end() - static_cast<ptrdiff_t>(behind), behind, expanded.end() - static_cast<ptrdiff_t>(behind));
+  std::copy_n(sizes.end() - static_cast<ptrdiff_t>(behind), behind, joined.begin() + 1);
+  const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  return operand.expand(expanded).reshape(joined);
+}
+
+// Where a parameter's rows take first dims together: whether an operand of the rows' sizes on this rank is broadcast to
+// the whole parameter, too. It would meet other elements then than the same operand does on a rank with other rows.
+bool may_be_whole(const at::Tensor& operand, const ParamSlot& slot) {
+  const auto sizes = operand.sizes();
+  return slot.joined_dims() > 1 && operand.numel() > 1 && sizes == slot.rows_tensor.sizes() &&
+         sizes.size() == slot.row_sizes().size() && at::is_expandable_to(sizes, slot.sizes());
 }
 
 }  // namespace
@@ -72,36 +135,38 @@ std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot) {
   return RowsIn{0, first * row, count * row, all * row};
 }
 
-Fit fit_of(const at::Tensor& operand, const at::Tensor& rows, const std::optional<RowsIn>& found) {
-  if (operand.sizes() == rows.sizes() || operand.numel() == 1) return Fit::kFits;
-  const auto broadcast_dims = rows.dim() - operand.dim();
-  if (!found || broadcast_dims < 0) return Fit::kMisfits;
-  auto fit = Fit::kFits;
-  for (const auto i : c10::irange(operand.dim())) {
-    const auto size = operand.size(i), dim = i + broadcast_dims;
-    if (size == rows.size(dim) || size == 1) continue;
-    if (dim != found->dim || size != found->all) return Fit::kMisfits;
-    fit = Fit::kTakesRows;
-  }
-  return fit;
-}
-
-Fit fit_of_rows(const Rows& a, const Rows& b) {
-  const bool same_slot = &a.group == &b.group && a.slot == b.slot;
-  const bool same_sizes = a.tensor.sizes() == b.tensor.sizes();
-  if (same_slot && same_sizes && a.tensor.strides() == b.tensor.strides()) return Fit::kFits;
-  const auto in_a = find_rows(a.tensor, a.group.slots()[a.slot]), in_b = find_rows(b.tensor, b.group.slots()[b.slot]);
-  const auto& known = in_a ? in_a : in_b;
-  const bool is_of_columns = in_a ? !in_b && b.is_result : a.is_result;
-  if (same_slot && same_sizes && is_of_columns && (!known || known->dim == 0)) return Fit::kFits;
-  if (in_a != in_b || a.tensor.dim() != b.tensor.dim()) return Fit::kMisfits;
-  if (!in_a) return same_sizes ? Fit::kFits : Fit::kMisfits;
-  for (const auto dim : c10::irange(a.tensor.dim())) {
-    const auto size_a = a.tensor.size(dim), size_b = b.tensor.size(dim);
-    if (size_a != size_b && (dim == in_a->dim || (size_a != 1 && size_b != 1))) return Fit::kMisfits;
-  }
-  const bool counts_alike = same_slot || (join_the_same_dims(a, b) && every_rank_has_the_same_rows(a, b));
-  return counts_alike ? Fit::kFits : Fit::kMisfits;
+std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const OperatorCall::Operand& operand,
+                                                const Part& own, std::vector<Replacement>& replacements) {
+  const auto& slot = own.group->slots()[own.slot];
+  const auto& rows = *operand.tensor;
+  std::pair<Fit, const at::Tensor*> worst{Fit::kFits, nullptr};
+  visit_others(call, operand, [&](const OperatorCall::Operand& other) {
+    const auto part = is_marked(*other.tensor->unsafeGetTensorImpl()) ? part_of(*other.tensor) : std::nullopt;
+    Fit fit = Fit::kFits;
+    if (part && part->kind != PartKind::kWhole) {
+      fit = fit_of_rows(rows, own, *other.tensor, *part);
+    } else if (part && &part->group->slots()[part->slot] == &slot) {
+      fit = Fit::kMisfits;  // the whole parameter beside its gradient's rows, in a scope
+    } else if (!part && may_be_whole(*other.tensor, slot)) {
+      fit = Fit::kMisfits;
+    } else if (other.tensor->sizes() != rows.sizes()) {
+      const auto found = find_rows(rows, slot);
+      const auto joined = with_joined_dims(*other.tensor, slot);
+      const auto& whole = joined.defined() ? joined : *other.tensor;
+      fit = call.traits.writes(other.argument) ? Fit::kWrittenFromRows : fit_of(whole, rows, found);
+      // Of other sizes than the operand, also where this rank has all rows.
+      if (joined.defined() && fit == Fit::kFits && found) fit = Fit::kTakesRows;
+      // It would fit the rows, not the parameter.
+      if (slot.joined_dims() > 1 && !joined.defined() && rows.dim() > 1 && fit == Fit::kTakesRows) fit = Fit::kMisfits;
+      if (fit == Fit::kTakesRows) {
+        const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+        const auto dim = found->dim - (rows.dim() - whole.dim());
+        replacements.push_back({other, whole.narrow(dim, found->first, found->count)});
+      }
+    }
+    if (fit > worst.first) worst = {fit, other.tensor};
+  });
+  return worst;
 }
 
 void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark) {
@@ -154,7 +219,7 @@ void RowResults::add(const OperatorCall& call, const OperatorCall::Operand& oper
   if (part.group->placement().shard().world_size() == 1 || part.group->local_rows_depth > 0) return;
   // new_zeros and its kin take sizes from the caller, so their result need not have rows.
   if (kind == OperatorKind::kFactory && call.op.operator_name().name.starts_with("aten::new_")) return;
-  of_lists_ = is_of_lists(kind);
+  of_lists_ = is_one_of(kind, {OperatorKind::kForeach, OperatorKind::kFused});
   const size_t element = of_lists_ ? operand.element : 0;
   if (marks_.size() <= element) marks_.resize(element + 1);
   if (!marks_[element]) marks_[element] = part.group->slots()[part.slot].mark;

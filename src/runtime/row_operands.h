@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "runtime/access_rules.h"
 #include "runtime/operator_traits.h"
@@ -46,18 +47,10 @@ inline bool has_rows_first(const at::Tensor& tensor, const ParamSlot& slot) {
   return !found || found->dim == 0;
 }
 
-/// An ordinary tensor beside rows. It fits if it has their sizes or is broadcast along them; kTakesRows if it has the
-/// sizes of the whole parameter, or is broadcast to these, and has to be narrowed to the rows first.
-Fit fit_of(const at::Tensor& operand, const at::Tensor& rows, const std::optional<RowsIn>& found);
-
-/// The rows of two parameters, or of a parameter and its gradient. They fit if every rank has the same rows of both.
-struct Rows {
-  const at::Tensor& tensor;
-  ParamGroup& group;
-  size_t slot;
-  bool is_result = false;  ///< see Note [Results of rows]: of some columns of the rows it has strides of its own
-};
-Fit fit_of_rows(const Rows& a, const Rows& b);
+/// How the other operands that rows of the part `own` meet element by element fit them, and the operand that decides.
+/// Those that have to be narrowed to rows first are added to `replacements`.
+std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const OperatorCall::Operand& operand,
+                                                const Part& own, std::vector<Replacement>& replacements);
 
 using MarkPtr = c10::intrusive_ptr<c10::BackendMeta>;  // to a RowMark
 

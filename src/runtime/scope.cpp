@@ -27,8 +27,7 @@ namespace {
 constexpr const char* kSummon = "summon_full_params";
 
 void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
-  if (!group.backward().is_open() || group.rank_state().follows) return;
-  if (torch::autograd::get_current_graph_task_id() == -1)
+  if (group.backward().is_open() && torch::autograd::get_current_graph_task_id() == -1)
     require(false, group.where(operation), "'", group.name(), "': ", kUnfinishedBackward);
 }
 
@@ -230,11 +229,7 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   record_->first_node = at::sequence_number::peek();
   record_->outermost = groups_.front();
   record_->groups.reserve(groups_.size());
-  for (const auto& group : groups_) {
-    record_->groups.push_back(group->id());
-    rank.tell({Act::kName, static_cast<int64_t>(group->id())});
-  }
-  rank.tell({Act::kOpenScope, record_->records});
+  for (const auto& group : groups_) record_->groups.push_back(group->id());
   rank.note_forward();
   meet_before_scope(groups_, call);
   bool outermost = !groups_.front()->is_inside();
@@ -256,13 +251,10 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   fault_point("scope open");
 }
 
-void OpenScope::note_recorded() { groups_.front()->scope->recorded = true; }
-
 OpenScope::~OpenScope() {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
   wait_for_operators(groups_);
-  rank.tell({Act::kCloseScope, groups_.front()->scope->recorded});
   record_->end_node = at::sequence_number::peek();
   if (record_->is_hidden) registry().add_scope(record_);
   for (const auto& group : groups_) {

@@ -22,8 +22,6 @@ class OpenScope {
   /// `call`: of the user's, if it does more than that.
   explicit OpenScope(Groups groups, const std::string& call = {});
   ~OpenScope();
-  /// Of a rank that follows another one, whose autograd did.
-  void note_recorded();
   OpenScope(const OpenScope&) = delete;
   OpenScope& operator=(const OpenScope&) = delete;
 

@@ -39,7 +39,14 @@ UnregisteredLeaves::Leaf& UnregisteredLeaves::entry_of(const at::Tensor& leaf) {
 
 void UnregisteredLeaves::leave_out(const at::Tensor& leaf) {
   std::lock_guard lock(mutex_);
-  entry_of(leaf).looks_left = 0;
+  auto& entry = entry_of(leaf);
+  entry.looks_left = 0;
+  entry.is_left_out = true;
+}
+
+bool UnregisteredLeaves::is_left_out(const at::Tensor& leaf) {
+  std::lock_guard lock(mutex_);
+  return entry_of(leaf).is_left_out;
 }
 
 void UnregisteredLeaves::leave_out_leaf_of(const at::Tensor& gradient) {

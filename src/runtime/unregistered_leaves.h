@@ -37,6 +37,7 @@ class UnregisteredLeaves {
   void note_write() { writes_.fetch_add(1, std::memory_order_relaxed); }
   /// The user said that this leaf is each rank's own.
   void leave_out(const at::Tensor& leaf);
+  bool is_left_out(const at::Tensor& leaf);
   /// The user sums this gradient over the ranks: its leaf is not looked for any more.
   void leave_out_leaf_of(const at::Tensor& gradient);
   /// A backward is about to add to the gradients of `leaves`. Returns those of them that train, each once.
@@ -50,6 +51,7 @@ class UnregisteredLeaves {
     uint64_t writes = 0;  // when the step began
     int backwards = 0;    // that reached it in this step
     int looks_left = kLooks;
+    bool is_left_out = false;         // the user said so
     std::optional<double> norm = {};  // when it was looked at last
   };
   Leaf& entry_of(const at::Tensor& leaf);

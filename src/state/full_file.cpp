@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "api/gather_rows.h"
 #include "api/group_view.h"
+#include "api/rows.h"
 #include "comm/core/first_error.h"
 #include "comm/posix/file.h"
 #include "state/fit.h"

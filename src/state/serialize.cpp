@@ -7,8 +7,8 @@
 #include <set>
 #include <unordered_map>
 
-#include "api/gather_rows.h"
 #include "api/group_view.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "comm/core/first_error.h"
 #include "state/fit.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "api/gather_rows.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "comm/core/first_error.h"
 #include "runtime/compat.h"

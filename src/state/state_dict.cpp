@@ -1,7 +1,7 @@
 #include <fsdp/state_dict.h>
 
-#include "api/gather_rows.h"
 #include "api/group_view.h"
+#include "api/rows.h"
 #include "state/optimizer_state.h"
 #include "state/ranks.h"
 

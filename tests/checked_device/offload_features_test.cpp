@@ -150,7 +150,7 @@ TEST_F(CheckedOffload, CheckpointsAreThoseOfAModelOnTheDevice) {
   }
 }
 
-// Rank 0 has data for the first step only, and then follows rank 1.
+// Rank 0 has data for the first step only.
 TEST_F(CheckedOffload, RanksWithoutDataTakePart) {
   expect_as_on_the_device({}, 2, [](SmallNetImpl& net, const Group& group, const Backward& backward) {
     auto optimizer = sgd(net.parameters());

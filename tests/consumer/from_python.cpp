@@ -216,7 +216,10 @@ void ddp() {
   auto model = fsdp::fully_shard(gpt, {.strategy = fsdp::Strategy::kReplicate, .bucket_cap_bytes = 10 << 20});
   fsdp::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   auto batch = batches.begin();
-  const auto step = [&] { loss_of(model(*batch), *batch).backward(), ++batch; };
+  const auto step = [&] {
+    if (batch != batches.end()) ids = *batch++;
+    loss_of(model(ids), ids).backward();
+  };
   while (fsdp::join(model, batch != batches.end(), step)) {
     optimizer.step();
     optimizer.zero_grad();

@@ -6,16 +6,13 @@
 
 #include <sstream>
 
-#include "api/advice_choice.h"
-#include "api/plan.h"
-#include "api/large_group_hint.h"
 #include "api/placement_choice.h"
+#include "api/plan.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -88,55 +85,37 @@ TEST(Advice, IsASentence) {
       "and holds at most 1000 MB with kFullShard. Nothing else would serve better.");
 }
 
-// The hint that rank 0 of `world` gets about a net of 4 blocks.
-std::string hint_of(int world, const std::function<Group(SmallNetImpl&)>& shard, int64_t least_bytes = 0) {
-  std::string hint;
-  run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {
-    const auto net = alike_small_net(torch::kFloat, 12, 4);
-    const auto group = shard(*net);
-    if (rank == 0) hint = large_group_hint(GroupView::of(group), least_bytes);
-  });
-  return hint;
-}
-
-Group shard_whole(SmallNetImpl& net) { return fully_shard(static_cast<torch::nn::Module&>(net)); }
-
-TEST(OneLargeGroup, IsToldTheBytesAtStakeAndWhatCouldBeGroups) {
-  EXPECT_THAT(hint_of(2, shard_whole),
-              AllOf(HasSubstr("[fsdp rank 0/2]"), HasSubstr("'SmallNet' is one group"), HasSubstr("all 0.02 MB"),
-                    HasSubstr("4 modules of type SmallBlock at most 0.01 MB")));
-}
-
-TEST(OneLargeGroup, IsToldNothingWhereNothingIsAtStake) {
-  EXPECT_THAT(hint_of(2, shard_whole, 1 << 20), IsEmpty()) << "it is small";
-  EXPECT_THAT(hint_of(1, shard_whole), IsEmpty()) << "nothing is gathered";
-  EXPECT_THAT(hint_of(2, [](SmallNetImpl& net) { return shard_blocks(net); }), IsEmpty()) << "it has several groups";
-  const auto stays = [](SmallNetImpl& net) {
-    return fully_shard(static_cast<torch::nn::Module&>(net), {.strategy = Strategy::kShardGradOp});
-  };
-  EXPECT_THAT(hint_of(2, stays), IsEmpty()) << "all of it is meant to be whole";
-}
-
 struct Warnings : c10::WarningHandler {
   void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
   std::vector<std::string> messages;
 };
 
-TEST(OneLargeGroup, IsToldOnceOnTheFirstRank) {
-  run_thread_ranks_with(2, {.backend = "gloo"}, [](int rank) {
+// What the ranks of `world` are told in two scopes of a model of layers of 12 MB.
+void expect_hints(int world, int layers, const FullyShardOptions& options, bool has_blocks, bool is_told) {
+  run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {
     Warnings warnings;
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     torch::nn::ModuleList net;
-    for (int i = 0; i < 3; ++i)
-      net->push_back(torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(1750, 1750).bias(false))));
+    for (int i = 0; i < layers; ++i)
+      net->push_back(torch::nn::Linear(torch::nn::LinearOptions(1750, 1750).bias(false)));
     for (auto& parameter : net->parameters()) parameter.detach().zero_();
-    const auto model = fully_shard(*net);
+    if (has_blocks)
+      for (auto& layer : *net) fully_shard(*layer, options);
+    const auto model = fully_shard(*net, options);
     for (int i = 0; i < 2; ++i) ForwardScope(model).close();
-    if (rank == 0)
-      EXPECT_THAT(warnings.messages, ElementsAre(HasSubstr("3 modules of type Sequential")));
+    if (rank == 0 && is_told)
+      EXPECT_THAT(warnings.messages, ElementsAre(HasSubstr("'ModuleList' is one group: all 37 MB")));
     else
       EXPECT_THAT(warnings.messages, IsEmpty());
   });
+}
+
+TEST(OneLargeGroup, IsToldOnceOnTheFirstRankWhatIsAtStake) {
+  expect_hints(2, 3, {}, /*has_blocks=*/false, /*is_told=*/true);
+  expect_hints(2, 2, {}, false, false);  // small
+  expect_hints(1, 3, {}, false, false);  // nothing is gathered
+  expect_hints(2, 3, {}, /*has_blocks=*/true, false);
+  expect_hints(2, 3, {.strategy = kShardGradOp}, false, false);  // all of it is meant to be whole
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "support/small_net.h"
 
 namespace fsdp::test {
@@ -18,18 +20,26 @@ inline const std::vector<FullyShardOptions> kJoinOptions{{},
                                                          {.strategy = Strategy::kReplicate},
                                                          {.reshard_after_forward = Reshard::always()}};
 
-/// A rank's net of blocks. A forward takes the samples of rank `of` in step `step`.
+/// A rank's net of blocks. A forward takes the samples of rank `of` in step `step`. Gradients of a rank without data
+/// are NaN, so that a sum which they are part of is NaN too.
 struct JoinRank {
   explicit JoinRank(const FullyShardOptions& options = {})
       : module(double_small_net()), net(*module), group(shard_blocks(net, options)) {}
 
   torch::Tensor forward(int step, int of = 0) const {
     const ForwardScope scope(group);
-    return small_net_loss(net, {step, of * kJoinSamples, kJoinSamples});
+    return counted(small_net_loss(net, {step, of * kJoinSamples, kJoinSamples}));
+  }
+  torch::Tensor counted(const torch::Tensor& loss) const {
+    return has_data ? loss : loss * std::numeric_limits<double>::quiet_NaN();
+  }
+  bool join(bool with_data, const std::function<void()>& step, const JoinOptions& options = {}) {
+    has_data = with_data;
+    return fsdp::join(group, with_data, step, options);
   }
   /// Joins with a divisor that counts only the ranks with data, so that the other ranks do not change the gradients.
-  bool join_alone(bool has_data, const std::function<void()>& step) const {
-    return join(group, has_data, step, {.divide_by_initial_world_size = false});
+  bool join_alone(bool with_data, const std::function<void()>& step) {
+    return join(with_data, step, {.divide_by_initial_world_size = false});
   }
   void expect_parameters_of(const SmallNetImpl& expected) const {
     for (size_t i = 0; i < net.parameters().size(); ++i)
@@ -43,6 +53,7 @@ struct JoinRank {
   const std::shared_ptr<SmallNetImpl> module;
   SmallNetImpl& net;
   const Group group;
+  bool has_data = true;  // for the step that runs
 };
 
 }  // namespace fsdp::test

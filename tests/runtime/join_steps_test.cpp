@@ -1,4 +1,6 @@
-// How a rank without data follows the steps of a rank that has some.
+// What of a step a rank without data leaves out.
+
+#include <fsdp/sync_batch_norm.h>
 
 #include "runtime/join_net.h"
 
@@ -24,7 +26,7 @@ void various_step(const JoinRank& on, int step) {
         const ForwardScope inside(group);
         net.blocks[1]->as<SmallBlock>()->forward(torch::ones({2, 11}, torch::kDouble));
       });
-    return net.head->forward(h).square().mean();
+    return on.counted(net.head->forward(h).square().mean());
   };
   if (step % 3 == 0) {
     const torch::NoGradGuard no_grad;
@@ -44,7 +46,7 @@ void various_step(const JoinRank& on, int step) {
 std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_data)(int step, int rank)) {
   std::vector<Tensor> gradients;
   run_thread_ranks(2, [&](int rank) {
-    const JoinRank on(options);
+    JoinRank on(options);
     on.group.set_reduce_scatter_unused_params(true);
     auto optimizer = sgd(on.net.parameters());
     for (int step = 0; step < 6; ++step) {
@@ -55,12 +57,12 @@ std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_
         if (auto gradient = full_grad(parameter); rank == 0) gradients.push_back(gradient);
       optimizer.zero_grad();
     }
-    EXPECT_FALSE(join(on.group, false, [] { FAIL() << "called without data"; }));
+    EXPECT_FALSE(on.join(false, [] { FAIL() << "nobody has data"; }));
   });
   return gradients;
 }
 
-TEST(Join, FollowsStepsThatDifferFromOneToTheNext) {
+TEST(Join, GivesTheGradientsOfRanksWithDataWhateverTheStepDoes) {
   const auto expected = gradients_with({}, [](int, int) { return true; });
   for (const auto& options : kJoinOptions) {
     SCOPED_TRACE(c10::str(options.strategy));
@@ -75,7 +77,7 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
     SCOPED_TRACE(c10::str(options.strategy));
     run_thread_ranks(2, [&](int rank) {
       const auto alone = double_small_net();
-      const JoinRank on(options);
+      JoinRank on(options);
       auto rest = on.net.first->parameters();
       rest.push_back(on.net.head->weight);
       auto in_backward = sgd(on.net.blocks->parameters()), optimizer = sgd(rest), unsharded = sgd(alone->parameters());
@@ -101,13 +103,13 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
 }
 
 // Only the last micro-batch sums over the replicas, or only it waits for the reductions that the others began.
-TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
+TEST(Join, LeavesOutMicroBatchesWhoseReductionsWait) {
   const auto alone = double_small_net();
   for (const int micro : {0, 1}) small_net_loss(*alone, {micro, 0, kJoinSamples}).backward();
   for (const bool waits_for_replicas : {true, false}) {
     SCOPED_TRACE(waits_for_replicas ? "set_requires_all_reduce" : "set_is_last_backward");
     run_thread_ranks(4, [&](int rank) {
-      const JoinRank on({.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
+      JoinRank on({.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
       int complete = 0;
       for (auto& block : *on.net.blocks)
         group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++complete; });
@@ -132,22 +134,22 @@ TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
 }
 
 // The inner backward computes gradients of the head alone, the outer one of everything.
-TEST(Join, FollowsABackwardInsideAnother) {
-  const auto train = [](SmallNetImpl& net) {
-    const auto loss = small_net_loss(net, {0, 0, kJoinSamples});
+TEST(Join, LeavesOutABackwardInsideAnother) {
+  const auto train = [](SmallNetImpl& net, const auto& counted) {
+    const auto loss = counted(small_net_loss(net, {0, 0, kJoinSamples}));
     loss.register_hook([&](const Tensor&) {
       const at::AutoGradMode records(true);
-      net.head->forward(torch::ones({2, 11}, torch::kDouble)).sum().backward();
+      counted(net.head->forward(torch::ones({2, 11}, torch::kDouble)).sum()).backward();
     });
     loss.backward();
   };
   const auto alone = double_small_net();
-  train(*alone);
+  train(*alone, [](const Tensor& loss) { return loss; });
   run_thread_ranks(2, [&](int rank) {
-    const JoinRank on;
+    JoinRank on;
     on.join_alone(rank == 1, [&] {
       const ForwardScope scope(on.group);
-      train(on.net);
+      train(on.net, [&](const Tensor& loss) { return on.counted(loss); });
     });
     on.expect_gradients_of(*alone);
   });
@@ -155,12 +157,14 @@ TEST(Join, FollowsABackwardInsideAnother) {
 
 TEST(Join, ScalesTheUsersDivisorForTheStepAlone) {
   run_thread_ranks(2, [&](int rank) {
-    const JoinRank on;
+    JoinRank on;
     on.group.set_gradient_divide_factor(4);
     const auto gradient_of_join = [&](bool has_data) {
       on.net.zero_grad();
       on.join_alone(has_data, [&] {
-        in_scope(on.group, [&] { return on.net.head->forward(torch::ones({1, 11}, torch::kDouble)).sum(); }).backward();
+        in_scope(on.group, [&] {
+          return on.counted(on.net.head->forward(torch::ones({1, 11}, torch::kDouble)).sum());
+        }).backward();
       });
       return full_grad(on.net.head->weight)[0][0].item<double>();
     };
@@ -193,37 +197,150 @@ TEST(Join, TakesTheBuffersOfTheModuleWhoseScopeOpensFromTheFirstRankThatHasData)
   });
 }
 
-TEST(Join, OfAStepThatThrowsTellsTheOtherRanksAndTrainingGoesOn) {
+// Rank 0 has data, rank 1 has none.
+TEST(Join, OfAStepThatThrowsOnOneRankFailsOnTheOthersAndTrainingGoesOn) {
+  const auto alone = double_small_net();
+  small_net_loss(*alone, {0, 0, kJoinSamples}).backward();
   for (const int world : {2, 3})
     run_thread_ranks(world, [&](int rank) {
-      const JoinRank on;
-      for (const bool in_forward : {false, true}) {
-        const auto step = [&] {
-          if (rank != 0) return on.forward(0).backward();
-          if (in_forward) on.forward(0);
-          throw std::runtime_error("a broken file");
-        };
-        try {
-          join(on.group, rank != 1, step);
-          ADD_FAILURE() << "rank " << rank << " went on";
-        } catch (const Mismatch& error) {
-          EXPECT_NE(rank, 0);
-          const char* text = world == 2 ? "the step of rank 0, which an exception ended" : "";
-          EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr(text));
-        } catch (const std::runtime_error& error) {
-          EXPECT_STREQ(error.what(), "a broken file");
-          EXPECT_EQ(rank, 0);
+      JoinRank on;
+      for (const int throwing : {0, 1})
+        for (const bool in_forward : {false, true}) {
+          const auto step = [&] {
+            if (rank != throwing) return on.forward(0).backward();
+            if (in_forward) on.forward(0);
+            throw std::runtime_error("a broken file");
+          };
+          try {
+            on.join(rank != 1, step);
+            ADD_FAILURE() << "rank " << rank << " went on";
+          } catch (const Mismatch&) {
+            EXPECT_NE(rank, throwing);
+          } catch (const std::runtime_error& error) {
+            EXPECT_STREQ(error.what(), "a broken file");
+            EXPECT_EQ(rank, throwing);
+          }
+          on.group.reset_iter_state();
+          on.has_data = true;
+          on.forward(0).backward();  // outside of join every rank counts
+          on.expect_gradients_of(*alone);
+          on.net.zero_grad();
+          EXPECT_FALSE(on.join(false, [] {}));
         }
-        on.group.reset_iter_state();
-        EXPECT_TRUE(join(on.group, rank != 1, [&] { on.forward(0).backward(); }));
-        EXPECT_FALSE(join(on.group, false, [] {}));
-      }
     });
+}
+
+// Half of the ranks have data in each of the last two of three micro-batches. Block 0 is in the second one alone, so
+// that of its group some ranks have gradients and the others have none when the last one is summed.
+TEST(Join, LeavesOutAMicroBatchInTheMiddleOfAnAccumulation) {
+  struct Micro {
+    size_t skipped;
+    bool even_have_data, odd_have_data;
+  };
+  const std::vector<Micro> micros{{0, true, true}, {2, true, false}, {0, false, true}};
+  const auto loss_of = [](SmallNetImpl& net, int step, size_t skipped) {
+    auto h = torch::tanh(net.first->forward(samples({step, 0, kJoinSamples}, {5})));
+    for (size_t i = 0; i < net.blocks->size(); ++i)
+      if (i != skipped) h = net.blocks[i]->as<SmallBlock>()->forward(h);
+    return net.head->forward(h).square().mean();
+  };
+  for (const int world : {2, 3}) {
+    const auto alone = double_small_net();
+    for (int step = 0; step < std::ssize(micros); ++step) {
+      const auto& [skipped, even, odd] = micros[static_cast<size_t>(step)];
+      const int with_data = (even ? (world + 1) / 2 : 0) + (odd ? world / 2 : 0);
+      (loss_of(*alone, step, skipped) * with_data / world).backward();
+    }
+    for (const auto& options : kJoinOptions) {
+      SCOPED_TRACE(c10::str(options.strategy, " on ", world));
+      run_thread_ranks(world, [&](int rank) {
+        JoinRank on(options);
+        for (int step = 0; step < std::ssize(micros); ++step) {
+          const auto& [skipped, even, odd] = micros[static_cast<size_t>(step)];
+          const bool is_last = step + 1 == std::ssize(micros);
+          on.group.set_requires_gradient_sync(is_last);
+          EXPECT_TRUE(on.join(rank % 2 == 0 ? even : odd, [&, &skip = skipped] {
+            in_scope(on.group, [&] { return on.counted(loss_of(on.net, step, skip)); }).backward();
+          }));
+          if (!is_last) EXPECT_THROW(clip_grad_norm_(on.group, 1.0), UsageError) << "alike on all ranks";
+        }
+        on.expect_gradients_of(*alone);
+      });
+    }
+  }
+}
+
+struct Words : torch::nn::Module {
+  Tensor weight = register_parameter("weight", torch::ones({6, 2}, torch::kDouble));
+  Tensor other = register_parameter("other", torch::ones({3, 2}, torch::kDouble));
+};
+
+TEST(Join, LeavesAParameterWithoutAGradientThatOnlyARankWithoutDataUses) {
+  for (auto options : kJoinOptions)
+    for (const int64_t bucket_cap_bytes : {int64_t{25} << 20, int64_t{1}}) {
+      SCOPED_TRACE(c10::str(options.strategy));
+      options.bucket_cap_bytes = bucket_cap_bytes;
+      run_thread_ranks(2, [&](int rank) {
+        Words net;
+        const auto group = fully_shard(static_cast<torch::nn::Module&>(net), options);
+        join(group, rank == 0, [&] {
+          const ForwardScope scope(group);
+          auto loss = torch::embedding(net.weight, torch::tensor({1, 1, 4}), -1, false, /*sparse=*/true).sum();
+          if (rank == 1) loss = (loss + net.other.sum()) * std::numeric_limits<double>::quiet_NaN();
+          loss.backward();
+        });
+        const auto expected = torch::zeros({6, 2}, torch::kDouble);
+        expected[1].fill_(2.0 / 2);
+        expected[4].fill_(1.0 / 2);
+        expect_close(expected, full_grad(net.weight), 1e-12);
+        EXPECT_FALSE(net.other.grad().defined());
+      });
+    }
+}
+
+// The input of a rank without data is NaN.
+TEST(Join, LeavesRanksWithoutDataOutOfTheStatisticsOfBatchNorms) {
+  const auto build = [] {
+    return build_alike([] {
+      auto net = torch::nn::Sequential(torch::nn::Linear(5, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 3));
+      net->to(torch::kDouble);
+      return net;
+    });
+  };
+  const std::vector<std::vector<int>> with_data{{0, 2}, {1}};
+  run_thread_ranks(3, [&](int rank) {
+    auto alone = build(), net = build();
+    convert_sync_batchnorm(*net);
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(*net));
+    auto optimizer = sgd(net->parameters()), unsharded = sgd(alone->parameters());
+    for (int step = 0; step < std::ssize(with_data); ++step) {
+      const auto& ranks = with_data[static_cast<size_t>(step)];
+      const auto batch_of = [&](int of) { return samples({step, of * 4, 4}, {5}); };
+      const bool has_data = std::ranges::find(ranks, rank) != ranks.end();
+      join(group, has_data,
+           [&] {
+             const ForwardScope scope(group);
+             const auto x = has_data ? batch_of(rank) : torch::full({4, 5}, std::nan(""), torch::kDouble);
+             net->forward(x).square().mean().backward();
+           },
+           {.divide_by_initial_world_size = false});
+      std::vector<Tensor> batches;
+      for (const int of : ranks) batches.push_back(batch_of(of));
+      alone->forward(torch::cat(batches)).square().mean().backward();
+      for (auto* each : {&optimizer, &unsharded}) {
+        each->step();
+        each->zero_grad();
+      }
+    }
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      expect_close(alone->parameters()[i], full_tensor(net->parameters()[i]), 1e-10);
+    for (size_t i = 0; i < net->buffers().size(); ++i) expect_close(alone->buffers()[i], net->buffers()[i], 1e-10);
+  });
 }
 
 TEST(Join, IsRefusedInAScopeAndWithoutAStepAndWhereOptionsDiffer) {
   run_thread_ranks(2, [](int rank) {
-    const JoinRank on;
+    JoinRank on;
     EXPECT_THROW(join(on.group, true, nullptr), UsageError);
     {
       const ForwardScope scope(on.group);
@@ -233,7 +350,7 @@ TEST(Join, IsRefusedInAScopeAndWithoutAStepAndWhereOptionsDiffer) {
       const LocalRows rows(on.group);
       EXPECT_THROW(join(on.group, true, [] {}), UsageError);
     }
-    EXPECT_FALSE(join(on.group, false, [] {}));
+    EXPECT_FALSE(on.join(false, [] {}));
     EXPECT_THROW(join(on.group, true, [] {}, {.divide_by_initial_world_size = rank == 0}), Mismatch);
   });
 }

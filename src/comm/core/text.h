@@ -8,6 +8,8 @@
 /// and other programs read files and errors. So the library writes text with what is here; std::to_string of an integer
 /// and std::from_chars heed no locale. tools/check_layers.py finds the others.
 
+#include <cstdint>
+#include <iomanip>
 #include <locale>
 #include <sstream>
 #include <string>
@@ -32,6 +34,13 @@ template <class... Parts>
 std::string str_cat(const Parts&... parts) {
   TextWriter text;
   static_cast<void>((text << ... << parts));
+  return text.str();
+}
+
+/// "3.21 MB", from 10 MB on "32 MB"; a megabyte is 10^6 bytes.
+inline std::string megabytes(int64_t bytes) {
+  TextWriter text;
+  text << std::fixed << std::setprecision(bytes < 10'000'000 ? 2 : 0) << static_cast<double>(bytes) / 1e6 << " MB";
   return text.str();
 }
 

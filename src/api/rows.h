@@ -1,17 +1,24 @@
 #pragma once
 /// \file
-/// Whole tensors of what lies as rows do.
+/// The memory of rows, and whole tensors of what lies as rows do.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 namespace fsdp {
 
 namespace runtime {
 class ParamGroup;
-}
+struct Parts;
+}  // namespace runtime
+
+/// Makes the memory of the rows of groups over one placement, but of those on the meta device; where ranks share memory
+/// in one piece, in files of each rank's own for groups that are kept there, and room for their reductions. Collective.
+/// Throws Error on every rank if some rank's disk has too little room. `call`: of the user's, for messages.
+void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& call);
 
 /// Gathers tensors of the sizes of a slot's rows, such as its gradient, into a new one of the parameter's sizes and
 /// strides. `call` of the user's that needs it, and the file that it is about, if it is about one, are for messages.
