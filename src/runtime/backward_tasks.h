@@ -1,18 +1,12 @@
 #pragma once
 /// \file
-/// What a forward scope leaves for its backward; the backwards that are open on a rank, and the reductions that they
-/// have in flight. No tensors.
+/// What a forward scope leaves for its backward, and what is known of a backward while it runs. No tensors.
 
-#include <algorithm>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <thread>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "comm/core/timeline.h"
@@ -64,63 +58,6 @@ struct BackwardTask {
   std::thread::id thread = {};           // in which it entered the first of them
   const void* beginner = nullptr;        // see beginner_of_backward
   Span span = {};
-};
-
-/// Thread safety: under the rank's lock.
-class BackwardTasks {
- public:
-  /// Shared, because a thread that waits for other ranks may find its task closed afterwards. Null if there is none.
-  std::shared_ptr<BackwardTask> find(int id) const {
-    const auto task = tasks_.find(id);
-    return task == tasks_.end() ? nullptr : task->second;
-  }
-  std::shared_ptr<BackwardTask> open(BackwardTask task) {
-    const int id = task.id;
-    return tasks_[id] = std::make_shared<BackwardTask>(std::move(task));
-  }
-  /// Returns whether it was open.
-  bool close(int id) {
-    const auto task = find(id);
-    if (task) task->span.end(Stage::kDone);
-    return tasks_.erase(id) > 0;
-  }
-  bool empty() const { return tasks_.empty(); }
-  /// Whether one of them ended without being closed: by an exception.
-  bool has_unfinished() const {
-    return std::ranges::any_of(tasks_, [](const auto& entry) { return entry.second->runs.expired(); });
-  }
-  /// `beginner`: of the backward that this thread runs, which may be nested in that one; null if it runs none.
-  bool runs_on_another_thread(int id, const void* beginner) const {
-    const auto task = find(id);
-    if (!task || task->runs.expired() || task->thread == std::this_thread::get_id()) return false;
-    return beginner == nullptr || task->beginner != beginner;
-  }
-
-  /// A reduction of the group is in flight.
-  void note_reducing(GroupId group) {
-    forget_reducing(group);
-    reducing_.push_back(group);
-  }
-  void forget_reducing(GroupId group) { std::erase(reducing_, group); }
-  /// The group whose reduction is the oldest in flight, which is to be waited for before another one starts; none while
-  /// there are fewer than may be.
-  std::optional<GroupId> take_oldest_of_too_many() {
-    if (reducing_.size() < kInFlight) return std::nullopt;
-    const auto oldest = reducing_.front();
-    reducing_.pop_front();
-    return oldest;
-  }
-
-  void clear() {
-    tasks_.clear();
-    reducing_.clear();
-  }
-
- private:
-  static constexpr size_t kInFlight = 2;
-
-  std::map<int, std::shared_ptr<BackwardTask>> tasks_;
-  std::deque<GroupId> reducing_;  // oldest first
 };
 
 }  // namespace fsdp::runtime

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "memory/form.h"
+#include "memory/flat_buffer.h"
 
 namespace fsdp::runtime {
 

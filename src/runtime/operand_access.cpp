@@ -20,7 +20,6 @@
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/compute_dtype.h"
-#include "runtime/reads.h"
 #include "runtime/refusal.h"
 #include "runtime/row_operands.h"
 
@@ -290,7 +289,7 @@ bool may_be_hidden(const MarkedOperand& operand) {
 
 [[gnu::cold]] void note_unrecorded_read(const MarkedOperand& operand) {
   auto& group = *operand.part.group;
-  group.backward().note_unrecorded_read(operand.part.slot);
+  group.slots()[operand.part.slot].was_read_unrecorded = true;
   if (may_be_hidden(operand)) group.scope->is_hidden = true;
 }
 
@@ -349,7 +348,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
   if (parameter != nullptr) parameters_.push_back({parameter, group.get()});
   if (std::ranges::find(groups_, group) != groups_.end()) return;
-  group->identity().pins->add();
+  group->pins.add();
   scopes_know_ &= !group->scope || group->scope->recorded;
   observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));

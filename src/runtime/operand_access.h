@@ -24,7 +24,7 @@ class OperandGroups {
   OperandGroups(const OperandGroups&) = delete;
   OperandGroups& operator=(const OperandGroups&) = delete;
   ~OperandGroups() {
-    for (const auto& group : groups_) group->identity().pins->remove();
+    for (const auto& group : groups_) group->pins.remove();
   }
   /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
   void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);

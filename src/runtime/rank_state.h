@@ -8,9 +8,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,9 +20,8 @@
 #include "comm/core/rank_lock.h"
 #include "comm/core/timeline.h"
 #include "memory/byte_account.h"
-#include "memory/host_copies.h"
 #include "runtime/backward_tasks.h"
-#include "runtime/residents.h"
+#include "runtime/host_rows.h"
 #include "runtime/schedule.h"
 
 namespace fsdp {
@@ -30,7 +31,6 @@ class ProcessGroup;
 namespace fsdp::runtime {
 
 class ParamGroup;
-class RowLock;
 
 /// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
 ///
@@ -41,9 +41,6 @@ class RowLock;
 /// byte account are read without it.
 class RankState {
  public:
-  RankState()
-      : account_(std::make_shared<memory::ByteAccount>()), host_copies_(std::make_shared<memory::HostCopies>()) {}
-
   RankLock mutex;
   /// Waits for other ranks. What the lock protects may be different afterwards.
   void wait(Work& work);
@@ -54,8 +51,8 @@ class RankState {
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
   /// Of what several parts of forward keep.
   const std::shared_ptr<memory::ChargesOnce>& kept_inputs() const { return kept_inputs_; }
-  memory::HostCopies& host_copies() const { return *host_copies_; }
-  const std::shared_ptr<memory::HostCopies>& shared_host_copies() const { return host_copies_; }
+
+  const std::shared_ptr<HostCopies> host_copies = std::make_shared<HostCopies>();
 
   GroupId add(ParamGroup& group);
   void remove(GroupId id);
@@ -74,14 +71,17 @@ class RankState {
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
-  std::map<GroupId, RowLock*> readers_at_rest;
+  std::set<GroupId> readers_at_rest;
   uint64_t writes_by_all = 0;
   /// Which groups lie inside one another.
   GroupTree tree;
-  /// Groups that are whole or being gathered.
   Residents residents;
   ReadHistory reads;
-  BackwardTasks backwards;
+  /// The graph tasks that entered groups. Shared, because a thread that waits for other ranks may find its task closed
+  /// afterwards.
+  std::map<int, std::shared_ptr<BackwardTask>> backwards;
+  /// Groups that have a reduction in flight, the oldest first.
+  std::deque<GroupId> reducing;
   /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
   /// Where what this rank does is written down.
@@ -98,9 +98,8 @@ class RankState {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::shared_ptr<memory::ByteAccount> account_;
-  std::shared_ptr<memory::HostCopies> host_copies_;
-  std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
+  const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
+  const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
   std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
   std::atomic<Clock::rep> waited_ = 0;
   GroupId last_id_ = 0;
