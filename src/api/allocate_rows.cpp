@@ -71,8 +71,8 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
     for (const auto* plane : of.planes) of_planes.push_back({of.group->group_name, plane->whole().bytes()});
   }
   const auto buffers = communicator.share(of_groups, device);
-  const auto on_host = buffers.empty() ? communicator.share_on_host(of_planes, device)
-                                       : std::vector<std::shared_ptr<HostBuffer>>();
+  const auto on_host =
+      buffers.empty() ? communicator.share_on_host(of_planes, device) : std::vector<std::shared_ptr<HostBuffer>>();
   size_t number = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     size_t first_byte = 0;

@@ -24,7 +24,7 @@
 #include "comm/core/log.h"
 #include "comm/group/attachment.h"
 #include "comm/posix/file.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"

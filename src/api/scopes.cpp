@@ -6,7 +6,7 @@
 #include "api/large_group_hint.h"
 #include "api/module_watch.h"
 #include "comm/core/check.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/param_group.h"
 #include "runtime/scope.h"
 

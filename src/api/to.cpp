@@ -16,7 +16,7 @@
 #include "api/gather_rows.h"
 #include "api/group_view.h"
 #include "comm/core/check.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

@@ -1,7 +1,6 @@
 #include "memory/block.h"
 
 #include <ATen/Context.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -12,8 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-
-#include "memory/allocation_watch.h"
 
 namespace fsdp::memory {
 namespace {
@@ -51,12 +48,6 @@ void keep_free_pages() noexcept {
   // Either ends the automatic choice of both. The first is the largest that is allowed.
   if (mallopt(M_MMAP_THRESHOLD, 32 << 20) != 0) mallopt(M_TRIM_THRESHOLD, 128 << 20);
 #endif
-}
-
-c10::DataPtr allocate(c10::Device device, size_t bytes) {
-  const c10::DeviceGuard guard(device);
-  const OwnAllocation counted_elsewhere;
-  return c10::GetAllocator(device.type())->allocate(bytes);
 }
 
 c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {

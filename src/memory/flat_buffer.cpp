@@ -1,9 +1,16 @@
 #include "memory/flat_buffer.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
 #include <c10/core/TensorOptions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "comm/core/current_stream.h"
 #include "memory/libtorch_versions.h"
 
 namespace fsdp::memory {
@@ -12,6 +19,49 @@ namespace {
 void drop_reference(void* context) { delete static_cast<std::shared_ptr<FlatBuffer>*>(context); }
 
 }  // namespace
+
+StreamUses::StreamUses(c10::Device device) : device_(device) {
+  if (!device.is_cpu()) own_ = current_stream(device);
+}
+
+StreamUses::~StreamUses() {
+  try {
+    for (const auto& user : users_) {
+      if (user == *own_) continue;
+      c10::Event used(device_.type());
+      used.record(user);
+      used.block(*own_);
+    }
+  } catch (const std::exception&) {
+    // A device that failed orders nothing any more.
+  }
+}
+
+bool StreamUses::note_current() {
+  if (!own_) return false;
+  const auto stream = current_stream(device_);
+  if (std::ranges::find(users_, stream) != users_.end()) return false;
+  users_.push_back(stream);
+  return true;
+}
+
+void HandedOn::put(at::Tensor tensor) {
+  tensor_ = std::move(tensor);
+  if (!tensor_.is_cpu()) stream_ = current_stream(tensor_.device());
+}
+
+at::Tensor HandedOn::take() {
+  auto tensor = std::exchange(tensor_, at::Tensor());
+  const auto from = std::exchange(stream_, std::nullopt);
+  if (!from) return tensor;
+  const auto to = current_stream(tensor.device());
+  if (to == *from) return tensor;
+  c10::Event made(from->device_type());
+  made.record(*from);
+  made.block(to);
+  c10::impl::VirtualGuardImpl(to.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), to);
+  return tensor;
+}
 
 void FlatBuffer::read_ahead() const noexcept {
   if (bytes_in_file_ > 0) madvise(data(), bytes_in_file_, MADV_WILLNEED);
@@ -41,8 +91,8 @@ PartStorage::PartStorage(c10::Device device, size_t bytes)
 
 void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset) {
   lift_access_error(*impl());
-  impl()->set_data_ptr_noswap({static_cast<char*>(buffer->data()) + byte_offset, new std::shared_ptr<FlatBuffer>(buffer),
-                               &drop_reference, buffer->device()});
+  impl()->set_data_ptr_noswap({static_cast<char*>(buffer->data()) + byte_offset,
+                               new std::shared_ptr<FlatBuffer>(buffer), &drop_reference, buffer->device()});
 }
 
 void PartStorage::detach(const std::string& error) {

@@ -1,16 +1,18 @@
 #pragma once
 /// \file
-/// Blocks of memory that several tensors are parts of, and storage that is kept for ever while its memory comes and
-/// goes.
+/// Blocks of memory that several tensors are parts of, the streams of an accelerator that use them, and storage that is
+/// kept for ever while its memory comes and goes.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "memory/byte_account.h"
-#include "memory/stream_uses.h"
 
 namespace fsdp::memory {
 
@@ -24,6 +26,42 @@ struct Form {
 };
 
 inline Form form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.device()}; }
+
+/// A caching allocator hands a block out again on the stream that it was taken on as soon as the host lets it go; so
+/// that stream has to have been made to wait for all others that use the block. On the CPU this knows nothing and does
+/// nothing. Thread safety: the caller serialises.
+class StreamUses {
+ public:
+  /// The block was taken on the calling thread's current stream of the device.
+  explicit StreamUses(c10::Device device);
+  /// That stream waits for the others.
+  ~StreamUses();
+  StreamUses(const StreamUses&) = delete;
+  StreamUses& operator=(const StreamUses&) = delete;
+
+  /// The calling thread's current stream uses the block; whether it is new here.
+  bool note_current();
+
+ private:
+  const c10::Device device_;
+  std::optional<c10::Stream> own_;  // of the block
+  std::vector<c10::Stream> users_;
+};
+
+/// What the calling thread's current stream does with the tensor after `take` comes after all that the current stream
+/// of `put` had been given by then, and its memory stays until both are done. On the CPU this is the tensor. Thread
+/// safety: the caller serialises.
+class HandedOn {
+ public:
+  bool defined() const { return tensor_.defined(); }
+  void put(at::Tensor tensor);
+  /// Undefined if there is none.
+  at::Tensor take();
+
+ private:
+  at::Tensor tensor_;
+  std::optional<c10::Stream> stream_;  // none on the CPU
+};
 
 /// A block whose bytes are on an account while it lives. Parts hold a reference, so it is freed with the last of them.
 class FlatBuffer {

@@ -17,7 +17,7 @@
 #include "api/placement_choice.h"
 #include "comm/core/check.h"
 #include "optim/state_tensors.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 

@@ -53,14 +53,6 @@ bool is_restricted_to_inputs() {
   return inputs != nullptr && !inputs->empty();
 }
 
-// Of whole parameters on the CPU.
-int64_t parameter_bytes(ParamGroup& group) {
-  int64_t bytes = 0;
-  for (const auto& flat : group.flats())
-    if (flat.whole().form.device.is_cpu()) bytes += static_cast<int64_t>(flat.whole().bytes());
-  return bytes;
-}
-
 void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
   static std::once_flag kept;
   if (gradient_bytes >= kManyBytes)
@@ -118,11 +110,11 @@ struct BucketOfGroup {
 // group, `completed`, is complete will not be.
 BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const OrderedBucket& completed) {
   const auto* last = rank.group(completed.group);
-  const bool passes = last != nullptr && !last->is_reduced(completed.bucket);
+  const bool passes = last != nullptr && !last->buckets()[completed.bucket].is_begun;
   for (; !task.buckets.empty(); task.buckets.erase(task.buckets.begin())) {
     const size_t number = task.buckets.begin()->bucket;
     const auto group = keep(rank.group(task.buckets.begin()->group));
-    if (!group || group->is_reduced(number) || !takes_part(*group, task.restricted)) continue;
+    if (!group || group->buckets()[number].is_begun || !takes_part(*group, task.restricted)) continue;
     const auto& bucket = group->buckets()[number];
     const bool is_ready = bucket.is_complete() || (passes && group.get() != last && bucket.missing == 0);
     if (is_ready && !group->policy.reduces_unused) return {group, number};
@@ -173,7 +165,7 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
   for (const auto& next : order) {
     const auto group = keep(rank.group(next.group));
     if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
-    if (group->is_reduced(next.bucket) && !group->has_gradients_in(next.bucket)) continue;
+    if (group->buckets()[next.bucket].is_begun && !group->has_gradients_in(next.bucket)) continue;
     while (finish_oldest_reduction(rank)) {
     }
     if (is_last(*group)) start_reduction(*group, next.bucket);
@@ -197,7 +189,7 @@ void close_task(RankState& rank, BackwardTask& task) {
     if (member == nullptr) continue;
     // Another backward of the same iteration would fault the pages in again.
     if (member->policy.is_last_backward && member->policy.requires_gradient_sync) gradients += member->arrived_bytes();
-    parameters += parameter_bytes(*member);
+    parameters += member->whole_bytes();
     const auto failed = member->leave_backward(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();
@@ -239,8 +231,8 @@ std::shared_ptr<BackwardTask> open_task(const ParamGroup& group, int id) {
 }  // namespace
 
 bool runs_in_task(torch::autograd::Node* node) {
+  if (!is_restricted_to_inputs()) return true;
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
-  if (inputs == nullptr || inputs->empty()) return true;
   const auto it = inputs->find(node);
   return it != inputs->end() && it->second.needed_;
 }

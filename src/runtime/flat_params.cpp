@@ -15,8 +15,8 @@ using memory::FlatBuffer;
 using memory::FlatPart;
 
 c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, size_t first_byte, c10::Device device) {
-  return c10::InefficientStdFunctionContext::makeDataPtr(static_cast<std::byte*>(shared->data()) + first_byte,
-                                                         [shared](void*) {}, device);
+  return c10::InefficientStdFunctionContext::makeDataPtr(
+      static_cast<std::byte*>(shared->data()) + first_byte, [shared](void*) {}, device);
 }
 
 }  // namespace
@@ -47,8 +47,7 @@ std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
 void FlatParams::allocate_rows() {
   const auto bytes = rows_.bytes();
   rows_.buffer = kept_elsewhere(bytes);
-  if (!rows_.buffer)
-    rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
+  if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
   rows_.tensor().zero_();  // padding between parameters travels too
 }
 
@@ -73,9 +72,8 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
 
 void FlatParams::allocate_copy() {
   const auto bytes = whole_.bytes();
-  whole_.buffer = counted(
-      keeps_whole_memory_ ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes), bytes,
-      ByteClass::kWhole);
+  whole_.buffer = counted(keeps_whole_memory_ ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes),
+                          bytes, ByteClass::kWhole);
 }
 
 void FlatParams::allocate_whole(bool fills_alone) {
@@ -129,8 +127,7 @@ void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   const at::NoGradGuard no_grad;
   const auto& ranks = neighbours.communicator();
   second_.numel = whole_.numel / ranks.world_size();
-  second_.buffer =
-      counted(memory::allocate(second_.form.device, second_.bytes()), second_.bytes(), ByteClass::kWhole);
+  second_.buffer = counted(memory::allocate(second_.form.device, second_.bytes()), second_.bytes(), ByteClass::kWhole);
   second_.tensor().copy_(whole_.tensor().narrow(0, ranks.rank() * second_.numel, second_.numel));
 }
 

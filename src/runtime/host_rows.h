@@ -22,7 +22,8 @@ enum class RowMemory : uint8_t {
   kPinned,       ///< the same, but the state, in pinned memory
 };
 
-/// Copies between host memory and an accelerator, beside the host and beside what the accelerator computes, of one rank.
+/// Copies between host memory and an accelerator, beside the host and beside what the accelerator computes, of one
+/// rank.
 ///
 /// Note [Copies beside the host]. A copy from or to pinned memory goes on while the host does other things. Until the
 /// host has waited for it (`wait`), such memory is not to be written, of a copy to the host not to be read, and it is

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "comm/core/check.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"
 #include "runtime/refusal.h"

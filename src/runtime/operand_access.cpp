@@ -17,7 +17,6 @@
 
 #include "comm/core/check.h"
 #include "runtime/backward.h"
-#include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/compute_dtype.h"
 #include "runtime/refusal.h"

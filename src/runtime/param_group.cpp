@@ -66,10 +66,10 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
                               "fsdp::set_strategy, or forward again after it");
 }
 
-Tag ParamGroup::tag_of(const std::string& call, std::string subject, uint32_t writes) const {
-  auto named = tag(std::move(subject), writes);
-  if (!call.empty()) named.shown = call_tag(call, name_).shown;
-  return named;
+Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {
+  Tag tag{std::move(subject), {writes, kWritesToRows}, static_cast<uint32_t>(id_)};
+  if (!call.empty()) tag.shown = call_tag(call, name_).shown;
+  return tag;
 }
 
 Span ParamGroup::span(std::string_view name) const { return {rank_state().timeline, Track::kCompute, name, name_}; }
@@ -91,15 +91,7 @@ bool ParamGroup::stays_after_backward() const {
 }
 
 bool ParamGroup::has_gradients_in(size_t bucket) {
-  return std::ranges::any_of(
-      slots(), [&](const ParamSlot& slot) { return slot.place.bucket == bucket && slot.waits; });
-}
-
-int64_t ParamGroup::arrived_bytes() {
-  int64_t bytes = 0;
-  for (const auto& slot : slots())
-    if (slot.has_arrived && slot.whole_tensor.is_cpu()) bytes += static_cast<int64_t>(slot.whole_tensor.nbytes());
-  return bytes;
+  return std::ranges::any_of(slots(), [&](const ParamSlot& slot) { return slot.place.bucket == bucket && slot.waits; });
 }
 
 // Whether reductions of backwards that have ended were not waited for.
@@ -157,7 +149,7 @@ void ParamGroup::drop_gradients() {
 void ParamGroup::reset() {
   for (auto& bucket : buckets_) {
     bucket.in_flight.reset();
-    bucket.state = BucketState::kCollecting;
+    bucket.is_begun = false;
     bucket.partial_sum = {};
   }
   for (auto& slot : slots()) {
@@ -168,7 +160,6 @@ void ParamGroup::reset() {
   landings_.clear();
   for (auto& flat : flats())
     if (flat.host) flat.host->drop_landing();
-  waiting_ = 0;
   if (is_in_backward_) close_backward();
   error_.clear();
   forget_reads();

@@ -64,23 +64,16 @@ class Pins {
 /// Whether whole parameters are in memory.
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
-/// A bucket in the open backward; what arrives after its reduction has begun is reduced once more.
-enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
-
 /// What is reduced together, see Note [Order of buckets]. What of its gradients is still to come tells when it is
 /// complete.
 struct Bucket {
-  BucketState state = BucketState::kCollecting;
-  size_t expected = 0;        // gradients that the outermost graph task gives in the open backward
-  size_t missing = 0;         // those of them that have not arrived
+  bool is_begun = false;      // its reduction, in the open backward; what arrives later is reduced once more
+  size_t missing = 0;         // gradients that the outermost graph task has yet to give
   size_t missing_inside = 0;  // those that backwards inside it give, if they run
-  std::optional<Reduction> in_flight = {};  // of an earlier backward while this one is collecting
-  uint64_t reduction_number = 0;            // of the last one that was started
+  std::optional<Reduction> in_flight = {};  // of an earlier backward before this one's has begun
   PartialSum partial_sum = {};
 
   bool is_complete() const { return missing == 0 && missing_inside == 0; }
-  void expect(ParamSlot& slot, GradientSource source);
-  void arrive(ParamSlot& slot, GradientSource source);
 };
 
 /// One `fully_shard` call, and its step: step.cpp has what happens to its parameters from the opening of a scope to the
@@ -101,12 +94,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const std::shared_ptr<RankState>& shared_rank_state() const { return rank_state_; }
   /// What the group holds, a part of what its rank does.
   const std::shared_ptr<memory::ByteAccount>& account() const { return account_; }
-  /// Of a collective on this group.
-  Tag tag(std::string subject, uint32_t writes = 0) const {
-    return {std::move(subject), {writes, kWritesToRows}, static_cast<uint32_t>(id_)};
-  }
-  /// The same; messages say that it is of a call of the user's, if there is one.
-  Tag tag_of(const std::string& call, std::string subject, uint32_t writes = 0) const;
+  /// Of a collective on this group. `call`: what messages say that it is of, a call of the user's if there is one.
+  Tag tag(std::string subject, uint32_t writes = 0, const std::string& call = {}) const;
   std::string where(const std::string& operation) const { return placement().where(operation); }
   /// Names seen from a module further out, for messages.
   void rename(std::string name) { name_ = std::move(name); }
@@ -115,6 +104,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ShardedParams& params() { return *params_; }
   std::vector<ParamSlot>& slots() { return params_->slots(); }
   std::vector<FlatParams>& flats() { return params_->flats(); }
+  int64_t whole_bytes() {
+    int64_t bytes = 0;
+    for (const auto& flat : flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
+    return bytes;
+  }
 
   /// `parent`: the group of the module next around this group's. A module in two others has two.
   void add_parent(const ParamGroup& parent) {
@@ -188,28 +182,24 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// A whole gradient, dense or sparse, arrived.
   void add_gradient(size_t slot, at::Tensor gradient, bool from_inside);
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Whether the open backward has started the bucket's reduction.
-  bool is_reduced(size_t bucket) const { return buckets_[bucket].state != BucketState::kCollecting; }
   /// Whether the outermost graph task gives any gradient.
-  bool expects_gradients() const {
-    return std::ranges::any_of(buckets_, [](const Bucket& bucket) { return bucket.expected > 0; });
-  }
+  bool expects_gradients() const { return expects_gradients_; }
   /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward.
   bool has_gradients() const {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
-    return waiting_ > 0 || std::ranges::any_of(buckets_, keeps_sum);
+    return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
   }
   bool has_gradients_in(size_t bucket);
   /// Of the whole gradients that arrived in the open backward on the CPU.
-  int64_t arrived_bytes();
+  int64_t arrived_bytes() const { return arrived_bytes_; }
   /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
   }
-  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. Collective.
+  /// Of what has arrived. Waits for one in flight. Collective.
   void start_reduction(size_t bucket);
-  /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients;
-  /// kReducing -> kReduced. Then it calls the hook of complete gradients, if this is the last backward.
+  /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients.
+  /// Then it calls the hook of complete gradients, if this is the last backward.
   void finish_reductions();
   /// What was reduced is added to the rows' gradients, once the host has waited for it. Throws if a device failed
   /// meanwhile.
@@ -298,7 +288,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   template <class PlaneOf>
   void start_gathers(Communicator& communicator, const Tag& tag, const AllGather& with, const PlaneOf& plane_of);
   void abandon_gather();
-  void become_whole();
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
@@ -330,22 +319,20 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int depth_ = 0;
 
   GatherState state_ = GatherState::kSharded;
-  uint64_t gather_number_ = 0;  // of the last one that was started
   std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
-  int64_t version_at_event_ = 0;
-  uint32_t writes_told_ = 0;  // by the gather in flight
+  uint32_t writes_told_ = 0;                        // by the gather in flight
   // Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
   bool is_in_backward_ = false, is_in_hook_ = false;
-  // In the open backward: reduced since the user had gradients; the user had some.
-  bool has_news_ = false, is_handed_out_ = false;
+  // In the open backward: reduced since the user had gradients; the user had some; the outermost task gives some.
+  bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
-  size_t waiting_ = 0;  // slots whose gradient waits for a reduction
+  int64_t arrived_bytes_ = 0;
   // What was reduced, on its way to the rows' gradients: a plane's slice, in the form of the rows.
   struct Landing {
     size_t plane = 0;

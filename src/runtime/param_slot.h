@@ -138,7 +138,6 @@ class ParamSlot {
   memory::Charge charge;     // the bytes of that
   bool waits = false;        // without a gradient, too, if this rank had no data for it: ranks reduce alike
   GradientSource missing_from = GradientSource::kNone;
-  bool has_arrived = false;          // in the open backward
   bool was_read_unrecorded = false;  // by an operator in the scope, which autograd did not record
 
  private:

@@ -12,18 +12,6 @@
 namespace fsdp::runtime {
 namespace {
 
-// Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
-// gradient of.
-void note_first_read(ParamGroup& group) {
-  if (group.first_read == 0 && !group.is_in_backward()) group.first_read = ++group.rank_state().reads.first_reads;
-}
-
-int64_t whole_bytes(ParamGroup& group) {
-  int64_t bytes = 0;
-  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
-  return bytes;
-}
-
 // Whether the group shows whole parameters, without which it is not gathered ahead.
 bool shows_whole(RankState& rank, GroupId id) {
   const auto* group = rank.group(id);
@@ -64,7 +52,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   const auto& limit = group.policy.max_prefetched_bytes;
   // Gathers as many groups as fit; those around the group that is read are not counted.
   const auto fits = [&, bytes = limit.value_or(0)](GroupId id) mutable {
-    if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= whole_bytes(*rank.group(id));
+    if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= rank.group(id)->whole_bytes();
     return bytes >= 0;
   };
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
@@ -76,12 +64,6 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
     chosen = that_followed(rank, group, order, *followed);
   std::erase_if(chosen, [&](GroupId id) { return !shows_whole(rank, id); });
   return chosen;
-}
-
-// What a backward may gather again stays spread until it ends.
-void free_after_use(ParamGroup& group) {
-  if (group.scope && group.scope->records) return group.reshard_within();
-  group.reshard();
 }
 
 // Frees the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
@@ -96,11 +78,16 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
   };
   std::vector<ParamGroup*> others;
   for (GroupId id : rank.residents.by_reads())
-    if (auto& resident = *rank.group(id);
-        !resident.stays_after_forward() && !resident.pins.are_there() && std::ranges::find(next, id) == next.end() && !is_nested(id))
+    if (auto& resident = *rank.group(id); !resident.stays_after_forward() && !resident.pins.are_there() &&
+                                          std::ranges::find(next, id) == next.end() && !is_nested(id))
       others.push_back(&resident);
   others.resize(others.size() - std::min(others.size(), left));
-  for (auto* group : others) free_after_use(*group);
+  // What a backward may gather again stays spread until it ends.
+  for (auto* group : others)
+    if (group->scope && group->scope->records)
+      group->reshard_within();
+    else
+      group->reshard();
 }
 
 void prefetch(ParamGroup& group) {
@@ -120,7 +107,9 @@ void read_groups(std::span<ParamGroup* const> groups) {
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   for (auto* group : groups) {
     group->require_not_handed_out();
-    note_first_read(*group);
+    // Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
+    // gradient of.
+    if (group->first_read == 0 && !group->is_in_backward()) group->first_read = ++rank.reads.first_reads;
   }
   // Nothing is freed for others or gathered ahead. Where several ranks share memory whole parameters take none either,
   // but what would be gathered elsewhere counts as a gather, so that a program has one answer on every transport.

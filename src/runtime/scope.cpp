@@ -30,12 +30,6 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
     require(false, group.where(operation), "'", group.name(), "': ", kUnfinishedBackward);
 }
 
-void require_no_local_rows(const ParamGroup& group) {
-  if (group.local_rows_depth > 0)
-    require(false, group.where("forward scope"), "a fsdp::LocalRows is open on '", group.name(),
-            "': close it before forward");
-}
-
 // A whole copy that may be written is made from rows at rest.
 Groups require_outside(Groups groups) {
   std::lock_guard lock(groups.front()->rank_state().mutex);
@@ -100,7 +94,7 @@ void meet(const Groups& groups, const std::string& call) {
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)
       works.push_back(group->placement().shard().communicator().barrier(
-          first.tag_of(call, "forward scope of " + first.name(), writes)));
+          first.tag("forward scope of " + first.name(), writes, call)));
     const Span waiting(works.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
                        first.name());
     for (const auto& work : works) first.rank_state().wait(*work);
@@ -192,7 +186,9 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   for (const auto& group : groups_) {
     if (!in_backward) require_no_backward_elsewhere(*group, "forward scope");
     require_no_unfinished_backward(*group, "forward scope");
-    require_no_local_rows(*group);
+    if (group->local_rows_depth > 0)
+      require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
+              "': close it before forward");
     require_no_graph(*group);
   }
   record_->root = groups_.front()->id();

@@ -86,7 +86,6 @@ void ParamGroup::unshard(const std::string& call) {
     throw;
   }
   state_ = GatherState::kGathering;
-  ++gather_number_;
   fault_point("group gathering");
   gathers += moves;
   gathers_within += within && moves;
@@ -96,15 +95,14 @@ void ParamGroup::unshard(const std::string& call) {
 
 void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
   rows_written_ = params_->is_on_cpu() ? nullptr : std::move(event);
-  version_at_event_ = version_;
 }
 
 // Another stream than the current one where a gather comes after the event alone, or after nothing, since the rows are
 // the host's; whole parameters have their memory there. Memory of the current stream may still be in use by what that
 // was given. Second shards come after the gather that they were taken from, which the current stream knows.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
-  if (version_at_event_ != version_) rows_written_ = nullptr;
-  if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); })) return std::nullopt;
+  if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
+    return std::nullopt;
   auto& stream = rank_state().gather_stream;
   const auto device = flats().front().whole().form.device;
   if (!stream || stream->device() != device)
@@ -131,17 +129,17 @@ void ParamGroup::gather_rows(bool moves, const std::string& call) {
   publish();
   version_in_copy_ = version_;
   writes_told_ = moves || epochs_.has_to_meet ? writes_.take() : 0;
-  const auto tag = tag_of(call, name_, writes_told_);
+  const auto of_gather = tag(name_, writes_told_, call);
   auto& ranks = placement().shard().communicator();
-  start_gathers(ranks, tag, policy.custom_all_gather, [](FlatParams& flat) {
+  start_gathers(ranks, of_gather, policy.custom_all_gather, [](FlatParams& flat) {
     return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather());
   });
-  if (epochs_.has_to_meet) gathers_in_flight_.push_back(ranks.barrier(tag));
+  if (epochs_.has_to_meet) gathers_in_flight_.push_back(ranks.barrier(of_gather));
 }
 
 // What the ranks tell each other of writes waits for a gather of rows, in which all take part.
 void ParamGroup::gather_second_shards(const std::string& call) {
-  start_gathers(placement().within()->communicator(), tag_of(call, name_), {}, [](FlatParams& flat) {
+  start_gathers(placement().within()->communicator(), tag(name_, 0, call), {}, [](FlatParams& flat) {
     return flat.keeps_whole() ? std::nullopt : std::optional(flat.plane_to_gather_among());
   });
 }
@@ -156,9 +154,8 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
   const auto unsharding = state_ == GatherState::kWhole ? Span() : span("unshard");
   while (state_ != GatherState::kWhole) {
     unshard(call);
-    const uint64_t number = gather_number_;
-    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gather_number_ == number; };
     const auto works = gathers_in_flight_;
+    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gathers_in_flight_ == works; };
     try {
       const auto waiting = works.empty() ? Span() : span("wait for all_gather");
       for (const auto& work : works) rank_state().wait(*work);
@@ -169,19 +166,16 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       }
       throw;
     }
-    if (is_under_way()) become_whole();
+    if (!is_under_way()) continue;
+    gathered_ = std::exchange(gathers_in_flight_, {});
+    for (auto& flat : flats()) flat.mark_cold();
+    state_ = GatherState::kWhole;
+    writes_told_ = 0;
+    epochs_.has_to_meet = false;
+    params_->attach_whole();
+    fault_point("group whole");
   }
   order_read();
-}
-
-void ParamGroup::become_whole() {
-  gathered_ = std::exchange(gathers_in_flight_, {});
-  for (auto& flat : flats()) flat.mark_cold();
-  state_ = GatherState::kWhole;
-  writes_told_ = 0;
-  epochs_.has_to_meet = false;
-  params_->attach_whole();
-  fault_point("group whole");
 }
 
 // kSharded (half way), kGathering -> kSharded: as if it had not been tried.
@@ -319,35 +313,31 @@ bool ParamGroup::begin_backward() {
 
 void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recompute) {
   for (auto& slot : slots()) {
-    if (auto tensor = slot.tensor(); tensor.defined())
-      slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
-    if (expects(slot))
-      buckets_[slot.place.bucket].expect(slot, GradientSource::kTask);
-    else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad())
-      buckets_[slot.place.bucket].expect(slot, GradientSource::kInside);
+    if (auto tensor = slot.tensor(); tensor.defined()) slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
+    auto& bucket = buckets_[slot.place.bucket];
+    if (expects(slot)) {
+      slot.missing_from = GradientSource::kTask;
+      ++bucket.missing;
+      expects_gradients_ = true;
+    } else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad()) {
+      slot.missing_from = GradientSource::kInside;
+      ++bucket.missing_inside;
+    }
   }
   is_in_backward_ = true;
 }
 
 // ---- Gradients arrive
 
-void Bucket::expect(ParamSlot& slot, GradientSource source) {
-  slot.missing_from = source;
-  ++(source == GradientSource::kInside ? missing_inside : missing);
-  if (source == GradientSource::kTask) ++expected;
-}
-
-void Bucket::arrive(ParamSlot& slot, GradientSource source) {
-  if (slot.missing_from != source) return;
-  slot.missing_from = GradientSource::kNone;
-  --(source == GradientSource::kInside ? missing_inside : missing);
-}
-
 void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_inside) {
   auto& slot = slots()[index];
-  slot.has_arrived = true;
-  buckets_[slot.place.bucket].arrive(slot, from_inside ? GradientSource::kInside : GradientSource::kTask);
-  if (!std::exchange(slot.waits, true)) ++waiting_;
+  slot.waits = true;
+  if (slot.whole_tensor.is_cpu()) arrived_bytes_ += static_cast<int64_t>(slot.whole_tensor.nbytes());
+  if (slot.missing_from == (from_inside ? GradientSource::kInside : GradientSource::kTask)) {
+    slot.missing_from = GradientSource::kNone;
+    auto& bucket = buckets_[slot.place.bucket];
+    --(from_inside ? bucket.missing_inside : bucket.missing);
+  }
   if (!rank_state().has_data) return;
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
@@ -377,8 +367,7 @@ void ParamGroup::start_reduction(size_t index) {
   finish_reduction(bucket);
   if (!is_in_backward_) return;  // reset_iter_state() came while this thread waited
   const OwnOperators own_operators;
-  bucket.state = BucketState::kReducing;
-  ++bucket.reduction_number;
+  bucket.is_begun = true;
   auto subject = name_;
   if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   const Span reducing(rank_state().timeline, Track::kCompute, "reduce", subject);
@@ -433,7 +422,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     const bool was_kept = kept.has(number);
     taken.votes[number] = gradient.defined() || was_kept;
     taken.takes_part[number] = 1;
-    if (std::exchange(slot.waits, false)) --waiting_;
+    slot.waits = false;
     if (gradient.defined()) {
       if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // others may have it too
       if (gradient.scalar_type() != dtype) slot.charge = charge_of(gradient = gradient.to(dtype));
@@ -443,8 +432,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     at::Tensor rows;
     if (was_kept && slot.rows_numel() > 0)
       rows = slice.narrow(0, slot.offset_of_rows() - begin_of_slice, slot.rows_numel());
-    if (gradient.defined() || rows.defined())
-      add_pieces(pieces, slot.offset(), gradient, slot.offset_of_rows(), rows);
+    if (gradient.defined() || rows.defined()) add_pieces(pieces, slot.offset(), gradient, slot.offset_of_rows(), rows);
   }
   return pieces;
 }
@@ -457,14 +445,9 @@ void ParamGroup::finish_reductions() {
 // While this thread waits, others may finish the same reduction, or drop it.
 void ParamGroup::finish_reduction(Bucket& bucket) {
   const OwnOperators own_operators;
-  const auto take_in_flight = [&] {
-    if (bucket.state == BucketState::kReducing) bucket.state = BucketState::kReduced;
-    return std::exchange(bucket.in_flight, std::nullopt);
-  };
   while (bucket.in_flight) {
-    const uint64_t number = bucket.reduction_number;
-    const auto is_under_way = [&] { return bucket.in_flight && bucket.reduction_number == number; };
     const auto works = bucket.in_flight->started.works;
+    const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->started.works == works; };
     const auto& host = flats()[bucket.in_flight->planes.front().flat].host;
     const c10::OptionalStreamGuard guard(host ? std::optional(host->stream_of_results()) : std::nullopt);
     try {
@@ -472,15 +455,14 @@ void ParamGroup::finish_reduction(Bucket& bucket) {
       for (const auto& work : works) rank_state().wait(*work);
     } catch (...) {
       if (is_under_way()) {
-        take_in_flight();
+        bucket.in_flight.reset();
         placement().pass_on_failure("backward");
       }
       throw;
     }
-    if (is_under_way()) hand_out(bucket, *take_in_flight());
+    if (is_under_way()) hand_out(bucket, *std::exchange(bucket.in_flight, std::nullopt));
     fault_point("gradients reduced");
   }
-  take_in_flight();
 }
 
 void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
@@ -542,18 +524,19 @@ void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
     memory::note_use(sum);
     memory::note_use(gradient);
   } else {
-    error_ = str_cat("parameter '", slot.name(), "' had a gradient of other sizes before: expected ", gradient.sizes(),
-                     ", found ", sum.sizes(),
-                     ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
+    error_ =
+        str_cat("parameter '", slot.name(), "' had a gradient of other sizes before: expected ", gradient.sizes(),
+                ", found ", sum.sizes(), ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
   }
 }
 
 // In the middle of a backward, if gradients were reduced since the user had them, none is on its way, and no other
 // backward goes through the group.
 void ParamGroup::call_post_accumulate_grad_hook() {
-  const bool is_complete =
-      has_news_ && is_in_backward_ && tasks_.size() == 1 && waiting_ == 0 &&
-      std::ranges::all_of(buckets_, [](const Bucket& bucket) { return bucket.state == BucketState::kReduced; });
+  const auto is_reduced = [](const Bucket& bucket) { return bucket.is_begun && !bucket.in_flight; };
+  const bool is_complete = has_news_ && is_in_backward_ && tasks_.size() == 1 &&
+                           std::ranges::none_of(slots(), &ParamSlot::waits) &&
+                           std::ranges::all_of(buckets_, is_reduced);
   if (!policy.post_accumulate_grad_hook || !is_complete) return;
   const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
   const int depth = std::exchange(depth_, 0);
@@ -604,13 +587,13 @@ std::string ParamGroup::leave_backward(int task) {
 
 void ParamGroup::close_backward() {
   finish_landing();
-  is_in_backward_ = has_news_ = is_handed_out_ = false;
+  is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
+  arrived_bytes_ = 0;
   for (auto& bucket : buckets_) {
-    bucket.state = BucketState::kCollecting;
-    bucket.expected = bucket.missing = bucket.missing_inside = 0;
+    bucket.is_begun = false;
+    bucket.missing = bucket.missing_inside = 0;
   }
   for (auto& slot : slots()) {
-    slot.has_arrived = false;
     slot.missing_from = GradientSource::kNone;
     auto gradient = std::exchange(slot.parked, at::Tensor());
     if (gradient.defined()) memory::note_use(gradient);  // by those to whom it is handed out
@@ -655,6 +638,7 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   rank.host_copies->wait();  // some may be of these rows
   epochs_.is_written_by_all |= kind == WriteKind::kEveryRank;
   ++version_;
+  rows_written_ = nullptr;
   if (is_by_all) {
     writes_.note(slot);
     ++rank.writes_by_all;
@@ -664,6 +648,7 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
 
 void ParamGroup::end_write() {
   ++version_;
+  rows_written_ = nullptr;
   forget_whole();
 }
 

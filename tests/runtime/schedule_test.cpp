@@ -5,8 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/backward_tasks.h"
-#include "runtime/param_group.h"
+#include "runtime/rank_state.h"
 
 namespace fsdp::runtime {
 namespace {
