@@ -182,7 +182,7 @@ size_t Segment::add(const at::Tensor& tensor) {
   slots_.push_back({c10::DimVector(tensor.sizes()), tensor.scalar_type(), tensor.device()});
   if (!account_ && runtime::is_marked(*tensor.unsafeGetTensorImpl()))
     if (const auto part = runtime::registry().find(tensor)) {
-      account_ = part->group->identity().account;
+      account_ = part->group->account();
       kept_inputs_ = part->group->rank_state().kept_inputs();
     }
   return slots_.size() - 1;

@@ -16,25 +16,21 @@
 namespace fsdp {
 namespace {
 
-bool trains(runtime::ShardedParams& params, size_t flat) {
-  for (size_t i = 0; i < params.count(); ++i)
-    if (params.place(i).flat == flat && params.slots()[i].requires_grad()) return true;
-  return false;
-}
-
 // What one rank lacks ends it on all of them. Collective if some group is kept in files.
-void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string& call) {
-  const auto& placement = groups.front()->identity.placement;
+void reserve_on_disk(std::span<runtime::ShardedParams* const> groups, const std::string& call) {
+  const auto& placement = groups.front()->placement;
   std::string error;
   bool is_asked = false;
   for (auto* group : groups) {
-    if (group->disk_folder.empty() || !group->params.is_on_cpu()) continue;  // on the meta device: later
-    is_asked = group->identity.rank_state->keeps_files = true;
-    auto& flats = group->params.flats();
+    if (group->disk_folder.empty() || !group->is_on_cpu()) continue;  // on the meta device: later
+    is_asked = true;
+    auto& flats = group->flats();
     try {
-      for (size_t i = 0; i < flats.size(); ++i) flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
+      for (size_t i = 0; i < flats.size(); ++i)
+        flats[i].keep_on_disk(group->disk_folder,
+                              std::ranges::any_of(group->slots_in(i), &runtime::ParamSlot::requires_grad));
     } catch (const Error& lacks) {
-      error = str_cat("group '", group->identity.name, "': ", lacks.what_without_backtrace());
+      error = str_cat("group '", group->group_name, "': ", lacks.what_without_backtrace());
       break;
     }
   }
@@ -53,7 +49,7 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
 
 // The planes of a group whose memory ranks may share, on one device.
 struct PlanesOfGroup {
-  runtime::Parts* group;
+  runtime::ShardedParams* group;
   std::vector<runtime::FlatParams*> planes = {};
 };
 
@@ -63,10 +59,10 @@ size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes(
 // One buffer for each group, that all ranks see; otherwise one for each plane, that the ranks of a host see; otherwise
 // memory of this rank's own.
 void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
-  auto& communicator = groups.front().group->identity.placement.shard().communicator();
+  auto& communicator = groups.front().group->placement.shard().communicator();
   std::vector<SharedPart> of_groups, of_planes;
   for (const auto& of : groups) {
-    auto& of_group = of_groups.emplace_back(SharedPart{of.group->identity.name, 0});
+    auto& of_group = of_groups.emplace_back(SharedPart{of.group->group_name, 0});
     for (const auto* plane : of.planes) {
       of_group.bytes += room_for(*plane);
       of_planes.push_back({of_group.subject, plane->whole().bytes()});
@@ -84,25 +80,25 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
       first_byte += room_for(*plane);
     }
     // A rank that is alone waits for no other one to read.
-    if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->row_lock.add(*buffers[i]);
+    if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->shared_buffers.push_back(buffers[i].get());
   }
 }
 
 }  // namespace
 
-void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& call) {
+void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::string& call) {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<PlanesOfGroup>> devices;
-  const auto& placement = groups.front()->identity.placement;
+  const auto& placement = groups.front()->placement;
   reserve_on_disk(groups, call);
   size_t largest = 0, largest_slice = 0;
   for (auto* group : groups) {
     // Counts of the ranks that have a gradient of each parameter travel along.
-    size_t slice_bytes = sizeof(float) * group->params.count();
+    size_t slice_bytes = sizeof(float) * group->slots().size();
     size_t bytes = slice_bytes * static_cast<size_t>(placement.shard().world_size());
-    for (auto& flat : group->params.flats()) {
+    for (auto& flat : group->flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      if (flat.is_on_disk() || flat.is_on_host()) {
+      if (flat.is_on_disk() || flat.host) {
         flat.allocate_shard(nullptr);
       } else {
         auto& on_device = devices[{device.type(), device.index()}];

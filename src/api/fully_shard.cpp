@@ -22,7 +22,7 @@
 #include "comm/core/log.h"
 #include "comm/group/attachment.h"
 #include "comm/posix/file.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
@@ -145,9 +145,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
     groups.push_back(ParamGroup::create(
         {planned.name, planned.parameters, placement, rank_state, std::move(policy), planned.modules}));
   }
-  std::vector<runtime::Parts*> parts;
-  for (const auto& group : groups) parts.push_back(&group->parts());
-  allocate_rows(parts, "fully_shard");
+  std::vector<runtime::ShardedParams*> params;
+  for (const auto& group : groups) params.push_back(&group->params());
+  allocate_rows(params, "fully_shard");
   for (size_t i = 0; i < plan.size(); ++i)
     groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
   for (const auto& planned : plan)

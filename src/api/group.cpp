@@ -23,10 +23,7 @@ constexpr const char* kUnshard = "unshard";
 template <class Change>
 void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool recurse, const Change& change) {
   std::lock_guard lock(groups.front()->rank_state().mutex);
-  for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) {
-    change(groups[i]->policy);
-    groups[i]->rank_state().residents.reconsider(groups[i]->id());
-  }
+  for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
 }
 
 // The groups to prefetch while `own` is used.
@@ -94,16 +91,16 @@ NoSync::~NoSync() {
 void UnshardHandle::wait() {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
-  own->residency().finish_gather(kUnshard);
+  own->wait_for_unshard(kUnshard);
 }
 
 UnshardHandle Group::unshard() const {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
   require_values({own}, kUnshard);
-  own->residency().drop_stale_copy();
-  own->residency().start_gather(kUnshard);
-  own->residency().unshard_was_asked = true;
+  own->drop_stale_copy();
+  own->unshard(kUnshard);
+  own->unshard_was_asked = true;
   return UnshardHandle(view_);
 }
 
@@ -112,7 +109,7 @@ void Group::reshard() const {
   std::lock_guard lock(own->rank_state().mutex);
   require(own->summon_depth == 0, own->where("reshard"), "a summon_full_params is open on '", own->name(),
           "', whose values it would lose. Close it first");
-  own->residency().free_whole();
+  own->reshard();
 }
 
 void Group::set_requires_gradient_sync(bool requires_sync, bool recurse) const {
@@ -140,7 +137,7 @@ void Group::set_post_optim_event(c10::Event event) const {
               ". Record it on the stream that ran the optimizer's step, and then set it");
     }
   const auto shared = std::make_shared<const c10::Event>(std::move(event));
-  for (const auto& group : view_->groups) group->residency().gather_after(shared);
+  for (const auto& group : view_->groups) group->gather_after(shared);
 }
 
 void Group::set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const {
@@ -152,9 +149,7 @@ void Group::set_post_accumulate_grad_hook(std::function<void(const std::vector<a
 }
 
 void Group::set_custom_all_gather(AllGather all_gather) const {
-  const auto& own = view_->groups.front();
-  std::lock_guard lock(own->rank_state().mutex);
-  own->residency().custom_all_gather = std::move(all_gather);
+  change_policy(view_->groups, false, [&](auto& policy) { policy.custom_all_gather = std::move(all_gather); });
 }
 
 void Group::set_custom_reduce_scatter(ReduceScatter reduce_scatter) const {
@@ -210,9 +205,9 @@ GroupStats Group::stats() const {
   GroupStats stats;
   for (const auto& group : view_->groups) {
     ++stats.groups;
-    stats.gathers += group->residency().gathers();
-    stats.gathers_within += group->residency().gathers_within();
-    stats.reductions += group->backward().reductions();
+    stats.gathers += group->gathers;
+    stats.gathers_within += group->gathers_within;
+    stats.reductions += group->reductions;
     for (auto& slot : group->slots()) {
       stats.parameter_numel += slot.numel();
       stats.rows_numel += slot.rows_numel();
@@ -227,7 +222,7 @@ void Group::reset_peak_stats() const {
   auto& rank = view_->groups.front()->rank_state();
   rank.account().reset_peaks();
   std::lock_guard lock(rank.mutex);
-  for (const auto* group : rank.groups()) group->identity().account->reset_peaks();
+  for (const auto* group : rank.groups()) group->account()->reset_peaks();
   rank.forget_waiting();
 }
 

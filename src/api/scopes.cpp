@@ -9,7 +9,7 @@
 #include "api/group_view.h"
 #include "api/module_watch.h"
 #include "comm/core/check.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/param_group.h"
 #include "runtime/scope.h"
 

@@ -15,7 +15,7 @@
 #include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -28,8 +28,8 @@ using runtime::ParamGroup;
 using runtime::ShardedParams;
 
 bool is_same_layout(ShardedParams& now, const std::vector<size_t>& from, ShardedParams& then, int ranks) {
-  for (const size_t to : c10::irange(then.count())) {
-    const auto slot = from[then.place(to).given];
+  for (const size_t to : c10::irange(then.slots().size())) {
+    const auto slot = from[then.slots()[to].place.given];
     if (now.slots()[slot].row_sizes() != then.slots()[to].row_sizes()) return false;
     for (const int rank : c10::irange(ranks))
       if (now.rows_of(slot, rank) != then.rows_of(to, rank)) return false;
@@ -40,8 +40,8 @@ bool is_same_layout(ShardedParams& now, const std::vector<size_t>& from, Sharded
 // Where every rank keeps the rows that it has, nothing is communicated.
 std::vector<runtime::RowSource> sources_of(ParamGroup& group, ShardedParams& then, const char* operation) {
   auto& now = group.params();
-  std::vector<size_t> from(now.count());
-  for (const size_t i : c10::irange(now.count())) from[now.place(i).given] = i;
+  std::vector<size_t> from(now.slots().size());
+  for (const size_t i : c10::irange(now.slots().size())) from[now.slots()[i].place.given] = i;
   std::vector<runtime::RowSource> sources;
   const bool stays = is_same_layout(now, from, then, group.placement().shard().world_size());
   for (const size_t slot : from) {
@@ -58,17 +58,16 @@ std::vector<runtime::RowSource> sources_of(ParamGroup& group, ShardedParams& the
 
 // Collective.
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
-  auto parts = group.parts_over(group.placement(), group.policy, change);
-  runtime::Parts* const one[]{parts.get()};
+  auto params = group.lay_out(group.placement(), group.policy, change);
+  runtime::ShardedParams* const one[]{params.get()};
   allocate_rows(one, operation);
-  parts->params.take_rows(sources_of(group, parts->params, operation));
-  group.residency().free_whole();
-  group.move_to(std::move(parts), group.policy);
+  params->take_rows(sources_of(group, *params, operation));
+  group.reshard();
+  group.move_to(std::move(params), group.policy);
   // What autograd kept of them is for gradients of the former form.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
   runtime::hook_gradients(group.shared_from_this());
-  group.rank_state().residents.reconsider(group.id());
 }
 
 void change_plain(const at::Tensor& tensor, const Form& form) {

@@ -1,12 +1,16 @@
 #include "memory/allocation_watch.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "memory/block.h"
 
 namespace fsdp::memory {
 namespace {
@@ -57,7 +61,11 @@ AllocationWatch::AllocationWatch(Account account)
 
 AllocationWatch::~AllocationWatch() { blocks_->close(); }
 
-OwnAllocation::OwnAllocation() : previous_(std::exchange(allocates_for_library, true)) {}
-OwnAllocation::~OwnAllocation() { allocates_for_library = previous_; }
+c10::DataPtr allocate(c10::Device device, size_t bytes) {
+  const c10::DeviceGuard guard(device);
+  allocates_for_library = true;
+  const auto is_over = c10::make_scope_exit([] { allocates_for_library = false; });
+  return c10::GetAllocator(device.type())->allocate(bytes);
+}
 
 }  // namespace fsdp::memory

@@ -37,16 +37,4 @@ class AllocationWatch {
   c10::DebugInfoGuard guard_;
 };
 
-/// While it lives, what the thread allocates is the library's own. Costs a write.
-class OwnAllocation {
- public:
-  OwnAllocation();
-  ~OwnAllocation();
-  OwnAllocation(const OwnAllocation&) = delete;
-  OwnAllocation& operator=(const OwnAllocation&) = delete;
-
- private:
-  bool previous_;
-};
-
 }  // namespace fsdp::memory

@@ -1,7 +1,6 @@
 #include "memory/block.h"
 
 #include <ATen/Context.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -12,8 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-
-#include "memory/allocation_watch.h"
 
 namespace fsdp::memory {
 namespace {
@@ -53,30 +50,14 @@ void keep_free_pages() noexcept {
 #endif
 }
 
-c10::DataPtr allocate(c10::Device device, size_t bytes) {
-  const c10::DeviceGuard guard(device);
-  const OwnAllocation counted_elsewhere;
-  return c10::GetAllocator(device.type())->allocate(bytes);
-}
-
 c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {
   return at::globalContext().getPinnedMemoryAllocator(accelerator)->allocate(bytes);
 }
 
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
   if (!is_mapped(device, bytes)) return allocate(device, bytes);
-  struct Mapped {
-    void* address;
-    size_t bytes;
-  };
-  auto mapped = std::make_unique<Mapped>(Mapped{map_block(bytes), bytes});
-  void* address = mapped->address;
-  return {address, mapped.release(),
-          [](void* context) {
-            const std::unique_ptr<Mapped> block(static_cast<Mapped*>(context));
-            unmap_block(block->address, block->bytes);
-          },
-          device};
+  return c10::InefficientStdFunctionContext::makeDataPtr(
+      map_block(bytes), [bytes](void* address) { unmap_block(address, bytes); }, device);
 }
 
 // The block that nobody has, if there is one.
@@ -111,17 +92,8 @@ c10::DataPtr ReusedBlock::take(size_t bytes) {
   if (!spare_) spare_ = std::make_shared<Spare>();
   void* address = spare_->take(bytes);
   if (address == nullptr) address = map_block(bytes);
-  struct Loan {
-    std::shared_ptr<Spare> spare;
-    void* address;
-    size_t bytes;
-  };
-  return {address, new Loan{spare_, address, bytes},
-          [](void* context) {
-            const std::unique_ptr<Loan> loan(static_cast<Loan*>(context));
-            loan->spare->give_back(loan->address, loan->bytes);
-          },
-          device_};
+  return c10::InefficientStdFunctionContext::makeDataPtr(
+      address, [spare = spare_, bytes](void* block) { spare->give_back(block, bytes); }, device_);
 }
 
 }  // namespace fsdp::memory

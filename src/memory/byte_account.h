@@ -84,33 +84,17 @@ class ByteAccount {
   std::shared_ptr<ByteObserver> observer_;
 };
 
-/// Bytes on an account while this object lives.
+/// Bytes on an account while this object, or a copy of it, lives.
 class Charge {
  public:
   Charge() = default;
-  Charge(std::shared_ptr<ByteAccount> account, ByteClass cls, int64_t bytes)
-      : account_(std::move(account)), class_(cls), bytes_(bytes) {
-    account_->add(class_, bytes_);
-  }
-  Charge(Charge&& other) noexcept { swap(other); }
-  Charge& operator=(Charge&& other) noexcept {
-    Charge(static_cast<Charge&&>(other)).swap(*this);
-    return *this;
-  }
-  ~Charge() {
-    if (account_ != nullptr) account_->add(class_, -bytes_);
+  Charge(std::shared_ptr<ByteAccount> account, ByteClass cls, int64_t bytes) {
+    account->add(cls, bytes);
+    held_ = {nullptr, [account = std::move(account), cls, bytes](void*) { account->add(cls, -bytes); }};
   }
 
  private:
-  void swap(Charge& other) noexcept {
-    std::swap(account_, other.account_);
-    std::swap(class_, other.class_);
-    std::swap(bytes_, other.bytes_);
-  }
-
-  std::shared_ptr<ByteAccount> account_;
-  ByteClass class_ = ByteClass::kRows;
-  int64_t bytes_ = 0;
+  std::shared_ptr<void> held_;
 };
 
 /// Counts a piece of memory once, however many hold it. Thread safety: all of it.

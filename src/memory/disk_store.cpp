@@ -90,26 +90,10 @@ c10::DataPtr DiskStore::take(size_t bytes) {
     lock.unlock();
     return DiskStore(folder_, bytes, 1).take(bytes);
   }
-  struct Loan {
-    std::shared_ptr<File> file;
-    size_t begin;
-  };
-  auto loan = std::make_unique<Loan>(Loan{file_, file_->free.back()});
+  const size_t begin = file_->free.back();
   file_->free.pop_back();
-  return {file_->address + loan->begin, loan.release(),
-          [](void* context) {
-            const std::unique_ptr<Loan> given(static_cast<Loan*>(context));
-            given->file->give_back(given->begin);
-          },
-          c10::kCPU};
-}
-
-void read_ahead(void* block, size_t bytes) noexcept { madvise(block, bytes, MADV_WILLNEED); }
-
-void mark_cold(void* block, size_t bytes) noexcept {
-#ifdef MADV_COLD
-  madvise(block, bytes, MADV_COLD);
-#endif
+  return c10::InefficientStdFunctionContext::makeDataPtr(
+      file_->address + begin, [file = file_, begin](void*) { file->give_back(begin); }, c10::kCPU);
 }
 
 }  // namespace fsdp::memory

@@ -29,8 +29,4 @@ class DiskStore {
   std::shared_ptr<File> file_;
 };
 
-/// Such memory is used soon, and is read ahead; or not for a while, and is what the system takes first. Only wishes.
-void read_ahead(void* block, size_t bytes) noexcept;
-void mark_cold(void* block, size_t bytes) noexcept;
-
 }  // namespace fsdp::memory

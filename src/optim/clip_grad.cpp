@@ -37,7 +37,8 @@ std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
     if (axis == axes.end()) axis = axes.insert(axis, {group.get()});
     group->require_at_rest(operation);
     group->require_no_waiting_gradients(operation);
-    for (const auto& rows : group->params().list_rows()) {
+    for (const auto& slot : group->slots()) {
+      const auto rows = slot.param_rows();
       if (!rows.parameter.defined() || !own.contains(rows.parameter.unsafeGetTensorImpl())) continue;
       const auto& gradient = rows.parameter.grad();
       if (!gradient.defined()) continue;

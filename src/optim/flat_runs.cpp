@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "memory/part_storage.h"
+#include "memory/flat_buffer.h"
 #include "runtime/runs.h"
 
 namespace fsdp::optim {
@@ -53,7 +53,7 @@ void settle_run(std::span<Update* const> run, int64_t numel, size_t kind, const 
   const auto dtype = dtype_of(form, rows);
   const size_t element_size = c10::elementSize(dtype);
   auto& group = *run.front()->part->group;
-  const auto block = group.flats()[group.params().place(run.front()->part->slot).flat].allocate_state(
+  const auto block = group.flats()[group.slots()[run.front()->part->slot].place.plane].allocate_state(
       static_cast<size_t>(numel) * element_size);
   memory::flat_tensor(block, 0, numel, dtype).zero_();  // the padding, too
   for (auto* update : run) {

@@ -16,16 +16,15 @@
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/state_tensors.h"
-#include "runtime/backward_hooks.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/param_rows.h"
 
 namespace fsdp {
 namespace {
 
 using runtime::ParamGroup;
-using runtime::Parts;
+using runtime::ShardedParams;
 using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kOperation = "set_strategy";
@@ -95,28 +94,27 @@ class Move {
   Move(std::shared_ptr<ParamGroup> group, const runtime::Placement& placement, Strategy strategy)
       : group_(std::move(group)), policy_(group_->policy) {
     apply_strategy(strategy, policy_);
-    parts_ = group_->parts_over(placement, policy_);
+    params_ = group_->lay_out(placement, policy_);
     from_.resize(group_->slots().size());
-    for (const size_t i : c10::irange(from_.size())) from_[group_->params().place(i).given] = i;
+    for (const size_t i : c10::irange(from_.size())) from_[group_->slots()[i].place.given] = i;
   }
 
-  Parts* parts() const { return parts_.get(); }
+  ShardedParams* params() const { return params_.get(); }
 
   // Collective, each.
   void take_rows() {
-    auto& residency = group_->residency();
-    residency.free_whole();
-    residency.finish_gather();
+    group_->reshard();
+    group_->wait_for_unshard();
     std::vector<runtime::RowSource> sources;
     for (const size_t i : from_) sources.push_back(runtime::rows_of_tensor(whole_rows(i)));
-    parts_->params.take_rows(sources);
-    residency.free_whole();
+    params_->take_rows(sources);
+    group_->reshard();
   }
   void take_states(torch::optim::Optimizer& optimizer) {
     for_each_slot([&](size_t from, size_t to) {
       for (auto* tensor : state_of(optimizer, group_->slots()[from])) {
         if (!tensor->defined()) continue;
-        const auto& rows = parts_->params.slots()[to].rows_tensor;
+        const auto& rows = params_->slots()[to].rows_tensor;
         auto moved = at::empty_strided(rows.sizes(), rows.strides(), tensor->options());
         fill(moved, from, to, *tensor);
         states_.emplace_back(tensor, std::move(moved));
@@ -124,17 +122,17 @@ class Move {
     });
   }
   void take_gradients() {
-    std::vector<std::optional<memory::FlatPart>> flats(parts_->params.flats().size());
+    std::vector<std::optional<memory::FlatPart>> flats(params_->flats().size());
     for_each_slot([&](size_t from, size_t to) {
       const auto& gradient = group_->slots()[from].tensor().grad();
       if (!gradient.defined()) return;
-      const auto index = parts_->params.place(to).flat;
+      const auto index = params_->slots()[to].place.plane;
       auto& flat = flats[index];
       if (!flat) {
-        flat = parts_->params.flats()[index].allocate_gradient();
+        flat = params_->flats()[index].allocate_gradient();
         flat->tensor().zero_();
       }
-      auto moved = parts_->params.rows_of_slice(to, *flat);
+      auto moved = params_->rows_of_slice(params_->slots()[to], *flat);
       fill(moved, from, to, gradient);
       gradients_.emplace_back(to, std::move(moved));
     });
@@ -142,14 +140,13 @@ class Move {
 
   // Neither communicates nor throws.
   void finish() {
-    group_->move_to(std::move(parts_), policy_);
+    group_->move_to(std::move(params_), policy_);
     runtime::hook_gradients(group_);
     for (auto& [place, moved] : states_) *place = std::move(moved);
     for (auto& [slot, moved] : gradients_) {
-      group_->params().register_gradient(slot, moved);
+      group_->params().register_gradient(group_->slots()[slot], moved);
       group_->slots()[slot].tensor().mutable_grad() = std::move(moved);
     }
-    group_->rank_state().residents.reconsider(group_->id());
   }
 
  private:
@@ -162,18 +159,18 @@ class Move {
   // In the order of the parameters, which every rank has alike: `act` gets a slot's number before and after.
   template <class Act>
   void for_each_slot(const Act& act) {
-    for (const size_t to : c10::irange(parts_->params.count())) act(from_[parts_->params.place(to).given], to);
+    for (const size_t to : c10::irange(from_.size())) act(from_[params_->slots()[to].place.given], to);
   }
   void fill(const at::Tensor& moved, size_t from, size_t to, const at::Tensor& rows) {
     const auto whole = gather_rows(*group_, from, rows, kOperation);
-    auto wanted = parts_->params.slots()[to].param_rows();
+    auto wanted = params_->slots()[to].param_rows();
     wanted.values = moved;
     if (moved.numel() > 0) runtime::rows_of_tensor(whole)(wanted);
   }
 
   const std::shared_ptr<ParamGroup> group_;
   runtime::GroupPolicy policy_;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<ShardedParams> params_;
   std::vector<size_t> from_;  // the slots as they are, in the order in which the parameters were given
   std::vector<std::pair<at::Tensor*, at::Tensor>> states_;
   std::vector<std::pair<size_t, at::Tensor>> gradients_;
@@ -195,12 +192,12 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
   agree(groups, optimizer, strategy, placement);
   const runtime::OwnOperators own_operators;
   std::vector<std::unique_ptr<Move>> moves;
-  std::vector<Parts*> parts;
+  std::vector<ShardedParams*> params;
   for (const auto& group : groups) {
     moves.push_back(std::make_unique<Move>(group, placement, strategy));
-    parts.push_back(moves.back()->parts());
+    params.push_back(moves.back()->params());
   }
-  allocate_rows(parts, kOperation);
+  allocate_rows(params, kOperation);
   for (const auto& move : moves) {
     move->take_rows();
     move->take_states(optimizer);

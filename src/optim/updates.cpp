@@ -59,11 +59,11 @@ void take_gradient(Update& update, const std::string& operation) {
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
     const std::lock_guard lock(group->rank_state().mutex);
-    group->row_lock().begin_write();
+    group->begin_write();
   }
   for (auto* group : groups) {
     const std::lock_guard lock(group->rank_state().mutex);
-    group->row_lock().wait_to_write();
+    group->wait_to_write();
   }
 }
 

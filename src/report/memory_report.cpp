@@ -62,7 +62,7 @@ MemoryReport report_of(const Group& model, const torch::optim::Optimizer* optimi
   report.all = byte_counts(groups.front()->rank_state().account());
   int64_t uncounted = 0;
   for (const auto& group : groups) {
-    report.groups.push_back({group->name(), byte_counts(*group->identity().account)});
+    report.groups.push_back({group->name(), byte_counts(*group->account())});
     if (optimizer == nullptr) continue;
     for (const auto& slot : group->slots()) {
       const auto bytes = uncounted_state(*optimizer, slot.tensor());

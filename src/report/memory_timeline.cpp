@@ -62,7 +62,7 @@ MemoryTimeline::MemoryTimeline(const Group& model) {
     for (const auto* group : rank.groups()) {
       const auto number = static_cast<int64_t>(group->id());
       state_->names[number] = group->name();
-      if (const auto now = group->identity().account->current(byte_class); now != 0)
+      if (const auto now = group->account()->current(byte_class); now != 0)
         state_->recorder->add({0, number, byte_class, now});
     }
   }

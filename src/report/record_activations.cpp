@@ -14,7 +14,7 @@ struct RecordActivations::State {
   explicit State(const std::shared_ptr<runtime::RankState>& of_rank)
       : rank(of_rank), nobodys(std::make_shared<memory::ByteAccount>(rank->shared_account())) {
     const std::lock_guard lock(rank->mutex);
-    for (const auto* group : rank->groups()) accounts[group->id()] = group->identity().account;
+    for (const auto* group : rank->groups()) accounts[group->id()] = group->account();
   }
   // Of the group whose parameters were read last since a scope or a backward began.
   const Account& account() const {
@@ -29,7 +29,7 @@ struct RecordActivations::State {
 };
 
 RecordActivations::RecordActivations(const Group& model)
-    : state_(std::make_unique<State>(param_groups(model).front()->identity().rank_state)) {}
+    : state_(std::make_unique<State>(param_groups(model).front()->shared_rank_state())) {}
 
 RecordActivations::~RecordActivations() = default;
 

@@ -53,14 +53,6 @@ bool is_restricted_to_inputs() {
   return inputs != nullptr && !inputs->empty();
 }
 
-// Of whole parameters on the CPU.
-int64_t parameter_bytes(ParamGroup& group) {
-  int64_t bytes = 0;
-  for (const auto& flat : group.flats())
-    if (flat.whole().form.device.is_cpu()) bytes += static_cast<int64_t>(flat.whole().bytes());
-  return bytes;
-}
-
 void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
   static std::once_flag kept;
   if (gradient_bytes >= kManyBytes)
@@ -71,17 +63,16 @@ void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
 
 void add_buckets(const ParamGroup& group, auto&& add) {
   const bool is_last = group.policy.reduces_unused;
-  for (size_t bucket = 0; bucket < group.backward().buckets(); ++bucket)
-    add(OrderedBucket{is_last, is_last ? 0 : group.backward().first_read, group.id(), bucket});
+  for (size_t bucket = 0; bucket < group.buckets().size(); ++bucket)
+    add(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
 }
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
 bool takes_part(ParamGroup& group, bool restricted) {
   if (!group.reduces() || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
-  const auto& backward = group.backward();
-  if (backward.expects_any()) return true;
+  if (group.expects_gradients()) return true;
   // Gradients that wait since a backward without synchronisation wait on.
-  return !restricted && (backward.has_gradients() || backward.first_read != 0 || group.policy.reduces_unused);
+  return !restricted && (group.has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
 }
 
 // Other ranks may wait for what this thread does not do.
@@ -100,7 +91,12 @@ std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak
 // Whether the group's whole parameters go when its last backward has ended.
 bool ends_sharded(ParamGroup& group) {
   if (group.stays_after_backward()) return false;
-  return !group.residency().is_pinned() && (!group.is_inside() || !group.stays_after_forward());
+  return !group.pins.are_there() && (!group.is_inside() || !group.stays_after_forward());
+}
+
+std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) {
+  const auto found = rank.backwards.find(id);
+  return found == rank.backwards.end() ? nullptr : found->second;
 }
 
 struct BucketOfGroup {
@@ -114,45 +110,43 @@ struct BucketOfGroup {
 // group, `completed`, is complete will not be.
 BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const OrderedBucket& completed) {
   const auto* last = rank.group(completed.group);
-  const bool passes = last != nullptr && !last->backward().is_reduced(completed.bucket);
+  const bool passes = last != nullptr && !last->buckets()[completed.bucket].is_begun;
   for (; !task.buckets.empty(); task.buckets.erase(task.buckets.begin())) {
-    const size_t bucket = task.buckets.begin()->bucket;
+    const size_t number = task.buckets.begin()->bucket;
     const auto group = keep(rank.group(task.buckets.begin()->group));
-    if (!group || group->backward().is_reduced(bucket) || !takes_part(*group, task.restricted)) continue;
-    const auto& missing = group->backward().expectations(bucket);
-    const bool is_ready =
-        missing.is_complete() || (passes && group.get() != last && missing.awaits_recomputation_only());
-    if (is_ready && !group->policy.reduces_unused) return {group, bucket};
+    if (!group || group->buckets()[number].is_begun || !takes_part(*group, task.restricted)) continue;
+    const auto& bucket = group->buckets()[number];
+    const bool is_ready = bucket.is_complete() || (passes && group.get() != last && bucket.missing == 0);
+    if (is_ready && !group->policy.reduces_unused) return {group, number};
     break;
   }
   return {};
 }
 
-// Starts to reduce what has arrived. Of groups whose sums are made where their rows' gradients lie any number is in
-// flight: they take no more memory.
+// Of what has arrived. Of groups whose sums are made where their rows' gradients lie any number is in flight: they take
+// no more memory.
 void start_reduction(ParamGroup& group, size_t bucket) {
-  group.backward().start_reduction(bucket, group.policy.reduction, group.count_to_compare());
-  if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
-}
-
-// Waits for all reductions of the group that are in flight.
-void finish_reductions(ParamGroup& group) {
-  group.backward().finish_reductions(group.policy.reduction);
-  if (group.policy.is_last_backward) group.call_post_accumulate_grad_hook();
+  group.start_reduction(bucket);
+  if (group.placement().is_replicated_only()) return;
+  auto& reducing = group.rank_state().reducing;
+  std::erase(reducing, group.id());
+  reducing.push_back(group.id());
 }
 
 // Returns whether there were as many reductions in flight as there may be.
 bool finish_oldest_reduction(RankState& rank) {
-  const auto oldest = rank.backwards.take_oldest_of_too_many();
-  if (!oldest) return false;
-  if (const auto waiting = keep(rank.group(*oldest))) finish_reductions(*waiting);
+  constexpr size_t kInFlight = 2;
+  if (rank.reducing.size() < kInFlight) return false;
+  const auto oldest = keep(rank.group(rank.reducing.front()));
+  rank.reducing.pop_front();
+  if (oldest) oldest->finish_reductions();
   return true;
 }
 
 // Starts every complete bucket that is next in order.
 void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) {
   while (true) {
-    const auto task = rank.backwards.find(id);
+    const auto task = find_task(rank, id);
     const auto [group, bucket] = task ? next_reduction(rank, *task, completed) : BucketOfGroup();
     if (!group) return;
     // While it waits, another thread may start this one.
@@ -167,40 +161,40 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
     if (auto* member = rank.group(id)) add_buckets(*member, [&](const OrderedBucket& next) { order.push_back(next); });
   std::ranges::sort(order, std::less());
   // Whether no other backward goes through the group. False also after reset_iter_state().
-  const auto is_last = [&](const ParamGroup& group) { return group.backward().has_only(task.id); };
+  const auto is_last = [&](const ParamGroup& group) { return group.has_only_task(task.id); };
   for (const auto& next : order) {
     const auto group = keep(rank.group(next.group));
     if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
-    if (group->backward().is_reduced(next.bucket) && !group->backward().has_gradients_in(next.bucket)) continue;
+    if (group->buckets()[next.bucket].is_begun && !group->has_gradients_in(next.bucket)) continue;
     while (finish_oldest_reduction(rank)) {
     }
     if (is_last(*group)) start_reduction(*group, next.bucket);
   }
-  for (const auto& next : order)  // in one order on every rank: hooks may communicate
-    if (const auto member = keep(rank.group(next.group));
-        member && is_last(*member) && member->policy.is_last_backward) {
-      rank.backwards.forget_reducing(next.group);
-      finish_reductions(*member);
-    }
+  for (const auto& next : order) {  // in one order on every rank: hooks may communicate
+    const auto member = keep(rank.group(next.group));
+    if (!member || !is_last(*member) || !member->policy.is_last_backward) continue;
+    std::erase(rank.reducing, next.group);
+    member->finish_reductions();
+  }
 }
 
 // All is reduced: the groups leave the backward. Throws what is wrong with their gradients.
-void close_task(RankState& rank, const BackwardTask& task) {
-  if (!rank.backwards.close(task.id)) return;
+void close_task(RankState& rank, BackwardTask& task) {
+  if (rank.backwards.erase(task.id) == 0) return;
+  task.span.end(Stage::kDone);
   std::string error;  // the first one; every group is left all the same
   int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
     // Another backward of the same iteration would fault the pages in again.
-    if (member->policy.is_last_backward && member->policy.requires_gradient_sync)
-      gradients += member->backward().arrived_bytes();
-    parameters += parameter_bytes(*member);
-    const auto failed = member->backward().leave(task.id);
+    if (member->policy.is_last_backward && member->policy.requires_gradient_sync) gradients += member->arrived_bytes();
+    parameters += member->whole_bytes();
+    const auto failed = member->leave_backward(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();
     // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
-    if (!member->backward().is_open() && ends_sharded(*member)) member->residency().free_whole();
+    if (!member->is_in_backward() && ends_sharded(*member)) member->reshard();
     if (!member->is_inside()) member->leave_reading();
   }
   if (rank.backwards.empty()) tidy_pages(gradients, parameters);
@@ -210,36 +204,35 @@ void close_task(RankState& rank, const BackwardTask& task) {
 
 void end_task(RankState& rank, int id) {
   std::lock_guard lock(rank.mutex);
-  const auto task = rank.backwards.find(id);  // shared: reset_iter_state() may come while this thread waits
-  if (!task) return;                          // it came first
+  const auto task = find_task(rank, id);  // shared: reset_iter_state() may come while this thread waits
+  if (!task) return;                      // it came first
   const OwnOperators own_operators;
   reduce_rest(rank, *task);
   // While the groups can still be reset.
   for (const GroupId member : task->groups)
-    if (auto* group = rank.group(member); group != nullptr && group->backward().has_only(id))
-      group->backward().finish_landing();
+    if (auto* group = rank.group(member); group != nullptr && group->has_only_task(id)) group->finish_landing();
   close_task(rank, *task);
 }
 
-std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
+std::shared_ptr<BackwardTask> open_task(const ParamGroup& group, int id) {
   fault_point("backward open");
+  const auto& rank = group.shared_rank_state();
   const auto token = std::make_shared<char>();
-  auto task = group.rank_state->backwards.open({.id = id,
-                                                .restricted = is_restricted_to_inputs(),
-                                                .runs = token,
-                                                .thread = std::this_thread::get_id(),
-                                                .beginner = beginner_of_backward(),
-                                                .span = {group.rank_state->timeline, Track::kCompute, "backward", ""}});
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [rank = group.rank_state, id, token] { end_task(*rank, id); });
-  return task;
+  torch::autograd::Engine::get_default_engine().queue_callback([rank, id, token] { end_task(*rank, id); });
+  return rank->backwards[id] =
+             std::make_shared<BackwardTask>(BackwardTask{.id = id,
+                                                         .restricted = is_restricted_to_inputs(),
+                                                         .runs = token,
+                                                         .thread = std::this_thread::get_id(),
+                                                         .beginner = beginner_of_backward(),
+                                                         .span = {rank->timeline, Track::kCompute, "backward", ""}});
 }
 
 }  // namespace
 
 bool runs_in_task(torch::autograd::Node* node) {
+  if (!is_restricted_to_inputs()) return true;
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
-  if (inputs == nullptr || inputs->empty()) return true;
   const auto it = inputs->find(node);
   return it != inputs->end() && it->second.needed_;
 }
@@ -247,11 +240,12 @@ bool runs_in_task(torch::autograd::Node* node) {
 bool enter_backward(ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
-  if (group.backward().has(id)) return false;
+  if (group.has_task(id)) return false;
   auto& rank = group.rank_state();
-  if (rank.backwards.has_unfinished()) require(false, group.where("backward"), kUnfinishedBackward);
+  const auto is_unfinished = [](const auto& entry) { return entry.second->runs.expired(); };  // by an exception
+  if (std::ranges::any_of(rank.backwards, is_unfinished)) require(false, group.where("backward"), kUnfinishedBackward);
   // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
-  auto covered = group.scope && !group.backward().is_open() ? group.scope->groups : std::vector<GroupId>{group.id()};
+  auto covered = group.scope && !group.is_in_backward() ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
     if (auto* member = rank.group(member_id)) {
       if (member->local_rows_depth > 0)
@@ -262,19 +256,19 @@ bool enter_backward(ParamGroup& group) {
         require(false, member->where("backward"), "'", member->name(),
                 "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it"
                 ". Close the scope before backward");
-      if (member->row_lock().openings > 0) refuse_thread(*member, "backward", "opens a forward scope on");
+      if (member->openings > 0) refuse_thread(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(*member, "backward");
     }
-  auto task = rank.backwards.find(id);
-  if (!task) task = open_task(group.identity(), id);
+  auto task = find_task(rank, id);
+  if (!task) task = open_task(group, id);
   if (group.scope)
-    if (auto* root = rank.group(group.scope->root); root != nullptr && !root->backward().is_open()) {
+    if (auto* root = rank.group(group.scope->root); root != nullptr && !root->is_in_backward()) {
       rank.reads.orders[root->id()].backward.start();
       rank.reads.current = 0;  // what forward read last is a first read here
     }
   for (GroupId member_id : covered) {
     auto* member = rank.group(member_id);
-    if (member == nullptr || member->backward().has(id)) continue;
+    if (member == nullptr || member->has_task(id)) continue;
     member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
     task->groups.push_back(member_id);
     add_buckets(*member, [&](const OrderedBucket& next) { task->buckets.insert(next); });
@@ -286,26 +280,30 @@ bool enter_backward(ParamGroup& group) {
 // threads from changing the `.grad` of one parameter at once; a device has one thread for all.
 void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
   if (!group.params().is_on_cpu()) return;
-  for (const int id : group.backward().tasks())
-    if (group.rank_state().backwards.runs_on_another_thread(id, beginner_of_backward()))
-      refuse_thread(group, operation, "runs a backward through");
+  const auto* beginner = beginner_of_backward();
+  for (const int id : group.tasks()) {
+    const auto task = find_task(group.rank_state(), id);
+    if (!task || task->runs.expired() || task->thread == std::this_thread::get_id()) continue;
+    if (beginner == nullptr || task->beginner != beginner) refuse_thread(group, operation, "runs a backward through");
+  }
 }
 
 void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
   const OwnOperators own_operators;
   const int id = torch::autograd::get_current_graph_task_id();
-  TORCH_INTERNAL_ASSERT(group.backward().has(id), "the gradient of '", group.slots()[slot].name(),
+  TORCH_INTERNAL_ASSERT(group.has_task(id), "the gradient of '", group.slots()[slot].name(),
                         "' arrived before its hook was called");
-  const int outermost = group.backward().tasks().front();
-  group.backward().add(slot, std::move(gradient), /*from_inside=*/id != outermost);
+  const int outermost = group.tasks().front();
+  group.add_gradient(slot, std::move(gradient), /*from_inside=*/id != outermost);
   group.placement().progress();  // earlier groups' gradients go the sooner
-  const size_t bucket = group.backward().bucket_of(slot);
-  if (group.backward().expectations(bucket).is_complete())
+  const size_t bucket = group.slots()[slot].place.bucket;
+  if (group.buckets()[bucket].is_complete())
     advance_reductions(group.rank_state(), outermost, {.group = group.id(), .bucket = bucket});
 }
 
 void reset_backward(RankState& rank) {
   rank.backwards.clear();
+  rank.reducing.clear();
   // Ranks that got unequally far, in whatever model, would predict differently.
   rank.reads.forget();
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// When graph tasks enter groups, reduce them and leave them.
+/// Where autograd calls the runtime, and when graph tasks enter groups, reduce them and leave them.
 
 #include <ATen/core/Tensor.h>
 
@@ -29,6 +29,39 @@ void require_no_backward_elsewhere(ParamGroup& group, const char* operation);
 bool runs_in_task(torch::autograd::Node* node);
 /// A whole gradient, in a graph task that has entered the group. Starts the reductions whose turn it is.
 void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
+
+/// Note [Before a node]. Autograd enters a backward in two places.
+/// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
+///   graph leads to: by accumulators; by the hooks of nodes that read a view or a frozen parameter, which have no edge
+///   to one; by the numbers of nodes that have neither (ScopeRecord). It costs no hook, but can be off, and what it
+///   throws is logged and dropped.
+/// - So a parameter has a hook before its gradient is accumulated, which throws that again and keeps `.grad` as it is,
+///   and the hooks of nodes, where observers are off of all nodes, enter too. Only custom Functions, whose nodes are
+///   made after their operators ran, have none.
+/// Later calls for a group do nothing. Each of these has a test in tests/thread that fails without it.
+
+/// Hooks the parameters of a group that was installed: before a gradient is accumulated, and with the whole gradient
+/// after. The second hook owns the group, so a group lives as long as one of its parameters.
+void hook_parameters(const std::shared_ptr<ParamGroup>& group);
+
+/// The second hooks alone, where the slots of a group have other numbers than before.
+void hook_gradients(const std::shared_ptr<ParamGroup>& group);
+
+/// Throws UsageError, once for each time, if somebody has put another hook in the place of the second one, which is
+/// back then; or if an accumulator of rows is kept, which was taken outside a scope. Under the rank's lock.
+void require_own_hooks(const std::shared_ptr<ParamGroup>& group);
+
+/// Hooks a node that autograd recorded for an operator on parameters of `group`: when it starts in backward, parameters
+/// show their whole sizes first.
+void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
+
+/// From now on, in this process, what `hook_node` does happens without a hook for nodes that lead straight to a
+/// parameter, while LibTorch's observers are on (at::RecordFunctionGuard). LibTorch logs and drops what an observer
+/// throws; the operator or the accumulation that comes next throws it again. Any thread.
+void observe_backward_nodes();
+
+/// Whether the node hands a gradient straight to this tensor, so that the observer knows it.
+bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter);
 
 /// Forgets open graph tasks, reductions and all predictions, after an exception. Under the rank's lock.
 void reset_backward(RankState& rank);

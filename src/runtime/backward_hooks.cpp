@@ -1,4 +1,4 @@
-#include "runtime/backward_hooks.h"
+// Where autograd calls: see Note [Before a node].
 
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "memory/form.h"
+#include "memory/flat_buffer.h"
 
 namespace fsdp::runtime {
 

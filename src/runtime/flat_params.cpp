@@ -14,10 +14,9 @@ using memory::ByteClass;
 using memory::FlatBuffer;
 using memory::FlatPart;
 
-c10::DataPtr data_of(std::shared_ptr<SharedBuffer> shared, size_t first_byte, c10::Device device) {
-  auto* data = static_cast<std::byte*>(shared->data()) + first_byte;
-  return {data, new std::shared_ptr<SharedBuffer>(std::move(shared)),
-          [](void* context) { delete static_cast<std::shared_ptr<SharedBuffer>*>(context); }, device};
+c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, size_t first_byte, c10::Device device) {
+  return c10::InefficientStdFunctionContext::makeDataPtr(
+      static_cast<std::byte*>(shared->data()) + first_byte, [shared](void*) {}, device);
 }
 
 }  // namespace
@@ -35,23 +34,20 @@ void FlatParams::keep_on_disk(const std::string& folder, bool trains) {
   disk_.emplace(folder, rows_.bytes(), trains ? 4 : 1);
 }
 
-void FlatParams::keep_on_host(bool is_pinned, std::shared_ptr<memory::HostCopies> copies) {
-  host_.emplace(whole_.form.device, is_pinned, std::move(copies), account_);
+std::shared_ptr<FlatBuffer> FlatParams::counted(c10::DataPtr data, size_t bytes, ByteClass cls) const {
+  return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, cls);
 }
 
-std::shared_ptr<FlatBuffer> FlatParams::on_disk(size_t bytes) {
-  return std::make_shared<FlatBuffer>(disk_->take(bytes), bytes, account_, ByteClass::kDisk);
+// Null where what belongs to rows is kept beside whole values.
+std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
+  if (host) return host->allocate(bytes);
+  return disk_ ? counted(disk_->take(bytes), bytes, ByteClass::kDisk) : nullptr;
 }
 
 void FlatParams::allocate_rows() {
   const auto bytes = rows_.bytes();
-  if (host_)
-    rows_.buffer = host_->allocate(bytes);
-  else if (disk_)
-    rows_.buffer = on_disk(bytes);
-  else
-    rows_.buffer = std::make_shared<FlatBuffer>(memory::allocate_block(rows_.form.device, bytes), bytes, account_,
-                                                ByteClass::kRows);
+  rows_.buffer = kept_elsewhere(bytes);
+  if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
   rows_.tensor().zero_();  // padding between parameters travels too
 }
 
@@ -66,9 +62,8 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
   const at::NoGradGuard no_grad;
   on_host_ = std::move(on_host);
   if (shared)
-    shared_whole_ = std::make_shared<FlatBuffer>(data_of(std::move(shared), first_byte, whole_.form.device),
-                                                 whole_.form.bytes(rows_.numel), account_,
-                                                 has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
+    shared_whole_ = counted(data_of(shared, first_byte, whole_.form.device), whole_.form.bytes(rows_.numel),
+                            has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
   if (shared_whole_ && has_one_form())
     rows_ = own_slice(shared_whole_);
   else
@@ -76,27 +71,21 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
 }
 
 void FlatParams::allocate_copy() {
-  auto data =
-      keeps_whole_memory_ ? whole_memory_.take(whole_.bytes()) : memory::allocate(whole_.form.device, whole_.bytes());
-  whole_.buffer = std::make_shared<FlatBuffer>(std::move(data), whole_.bytes(), account_, ByteClass::kWhole);
-}
-
-// Counts as this rank's part of what its host holds.
-std::shared_ptr<FlatBuffer> FlatParams::held_on_host() {
-  const auto ranks = static_cast<size_t>(on_host_->ranks());
-  return std::make_shared<FlatBuffer>(on_host_->hold(), (whole_.bytes() + ranks - 1) / ranks, account_,
-                                      ByteClass::kWhole);
+  const auto bytes = whole_.bytes();
+  whole_.buffer = counted(keeps_whole_memory_ ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes),
+                          bytes, ByteClass::kWhole);
 }
 
 void FlatParams::allocate_whole(bool fills_alone) {
-  if (shared_whole_)
-    whole_.buffer = shared_whole_;
-  else if (kept_)
-    whole_.buffer = kept_;
-  else if (on_host_ && !fills_alone)
-    whole_.buffer = held_on_host();
-  else
+  if (shared_whole_ || kept_) {
+    whole_.buffer = shared_whole_ ? shared_whole_ : kept_;
+  } else if (on_host_ && !fills_alone) {
+    // Counts as this rank's part of what its host holds.
+    const auto ranks = static_cast<size_t>(on_host_->ranks());
+    whole_.buffer = counted(on_host_->hold(), (whole_.bytes() + ranks - 1) / ranks, ByteClass::kWhole);
+  } else {
     allocate_copy();
+  }
 }
 
 // In memory of a host, peers may still read what was gathered before.
@@ -112,20 +101,16 @@ GatherPlane FlatParams::plane_to_gather() {
 
 // On the current stream.
 void FlatParams::copy_rows_to(const at::Tensor& slice) {
-  if (host_)
-    host_->bring(rows_, slice);
+  if (host)
+    host->bring(rows_, slice);
   else
     slice.copy_(rows_.tensor());
 }
 
 void FlatParams::publish() {
   const at::NoGradGuard no_grad;
-  if (host_) host_->publish(rows_, whole_.form.dtype);
+  if (host) host->publish(rows_, whole_.form.dtype);
   if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
-}
-
-void FlatParams::order_read() const {
-  if (host_) host_->order_read();
 }
 
 void FlatParams::mark_cold() {
@@ -134,20 +119,16 @@ void FlatParams::mark_cold() {
 
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   if (shared_whole_) return;
-  const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int host) { return host == 0; });
-  if (on_host_ && are_here && whole_.buffer->data() == on_host_->data())
+  const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int number) { return number == 0; });
+  if (on_host_ && are_here && whole_.buffer->data() == on_host_->data()) {
     kept_ = whole_.buffer;
-  else
-    second_ = copy_of_slice(neighbours.communicator());
-}
-
-FlatPart FlatParams::copy_of_slice(const Communicator& ranks) const {
+    return;
+  }
   const at::NoGradGuard no_grad;
-  FlatPart slice{whole_.form, whole_.numel / ranks.world_size()};
-  slice.buffer = std::make_shared<FlatBuffer>(memory::allocate(slice.form.device, slice.bytes()), slice.bytes(),
-                                              account_, ByteClass::kWhole);
-  slice.tensor().copy_(whole_.tensor().narrow(0, ranks.rank() * slice.numel, slice.numel));
-  return slice;
+  const auto& ranks = neighbours.communicator();
+  second_.numel = whole_.numel / ranks.world_size();
+  second_.buffer = counted(memory::allocate(second_.form.device, second_.bytes()), second_.bytes(), ByteClass::kWhole);
+  second_.tensor().copy_(whole_.tensor().narrow(0, ranks.rank() * second_.numel, second_.numel));
 }
 
 void FlatParams::drop_second_shard() {
@@ -162,18 +143,17 @@ void FlatParams::copy_whole() {
 }
 
 void FlatParams::offload_whole() {
-  const auto bytes = whole_.bytes();
-  FlatPart host{whole_.form, whole_.numel,
-                std::make_shared<FlatBuffer>(memory::allocate(c10::kCPU, bytes), bytes, account_, ByteClass::kWhole)};
-  host.tensor().copy_(whole_.tensor());
-  whole_.buffer = host.buffer;
+  auto on_cpu = whole_;
+  on_cpu.buffer = counted(memory::allocate(c10::kCPU, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
+  on_cpu.tensor().copy_(whole_.tensor());
+  whole_.buffer = on_cpu.buffer;
 }
 
 FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
   const auto bytes = form.bytes(rows_.numel);
-  if (host_ && form == rows_.form) return {form, rows_.numel, host_->allocate(bytes)};
-  if (disk_ && form == rows_.form) return {form, rows_.numel, on_disk(bytes)};
-  return {form, rows_.numel, std::make_shared<FlatBuffer>(memory.take(bytes), bytes, account_, ByteClass::kGradient)};
+  auto buffer = form == rows_.form ? kept_elsewhere(bytes) : nullptr;
+  if (!buffer) buffer = counted(memory.take(bytes), bytes, ByteClass::kGradient);
+  return {form, rows_.numel, std::move(buffer)};
 }
 
 FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }
@@ -183,27 +163,15 @@ FlatPart FlatParams::allocate_reduced() {
 }
 
 std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
-  if (disk_) return on_disk(bytes);
-  return std::make_shared<FlatBuffer>(memory::allocate_block(rows_.form.device, bytes), bytes, account_,
-                                      host_ ? ByteClass::kHost : ByteClass::kOptimizer);
-}
-
-std::optional<c10::Stream> FlatParams::stream_of_results() const {
-  return host_ ? std::optional(host_->stream_of_results()) : std::nullopt;
+  if (disk_) return kept_elsewhere(bytes);
+  return counted(memory::allocate_block(rows_.form.device, bytes), bytes,
+                 host ? ByteClass::kHost : ByteClass::kOptimizer);
 }
 
 void FlatParams::land(const at::Tensor& reduced, const FlatPart& rows) {
-  if (host_) return host_->land(reduced, rows);
+  if (host) return host->land(reduced, rows);
   memory::note_use(reduced);
   rows.tensor().copy_(reduced);
-}
-
-void FlatParams::finish_landing() {
-  if (host_) host_->finish_landing();
-}
-
-void FlatParams::drop_landing() {
-  if (host_) host_->drop_landing();
 }
 
 }  // namespace fsdp::runtime

@@ -13,7 +13,7 @@
 #include "layout/planes.h"
 #include "memory/block.h"
 #include "memory/disk_store.h"
-#include "memory/part_storage.h"
+#include "memory/flat_buffer.h"
 #include "runtime/host_rows.h"
 
 namespace fsdp::runtime {
@@ -51,10 +51,10 @@ class FlatParams {
   /// the room for them. Before the rows have memory; on the CPU. Throws Error.
   void keep_on_disk(const std::string& folder, bool trains);
   bool is_on_disk() const { return disk_.has_value(); }
-  /// Whole values are on an accelerator; the rows and their gradients, whose form is of the CPU, are not. Before the
-  /// rows have memory.
-  void keep_on_host(bool is_pinned, std::shared_ptr<memory::HostCopies> copies);
-  bool is_on_host() const { return host_.has_value(); }
+  /// Set before the rows have memory where whole values are on an accelerator, and rows and their gradients, whose form
+  /// is of the CPU, are not.
+  std::optional<HostRows> host;
+
   /// Makes the shard. `shared`: memory that every rank sees, which has room for the whole buffer from `first_byte` on;
   /// null also where the shard is on disk or on the host. `on_host`: memory that the ranks of this host see; null where
   /// there is none. Once.
@@ -99,8 +99,6 @@ class FlatParams {
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->uses().note_current(); }
   void free_whole() { whole_.buffer.reset(); }
-  /// The current stream reads what was copied from host memory last.
-  void order_read() const;
   /// The rows were read, and are not for a while.
   void mark_cold();
 
@@ -110,13 +108,9 @@ class FlatParams {
   /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
   memory::FlatPart allocate_gradient();
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// The stream on which reductions are waited for and landed; none: the caller's.
-  std::optional<c10::Stream> stream_of_results() const;
-  /// Puts what was reduced into the part of an `allocate_gradient` of as many elements, which has it after
-  /// `finish_landing`.
+  /// Puts what was reduced into the part of an `allocate_gradient` of as many elements, which has it at once or, on a
+  /// host, after `HostRows::finish_landing`.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
-  void finish_landing();
-  void drop_landing();
   /// Memory of any content for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
@@ -124,12 +118,11 @@ class FlatParams {
   bool has_one_form() const { return rows_.form == whole_.form; }
   void allocate_rows();
   void copy_rows_to(const at::Tensor& slice);
-  std::shared_ptr<memory::FlatBuffer> on_disk(size_t bytes);
+  std::shared_ptr<memory::FlatBuffer> counted(c10::DataPtr data, size_t bytes, memory::ByteClass cls) const;
+  std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
   memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
-  std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
-  memory::FlatPart copy_of_slice(const Communicator& ranks) const;
 
   layout::Plane plane_;
   int rank_;
@@ -137,7 +130,6 @@ class FlatParams {
   memory::FlatPart rows_, whole_;
   memory::Form reduced_form_;
   std::optional<memory::DiskStore> disk_;
-  std::optional<HostRows> host_;
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // in memory that all ranks share
   std::shared_ptr<HostBuffer> on_host_;

@@ -21,12 +21,10 @@
 
 #include "comm/core/check.h"
 #include "runtime/backward.h"
-#include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/compute_dtype.h"
 #include "runtime/operator_traits.h"
 #include "runtime/param_group.h"
-#include "runtime/reads.h"
 #include "runtime/refusal.h"
 #include "runtime/row_operands.h"
 
@@ -203,7 +201,7 @@ class OperandGroups {
   OperandGroups(const OperandGroups&) = delete;
   OperandGroups& operator=(const OperandGroups&) = delete;
   ~OperandGroups() {
-    for (const auto& group : groups_) group->identity().pins->remove();
+    for (const auto& group : groups_) group->pins.remove();
   }
   /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
   void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
@@ -223,7 +221,7 @@ class OperandGroups {
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
   if (parameter != nullptr) parameters_.emplace_back(parameter, group.get());
   if (std::ranges::find(groups_, group) != groups_.end()) return;
-  group->identity().pins->add();
+  group->pins.add();
   scopes_know_ &= !group->scope || group->scope->recorded;
   observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));
@@ -270,7 +268,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
         break;
       case Verdict::kReadWhole:
         plan.compute.add(*group, group->slots()[operand.part.slot]);
-        if (is_unrecorded) group->backward().note_unrecorded_read(operand.part.slot);
+        if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
         if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
         break;
       case Verdict::kWriteRows:

@@ -5,169 +5,99 @@
 
 #include <set>
 
+#include "comm/core/call_tag.h"
 #include "comm/core/check.h"
-#include "comm/core/fault_point.h"
-#include "runtime/compat.h"
-#include "runtime/registry.h"
 
 namespace fsdp::runtime {
-namespace {
 
-// As yet without a number.
-GroupIdentity identity_of(const ParamGroup::Spec& spec) {
-  auto account = std::make_shared<memory::ByteAccount>(spec.rank_state->shared_account());
-  return {spec.name, spec.placement, spec.rank_state, std::move(account)};
-}
-
-}  // namespace
-
-std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
+std::shared_ptr<ParamGroup> ParamGroup::create(const GroupSpec& spec) {
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  auto& identity = group->parts_->identity;
-  identity.id = group->rank_state().add(*group);
-  identity.account->number(static_cast<int64_t>(identity.id));
+  group->id_ = group->rank_state().add(*group);
+  group->account_->number(static_cast<int64_t>(group->id_));
+  group->rank_state().keeps_files |= !spec.policy.disk_folder.empty();
   return group;
 }
 
-Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, const GroupPolicy& policy,
-             const FormChange& change)
-    : identity(std::move(who)),
-      disk_folder(policy.disk_folder),
-      params(identity, parameters, policy.row_memory, policy.bucket_cap_bytes, change),
-      row_lock(identity, params.every_rank_has_rows()),
-      residency(identity, params, row_lock),
-      backward(identity, params) {
-  if (!policy.free_when_written)
-    for (auto& flat : params.flats()) flat.keep_whole_memory();
-}
-
-ParamGroup::ParamGroup(const Spec& spec)
+ParamGroup::ParamGroup(const GroupSpec& spec)
     : policy(spec.policy),
       rank_state_(spec.rank_state),
-      parts_(std::make_unique<Parts>(identity_of(spec), spec.parameters, spec.policy)),
-      modules_(spec.modules) {}
+      account_(std::make_shared<memory::ByteAccount>(spec.rank_state->shared_account())),
+      name_(spec.name),
+      params_(std::make_unique<ShardedParams>(spec, account_)),
+      modules_(spec.modules),
+      buckets_(params_->buckets().size()),
+      epochs_{.counts_writes = params_->every_rank_has_rows()} {}
+
+ParamGroup::~ParamGroup() {
+  rank_state().remove(id_);
+  end_read();
+}
 
 // Meanwhile the parameters show their whole sizes, by which they are laid out.
-std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const GroupPolicy& by,
-                                              const FormChange& change) {
-  auto who = identity();
-  who.placement = placement;
+std::unique_ptr<ShardedParams> ParamGroup::lay_out(const Placement& placement, const GroupPolicy& by,
+                                                   const FormChange& change) {
   std::vector<GroupMember> parameters(slots().size());
   const auto show_rows = c10::make_scope_exit([&] {
     for (const auto& slot : slots()) slot.show_rows();
   });
-  for (size_t i = 0; i < slots().size(); ++i) {
-    slots()[i].show_whole();
-    const auto& slot = slots()[i];
-    parameters[params().place(i).given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form(), slot.cut()};
+  for (const auto& slot : slots()) {
+    slot.show_whole();
+    parameters[slot.place.given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form(), slot.cut()};
   }
-  return std::make_unique<Parts>(std::move(who), parameters, by, change);
+  return std::make_unique<ShardedParams>(GroupSpec{name_, std::move(parameters), placement, rank_state_, by}, account_,
+                                         change);
 }
 
-void ParamGroup::move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to) {
-  parts->residency.custom_all_gather = residency().custom_all_gather;
-  rank_state().readers_at_rest.erase(id());
-  const auto former = std::exchange(parts_, std::move(parts));
+void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to) {
+  end_read();
+  rank_state().readers_at_rest.erase(id_);
+  const auto former = std::exchange(params_, std::move(params));
   policy = to;
-  params().install(shared_from_this());
-  for (auto& slot : former->params.slots())
+  buckets_ = std::vector<Bucket>(params_->buckets().size());
+  epochs_ = {.counts_writes = params_->every_rank_has_rows()};
+  writes_ = {};
+  rows_written_ = nullptr;
+  published_version_ = std::nullopt;
+  gathers_in_place_ = 0;
+  params_->install(shared_from_this());
+  for (auto& slot : former->slots())
     slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
                               "' was read by a forward before its rows moved to another strategy. Run backward before "
                               "fsdp::set_strategy, or forward again after it");
 }
 
+Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {
+  Tag tag{std::move(subject), {writes, kWritesToRows}, static_cast<uint32_t>(id_)};
+  if (!call.empty()) tag.shown = call_tag(call, name_).shown;
+  return tag;
+}
+
+Span ParamGroup::span(std::string_view name) const { return {rank_state().timeline, Track::kCompute, name, name_}; }
+
 void ParamGroup::rename_slot(size_t slot, std::string name) {
   if (slots()[slot].name() == name) return;
-  params().rename(slot, std::move(name));
-  if (residency().state() != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
+  params_->rename(slot, std::move(name));
+  if (state_ != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
 }
 
 bool ParamGroup::stays_after_forward() const {
-  if (!policy.unshard_in_backward || parts_->residency.unshard_was_asked || summon_depth > 0) return true;
+  if (!policy.unshard_in_backward || unshard_was_asked || summon_depth > 0) return true;
   if (policy.reshard_after_forward) return !*policy.reshard_after_forward;
-  return scope && scope->root == id();
+  return scope && scope->root == id_;
 }
 
 bool ParamGroup::stays_after_backward() const {
-  return parts_->residency.unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
+  return unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
 }
 
-void ParamGroup::enter() {
-  if (depth_++ > 0) return;
-  fault_point("group entered");
-  for (auto& slot : slots()) slot.show_whole();
+bool ParamGroup::has_gradients_in(size_t bucket) {
+  return std::ranges::any_of(slots(), [&](const ParamSlot& slot) { return slot.place.bucket == bucket && slot.waits; });
 }
 
-void ParamGroup::leave() {
-  if (--depth_ > 0) return;
-  fault_point("group left");
-  for (auto& slot : slots()) slot.show_rows();
-}
-
-void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
-  enter();
-  if (!backward().is_open()) gathers_before_backward_ = residency().gathers_in_place();
-  const bool gathers_again = policy.unshard_in_backward || params().shares_memory();
-  if (!backward().is_open() && row_lock().begin_backward() && gathers_again && !residency().is_pinned()) {
-    residency().free_whole();
-    row_lock().meet_before_reading();
-  }
-  backward().enter(task, expects, may_recompute);
-}
-
-void ParamGroup::call_post_accumulate_grad_hook() {
-  if (!policy.post_accumulate_grad_hook || !backward().has_complete_gradients()) return;
-  const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
-  const int depth = std::exchange(depth_, 0);
-  for (auto& slot : slots()) slot.show_rows();
-  backward().exchange_gradients();
-  row_lock().end_read();
-  is_in_hook_ = true;
-  const auto go_back = [&] {
-    is_in_hook_ = false;
-    backward().exchange_gradients();
-    depth_ = depth;
-    for (auto& slot : slots()) slot.show_whole();
-  };
-  try {
-    std::vector<at::Tensor> parameters;
-    for (const auto& slot : slots())
-      if (auto parameter = slot.tensor(); parameter.defined() && parameter.grad().defined())
-        parameters.push_back(std::move(parameter));
-    const UsersOperators users_operators;
-    if (!parameters.empty()) hook(parameters);
-  } catch (...) {
-    go_back();
-    throw;
-  }
-  go_back();
-  backward().note_handed_out();
-  if (rank_state().reads.current == id()) rank_state().reads.current = 0;
-}
-
-void ParamGroup::require_not_handed_out() const {
-  if (!backward().is_handed_out()) return;
-  require(false, where("backward"), "parameters of '", name(),
-          "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
-          "stepped them: this backward would go on with other values. Take the hook away, or read what needs no "
-          "gradient from a copy that was made in forward; then call reset_iter_state()");
-}
-
-void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
-  // The sums by which an optimizer writes rows may be those of a collective that was aborted.
-  if (!params().is_on_cpu()) placement().progress();
-  row_lock().note_write(kind, slot);
-  forget_whole();
-}
-
-void ParamGroup::end_write() {
-  row_lock().end_write();
-  forget_whole();
-}
-
-void ParamGroup::forget_whole() {
-  if (placement().process_group().world_size() > 1) registry().leaves.note_write();
-  if (policy.free_when_written && !is_inside() && !residency().is_pinned()) residency().free_whole();
+// Whether reductions of backwards that have ended were not waited for.
+bool ParamGroup::has_late_reductions() const {
+  const auto is_in_flight = [](const Bucket& bucket) { return bucket.in_flight.has_value(); };
+  return !is_in_backward_ && std::ranges::any_of(buckets_, is_in_flight);
 }
 
 bool ParamGroup::is_at_rest() const {
@@ -176,28 +106,68 @@ bool ParamGroup::is_at_rest() const {
 
 void ParamGroup::require_at_rest(const std::string& operation) const {
   if (!is_at_rest())
-    require(false, where(operation), "a forward scope or a backward is open on '", name(),
+    require(false, where(operation), "a forward scope or a backward is open on '", name_,
             "'. Call it after them; after an exception in backward call reset_iter_state() first");
 }
 
+void ParamGroup::require_not_handed_out() const {
+  if (!is_handed_out_) return;
+  require(false, where("backward"), "parameters of '", name_,
+          "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
+          "stepped them: this backward would go on with other values. Take the hook away, or read what needs no "
+          "gradient from a copy that was made in forward; then call reset_iter_state()");
+}
+
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
-  if (backward().has_late_reductions())
-    require(false, where(operation), "gradients of '", name(),
+  if (has_late_reductions())
+    require(false, where(operation), "gradients of '", name_,
             "' are in flight since a backward with set_is_last_backward(false) and would be left out. Run the last "
             "backward of the iteration with set_is_last_backward(true); to drop them call reset_iter_state()");
-  if (backward().has_gradients())
-    require(false, where(operation), "gradients of '", name(),
+  if (has_gradients())
+    require(false, where(operation), "gradients of '", name_,
             "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
             "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true) and "
             "set_requires_all_reduce(true); to drop them call reset_iter_state()");
 }
 
+void ParamGroup::require_no_waiting_gradient(size_t index, const std::string& operation) {
+  const auto& slot = slots()[index];
+  const bool is_kept = buckets_[slot.place.bucket].partial_sum.rows.contains(slot.place.plane);
+  if (slot.waits || is_kept || has_late_reductions()) require_no_waiting_gradients(operation);
+}
+
+void ParamGroup::forget_reads() {
+  first_read = 0;
+  for (auto& slot : slots()) slot.was_read_unrecorded = false;
+}
+
+void ParamGroup::drop_gradients() {
+  for (auto& slot : slots())
+    if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad().reset();
+}
+
 void ParamGroup::reset() {
-  for (size_t tasks = backward().reset(); tasks > 0; --tasks) leave();
-  residency().free_whole();
-  residency().forget_gathers_in_place();
-  if (!is_inside()) row_lock().end_read();
-  row_lock().reset();
+  for (auto& bucket : buckets_) {
+    bucket.in_flight.reset();
+    bucket.is_begun = false;
+    bucket.partial_sum = {};
+  }
+  for (auto& slot : slots()) {
+    slot.arrived = {};
+    slot.charge = {};
+    slot.waits = false;
+  }
+  landings_.clear();
+  for (auto& flat : flats())
+    if (flat.host) flat.host->drop_landing();
+  if (is_in_backward_) close_backward();
+  error_.clear();
+  forget_reads();
+  for (size_t tasks = std::exchange(tasks_, {}).size(); tasks > 0; --tasks) leave();
+  reshard();
+  gathers_in_place_ = 0;
+  if (!is_inside()) end_read();
+  writes_ = {};
 }
 
 std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups) {

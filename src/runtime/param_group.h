@@ -2,21 +2,27 @@
 /// \file
 /// The parameters that are gathered and reduced together.
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "runtime/backward_tasks.h"
-#include "runtime/group_backward.h"
-#include "runtime/group_identity.h"
-#include "runtime/residency.h"
-#include "runtime/row_lock.h"
+#include "comm/core/fault_point.h"
+#include "comm/core/rank_lock.h"
+#include "runtime/group_policy.h"
+#include "runtime/rank_state.h"
+#include "runtime/reduction.h"
+#include "runtime/row_writes.h"
 #include "runtime/sharded_params.h"
 
 namespace fsdp {
@@ -25,98 +31,85 @@ class ModuleWatch;
 
 namespace fsdp::runtime {
 
-/// What `fully_shard` decided about a group; may change between iterations.
-struct GroupPolicy {
-  /// Unset: always, never for the outermost group of a scope.
-  std::optional<bool> reshard_after_forward;
-  bool reshard_after_backward = true;
-  /// What stays after backward goes when rows are written; without it the memory stays, for the next gather.
-  bool free_when_written = true;
-  bool requires_gradient_sync = true;
-  /// Wait for reductions at the end of backward.
-  bool is_last_backward = true;
-  /// Gather again in backward; without it whole parameters stay from forward to backward.
-  bool unshard_in_backward = true;
-  /// Take part in the reduction of a backward even if forward never reached the group.
-  bool reduces_unused = false;
-  /// Where every rank has all rows: how many bytes of gradients are reduced together, at most.
-  int64_t bucket_cap_bytes = int64_t{25} << 20;
-  ReductionPolicy reduction;
-  /// Gets the parameters that have a gradient as soon as the group's are complete.
-  std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
-  /// Of whole parameters that are gathered ahead while this group is read; unset: one group, or two inside this one.
-  std::optional<int64_t> max_prefetched_bytes = std::nullopt;
-  /// Buffers are rank 0's when a forward begins; what the user said of that, else the strategy says it.
-  bool broadcasts_buffers = false;
-  std::optional<bool> told_to_broadcast = std::nullopt;
-  /// In which rows, gradients and optimizer state are kept in files; empty: they are in memory.
-  std::string disk_folder = {};
-  /// Where rows, gradients and optimizer state are otherwise.
-  RowMemory row_memory = RowMemory::kBesideWhole;
-  /// What they are expected to take on a rank, the same on every rank.
-  int64_t expected_bytes = 0;
-  /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
-  std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
-  /// Groups to prefetch, instead of the recorded order.
-  std::vector<GroupId> forward_prefetch, backward_prefetch;
+/// Counts the operators that compute with a group's unsharded parameters at the moment, on any thread. What they read
+/// stays in memory, and their parameters stay whole, until they end.
+class Pins {
+ public:
+  /// An operator of the calling thread begins, which has the rank's lock.
+  void add() {
+    ++count_;
+    ++own_;
+  }
+  /// It ends, without the lock.
+  void remove() {
+    --own_;
+    if (--count_ == 0) count_.notify_all();
+  }
+  bool are_there() const { return count_ > 0; }
+  /// Lets the rank's lock go until there are none. Returns whether it did, so that others may have done something
+  /// meanwhile. A thread that is inside of an operator, which its own wait would keep from ending, waits for none.
+  bool wait_until_gone(RankLock& lock) {
+    if (!are_there() || own_ > 0) return false;
+    fault_point("waiting for operators");
+    const RankLock::LetGo others_go_on(lock);
+    for (int count = count_; count > 0; count = count_) count_.wait(count);
+    return true;
+  }
+
+ private:
+  static inline constinit thread_local int own_ = 0;  // of this thread, of all groups
+  std::atomic<int> count_ = 0;
 };
 
-/// What follows from a placement. They have one idea each.
-struct Parts {
-  Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, const GroupPolicy& policy,
-        const FormChange& change = {});
-  Parts(const Parts&) = delete;
-  Parts& operator=(const Parts&) = delete;
+/// Whether whole parameters are in memory.
+enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
-  GroupIdentity identity;
-  const std::string disk_folder;  // as GroupPolicy has it
-  ShardedParams params;
-  RowLock row_lock;
-  Residency residency;
-  GroupBackward backward;
+/// What is reduced together, see Note [Order of buckets]. What of its gradients is still to come tells when it is
+/// complete.
+struct Bucket {
+  bool is_begun = false;      // its reduction, in the open backward; what arrives later is reduced once more
+  size_t missing = 0;         // gradients that the outermost graph task has yet to give
+  size_t missing_inside = 0;  // those that backwards inside it give, if they run
+  std::optional<Reduction> in_flight = {};  // of an earlier backward before this one's has begun
+  PartialSum partial_sum = {};
+
+  bool is_complete() const { return missing == 0 && missing_inside == 0; }
 };
 
-/// One `fully_shard` call. Owned by its parameters (the hook stored on each tensor holds it), which it refers to
-/// weakly, and by nodes of graphs. What concerns several of its parts is here. Thread safety: every method is called
-/// under `rank_state().mutex`.
+/// One `fully_shard` call, and its step: step.cpp has what happens to its parameters from the opening of a scope to the
+/// write of rows, in this order. Owned by its parameters (the hook stored on each tensor holds it), which it refers to
+/// weakly, and by nodes of graphs. Thread safety: every method is called under `rank_state().mutex`.
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
-  struct Spec {
-    std::string name;
-    std::vector<GroupMember> parameters;
-    Placement placement;
-    std::shared_ptr<RankState> rank_state;
-    GroupPolicy policy;
-    /// The modules that have the parameters, by address.
-    std::vector<const void*> modules = {};
-  };
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
-  static std::shared_ptr<ParamGroup> create(const Spec& spec);
-  ~ParamGroup() { rank_state().remove(id()); }
+  static std::shared_ptr<ParamGroup> create(const GroupSpec& spec);
+  ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 
-  GroupId id() const { return parts_->identity.id; }
-  const std::string& name() const { return parts_->identity.name; }
-  const GroupIdentity& identity() const { return parts_->identity; }
-  const Placement& placement() const { return parts_->identity.placement; }
+  GroupId id() const { return id_; }
+  const std::string& name() const { return name_; }
+  const Placement& placement() const { return params_->placement; }
   RankState& rank_state() const { return *rank_state_; }
-  /// Of a collective on this group.
-  Tag tag(std::string subject) const { return parts_->identity.tag(std::move(subject)); }
-  std::string where(const std::string& operation) const { return parts_->identity.where(operation); }
-
-  Parts& parts() { return *parts_; }
-  ShardedParams& params() { return parts_->params; }
-  std::vector<ParamSlot>& slots() { return parts_->params.slots(); }
-  std::vector<FlatParams>& flats() { return parts_->params.flats(); }
-  RowLock& row_lock() { return parts_->row_lock; }
-  Residency& residency() { return parts_->residency; }
-  GroupBackward& backward() { return parts_->backward; }
-  const GroupBackward& backward() const { return parts_->backward; }
-
+  const std::shared_ptr<RankState>& shared_rank_state() const { return rank_state_; }
+  /// What the group holds, a part of what its rank does.
+  const std::shared_ptr<memory::ByteAccount>& account() const { return account_; }
+  /// Of a collective on this group. `call`: what messages say that it is of, a call of the user's if there is one.
+  Tag tag(std::string subject, uint32_t writes = 0, const std::string& call = {}) const;
+  std::string where(const std::string& operation) const { return placement().where(operation); }
   /// Names seen from a module further out, for messages.
-  void rename(std::string name) { parts_->identity.name = std::move(name); }
+  void rename(std::string name) { name_ = std::move(name); }
   void rename_slot(size_t slot, std::string name);
+
+  ShardedParams& params() { return *params_; }
+  std::vector<ParamSlot>& slots() { return params_->slots(); }
+  std::vector<FlatParams>& flats() { return params_->flats(); }
+  int64_t whole_bytes() {
+    int64_t bytes = 0;
+    for (const auto& flat : flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
+    return bytes;
+  }
+
   /// `parent`: the group of the module next around this group's. A module in two others has two.
   void add_parent(const ParamGroup& parent) {
     const std::lock_guard lock(rank_state().mutex);
@@ -133,89 +126,227 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Whether some of its parameters were found in this very module.
   bool took_from(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
 
-  /// Whole parameters of this group stay after they were read in forward.
+  /// Whole parameters of this group stay after they were read in forward; after its backward.
   bool stays_after_forward() const;
-  /// Whole parameters of this group stay after its backward.
   bool stays_after_backward() const;
 
-  // What parameters show: a count of open scopes and open graph tasks.
+  // Parameters show whole values while a scope or a graph task is open on the group.
   bool is_inside() const { return depth_ > 0; }
-  /// Whether the next call of `leave` will be the last.
   bool is_left_next() const { return depth_ == 1; }
-  bool is_in_scope() const { return depth_ > static_cast<int>(parts_->backward.tasks().size()); }
+  bool is_in_scope() const { return depth_ > static_cast<int>(tasks_.size()); }
   void enter();
   void leave();
-  /// A graph task enters the group: parameters show whole values, and the first one opens its backward.
-  void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
-  /// What ranks compare when they reduce the group: replicas the writes to its rows, and ranks that share memory, which
-  /// no gather has told apart, the gathers until the backward began.
-  Tag::Count count_to_compare() {
-    if (placement().replicas() == 1) return {gathers_before_backward_, "gathers of the group before the backward"};
-    return {static_cast<uint32_t>(row_lock().writes().total()), kWritesToRows};
+
+  GatherState state() const { return state_; }
+  /// kSharded -> kGathering; in other states it does nothing, and if it throws the state is kSharded. `call` is the
+  /// user's call that asked for the parameters, if there is one.
+  void unshard(const std::string& call = {});
+  /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
+  void wait_for_unshard(const std::string& call = {});
+  /// -> kSharded, after waiting for operators of other threads that compute with the parameters. A thread that is
+  /// inside an operator itself does not wait; the parameters then stay until the next scope opens.
+  void reshard();
+  /// kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any.
+  void reshard_within();
+  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
+  void copy_whole();
+  /// kWhole: to host memory, which the parameters show.
+  void offload_whole();
+  /// Drops a whole copy that is older than the last write to the rows.
+  void drop_stale_copy() {
+    if (version_in_copy_ != version_) reshard();
   }
-  /// Calls the user's hook of complete gradients, if there is one, in the middle of a backward: parameters show rows,
-  /// as outside, and may be written. The backward reads them no more.
-  void call_post_accumulate_grad_hook();
-  /// While that hook runs.
-  bool is_in_hook() const { return is_in_hook_; }
-  /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
-  void require_not_handed_out() const;
-  /// The last scope or backward has closed: this rank reads on while a graph may.
-  void leave_reading() { row_lock().end_scopes(slots(), scope && (scope->recorded || scope->is_hidden)); }
+  /// Until rows are written again, gathers of them come after `event` instead of after what the current stream was
+  /// given.
+  void gather_after(std::shared_ptr<const c10::Event> event);
+  /// Waits for the operators of other threads that compute with whole parameters. Returns whether it let the lock go,
+  /// in which case other threads may have changed the state.
+  bool wait_for_operators() { return pins.wait_until_gone(rank_state().mutex); }
 
-  /// Call before rows are written, those of one slot or of all: see RowLock::note_write. Whole values are old then.
-  void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-
-  /// Rows were written until now, after note_write, and nobody read them meanwhile.
-  void end_write();
-
+  // While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked. A parameter that some
+  // rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. A backward that is not the
+  // last may close while reductions are in flight: their results are added by the one in which somebody waits for them.
+  /// Graph tasks that entered the group, the outermost first.
+  const std::vector<int>& tasks() const { return tasks_; }
+  bool is_in_backward() const { return is_in_backward_; }
+  bool has_task(int task) const { return std::ranges::find(tasks_, task) != tasks_.end(); }
+  /// Whether no other backward goes through the group.
+  bool has_only_task(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
+  /// A graph task enters the group: parameters show whole values. The first one opens the backward, and will give
+  /// gradients to the slots that it `expects`. Where it `may_recompute`, others that were read unrecorded get theirs
+  /// from backwards inside it.
+  void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
+  /// After the last of them `.grad` holds the rows' gradients, and the backward is closed. Returns what is to be thrown
+  /// then.
+  [[nodiscard]] std::string leave_backward(int task);
+  /// A whole gradient, dense or sparse, arrived.
+  void add_gradient(size_t slot, at::Tensor gradient, bool from_inside);
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Whether the outermost graph task gives any gradient.
+  bool expects_gradients() const { return expects_gradients_; }
+  /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward.
+  bool has_gradients() const {
+    const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
+    return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
+  }
+  bool has_gradients_in(size_t bucket);
+  /// Of the whole gradients that arrived in the open backward on the CPU.
+  int64_t arrived_bytes() const { return arrived_bytes_; }
   /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
   }
+  /// Of what has arrived. Waits for one in flight. Collective.
+  void start_reduction(size_t bucket);
+  /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients.
+  /// Then it calls the hook of complete gradients, if this is the last backward.
+  void finish_reductions();
+  /// What was reduced is added to the rows' gradients, once the host has waited for it. Throws if a device failed
+  /// meanwhile.
+  void finish_landing();
+  void drop_gradients();
+  /// A scope opens: nothing of the group was read in it.
+  void forget_reads();
+  /// While the user's hook of complete gradients runs, in the middle of a backward: parameters show rows, as outside,
+  /// and may be written. The backward reads them no more.
+  bool is_in_hook() const { return is_in_hook_; }
+  /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
+  void require_not_handed_out() const;
+
+  // When this rank may read and write rows: see Note [Readers and writers of rows].
+  /// A scope opens on the group. Returns whether the ranks must meet before they read, and what they tell each other.
+  bool begin_scope();
+  uint32_t writes_told() const { return epochs_.writes_told; }
+  /// Takes begin_scope back, because the ranks did not meet: each rank must have counted the same scopes.
+  void cancel_scope();
+  /// The last scope or backward has closed: this rank reads on while a graph may.
+  void leave_reading();
+  /// This rank writes, or forgets its iteration: no graph from before reads any more.
+  void end_read();
+  /// Lets peers write: this rank is about to. Call it for all groups that are written together before waiting for the
+  /// first, or ranks meet at each of them. Throws UsageError in a scope or a backward of another thread.
+  void begin_write();
+  /// The same, and waits until no peer reads the rows, without the rank's lock. Returns whether it did, so that others
+  /// may have done something meanwhile.
+  bool wait_to_write();
+  /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
+  void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
+  /// Rows were written until now, after note_write, and nobody read them meanwhile.
+  void end_write();
+  /// Changes with each write.
+  int64_t version() const { return version_; }
+  WriteCounts& writes() { return writes_; }
+  /// Threads that open a scope and wait for the other ranks: until they have entered, this rank reads.
+  int openings = 0;
+
   /// Whether nothing is open on it, neither a scope nor a backward, and this thread runs no backward, unless that calls
   /// the group's hook.
   bool is_at_rest() const;
-  /// Throws UsageError unless it is.
   void require_at_rest(const std::string& operation) const;
   /// Throws UsageError while gradients of earlier backwards wait for their reduction or for the end of one.
   void require_no_waiting_gradients(const std::string& operation) const;
-  /// The same if that of the slot may be among them.
-  void require_no_waiting_gradient(size_t slot, const std::string& operation) const {
-    if (backward().has_gradient(slot) || backward().has_late_reductions()) require_no_waiting_gradients(operation);
-  }
+  void require_no_waiting_gradient(size_t slot, const std::string& operation);
 
-  /// Parts of the same group over another placement or of another form, of which it knows nothing as yet.
-  std::unique_ptr<Parts> parts_over(const Placement& placement, const GroupPolicy& by, const FormChange& change = {});
-  /// The group is made of `parts` from now on, by `policy`: its parameters show the rows there. Views of the rows that
-  /// it had throw when they are used. Outside.
-  void move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to);
+  /// The same parameters over another placement or of another form, as yet without memory.
+  std::unique_ptr<ShardedParams> lay_out(const Placement& placement, const GroupPolicy& by,
+                                         const FormChange& change = {});
+  /// The group has `params` from now on, by policy `to`: its parameters show the rows there. Views of the rows that it
+  /// had throw when they are used. Outside.
+  void move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to);
 
   /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
   void reset();
 
   GroupPolicy policy;
+  Pins pins;
+  /// So far: gathers that moved data, those among neighbours, and reductions, one a bucket. Read without the lock.
+  std::atomic<int64_t> gathers = 0, gathers_within = 0, reductions = 0;
   int local_rows_depth = 0;
   int summon_depth = 0;
+  /// The user brought whole parameters to memory, where they stay until they are freed.
+  bool unshard_was_asked = false;
   /// Whether the user was told what would serve the group better.
   bool was_hinted = false;
+  /// The group's place in its scope's order of first reads, by which backwards reduce; 0: not read.
+  uint64_t first_read = 0;
   /// The outermost scope that was opened last.
   std::shared_ptr<ScopeRecord> scope;
   /// Of the group's module, for the layer above; null for TorchScript.
   std::shared_ptr<ModuleWatch> watch;
 
  private:
-  explicit ParamGroup(const Spec& spec);
+  explicit ParamGroup(const GroupSpec& spec);
+  Span span(std::string_view name) const;
+
+  void publish();
+  std::optional<c10::Stream> stream_of_gather();
+  void gather_rows(bool moves, const std::string& call);
+  void gather_second_shards(const std::string& call);
+  template <class PlaneOf>
+  void start_gathers(Communicator& communicator, const Tag& tag, const AllGather& with, const PlaneOf& plane_of);
+  void abandon_gather();
+  void order_read();
+  bool has_second_shard();
+  void drop_whole_buffers();
+
+  void open_backward(bool (*expects)(const ParamSlot&), bool may_recompute);
+  void close_backward();
+  memory::Charge charge_of(const at::Tensor& gradient) const;
+  std::vector<Piece> take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken);
+  void finish_reduction(Bucket& bucket);
+  void hand_out(Bucket& bucket, Reduction reduced);
+  void add_to_rows(ParamSlot& slot, at::Tensor gradient);
+  void exchange_gradients();
+  void call_post_accumulate_grad_hook();
+  bool has_late_reductions() const;
+
+  uint64_t epoch() const { return (epochs_.scopes << 32) + epochs_.backwards_after_writes; }
+  bool meets() const { return !params_->shared_buffers.empty() && placement().shard().world_size() > 1; }
+  void begin_read();
+  bool begin_backward();
   void forget_whole();
 
-  const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before parts are read
-  std::unique_ptr<Parts> parts_;
+  const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before what follows is read
+  const std::shared_ptr<memory::ByteAccount> account_;
+  std::string name_;
+  GroupId id_ = 0;
+  std::unique_ptr<ShardedParams> params_;
   std::vector<const void*> modules_;
   std::vector<std::shared_ptr<ParamGroup>> kept_;  // none of them has parameters or keeps others
   int depth_ = 0;
-  uint32_t gathers_before_backward_ = 0;
-  bool is_in_hook_ = false;
+
+  GatherState state_ = GatherState::kSharded;
+  std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
+  int64_t version_in_copy_ = 0;
+  std::optional<int64_t> published_version_;
+  std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
+  uint32_t writes_told_ = 0;                        // by the gather in flight
+  // Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
+  uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
+
+  bool is_in_backward_ = false, is_in_hook_ = false;
+  // In the open backward: reduced since the user had gradients; the user had some; the outermost task gives some.
+  bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
+  std::vector<int> tasks_;
+  std::vector<Bucket> buckets_;
+  int64_t arrived_bytes_ = 0;
+  // What was reduced, on its way to the rows' gradients: a plane's slice, in the form of the rows.
+  struct Landing {
+    size_t plane = 0;
+    std::vector<uint8_t> votes;
+    memory::FlatPart slice;
+  };
+  std::vector<Landing> landings_;
+  std::string error_;  // of the open backward, thrown when it ends
+
+  int64_t version_ = 0;
+  WriteCounts writes_;
+  ReadEpochs epochs_;
 };
+
+/// An operator is about to read `groups`, all of one rank: they become whole, and others are freed or gathered ahead.
+/// Under the rank's lock.
+void read_groups(std::span<ParamGroup* const> groups);
 
 /// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.
 [[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups);

@@ -2,7 +2,11 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include <utility>
+
+#include "memory/block.h"
 #include "runtime/compat.h"
+#include "runtime/deferred_value.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -19,11 +23,26 @@ std::vector<int64_t> with_joined_dims(int64_t first, c10::IntArrayRef of_dims, s
   return joined;
 }
 
+void copy_rows(const at::Tensor& whole, const ParamRows& wanted) {
+  wanted.values.copy_(whole.reshape(wanted.row_sizes).narrow(0, wanted.range.first, wanted.range.count));
+}
+
 }  // namespace
 
-ParamSlot::ParamSlot(const GroupMember& parameter, const layout::PlacedItem& placed, layout::RowRange rows,
-                     memory::Form rows_form, memory::Form whole_form)
-    : rows_storage(rows_form.device, rows_form.bytes(rows.count * placed.row_numel)),
+RowSource rows_of_tensor(at::Tensor whole) {
+  return [whole = std::move(whole)](const ParamRows& wanted) {
+    if (!deferred_value_of(whole)) return copy_rows(whole, wanted);
+    copy_rows(compute(whole), wanted);
+    // Of several large ones the general allocator would keep the memory.
+    constexpr size_t kLarge = size_t{1} << 20;
+    if (whole.nbytes() >= kLarge) memory::return_free_pages();
+  };
+}
+
+ParamSlot::ParamSlot(const GroupMember& parameter, const SlotPlace& where, const layout::PlacedItem& placed,
+                     layout::RowRange rows, memory::Form rows_form, memory::Form whole_form)
+    : place(where),
+      rows_storage(rows_form.device, rows_form.bytes(rows.count * placed.row_numel)),
       whole_storage(whole_form.device, whole_form.bytes(parameter.tensor.numel())),
       gradient_storage(c10::intrusive_ptr<c10::StorageImpl>()),
       name_(parameter.name),
@@ -38,7 +57,8 @@ ParamSlot::ParamSlot(const GroupMember& parameter, const layout::PlacedItem& pla
       row_sizes_(with_joined_dims(placed.rows, sizes_, placed.joined_dims)),
       row_strides_(with_joined_dims(placed.joined_dims == 0 ? 1 : strides_[placed.joined_dims - 1], strides_,
                                     placed.joined_dims)),
-      rows_(rows) {
+      rows_(rows),
+      offset_(placed.offset) {
   rows_tensor = rows_on(rows_storage);
   whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
 }

@@ -1,17 +1,17 @@
 #pragma once
 /// \file
-/// One parameter of a group: the tensor that everybody holds, and what it shows.
+/// One parameter of a group: the tensor that everybody holds, what it shows, and its gradient in a backward.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/tensor_cut.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "memory/form.h"
-#include "memory/part_storage.h"
-#include "runtime/param_rows.h"
+#include "layout/planes.h"
+#include "memory/flat_buffer.h"
 
 namespace fsdp::runtime {
 
@@ -41,13 +41,53 @@ struct GroupMember : NamedParameter {
   std::optional<TensorCut> cut = {};
 };
 
+/// This rank's rows of one parameter, for printing, optimizers and checkpoints. Valid while the group is there.
+struct ParamRows {
+  const std::string& name;
+  /// The sizes of the unsharded parameter.
+  c10::IntArrayRef sizes;
+  /// The sizes by which its rows count: `sizes`, of a scalar [1], with some first dims taken together where its rows
+  /// are shorter than those of dim 0 (see Note [Planes]).
+  c10::IntArrayRef row_sizes;
+  /// Indices of dim 0 of `row_sizes`.
+  layout::RowRange range;
+  /// The rows, of sizes [range.count, row_sizes[1], ...] on their device.
+  at::Tensor values;
+  /// What everybody holds; undefined when nobody does any more.
+  at::Tensor parameter;
+  /// Whether the parameter is a part of a whole tensor, see GroupMember::cut.
+  bool is_cut = false;
+
+  int64_t row_numel() const { return c10::multiply_integers(row_sizes.slice(1)); }
+};
+
+/// Fills `wanted.values`: from a tensor, a file's range, or by computing them from the name and the rows' numbers.
+/// Asked once for each parameter, on the ranks that have rows of it, which need not take part in the same order.
+using RowSource = std::function<void(const ParamRows& wanted)>;
+
+/// Copies them out of a tensor of the parameter's sizes, on any device. A value that was put off is computed, and gone
+/// when the rows are copied.
+RowSource rows_of_tensor(at::Tensor whole);
+
+/// Where the gradient of a slot comes from: nowhere, the outermost graph task, or a backward inside it, which follows a
+/// forward that runs again.
+enum class GradientSource : uint8_t { kNone, kTask, kInside };
+
+/// Where a parameter lies: in which plane of its group and at which place there.
+struct SlotPlace {
+  size_t plane = 0, item = 0;
+  /// Its number in the list that the group was made of.
+  size_t given = 0;
+  /// What it is reduced with, and its number there.
+  size_t bucket = 0, number = 0;
+};
+
 /// The module's, the optimizer's and the user's tensor is one object for ever; what changes is what it shows: this
 /// rank's rows, or the whole parameter, which may be without memory ("hollow"). Thread safety: under the rank's lock.
 class ParamSlot {
  public:
-  /// `placed`: where the parameter lies in its plane; `rows`: those that this rank has.
-  ParamSlot(const GroupMember& parameter, const layout::PlacedItem& placed, layout::RowRange rows,
-            memory::Form rows_form, memory::Form whole_form);
+  ParamSlot(const GroupMember& parameter, const SlotPlace& place, const layout::PlacedItem& placed,
+            layout::RowRange rows, memory::Form rows_form, memory::Form whole_form);
 
   const std::string& name() const { return name_; }
   void rename(std::string name) { name_ = std::move(name); }
@@ -66,6 +106,9 @@ class ParamSlot {
   int64_t numel() const { return c10::multiply_integers(sizes_); }
   int64_t row_numel() const { return c10::multiply_integers(row_sizes().slice(1)); }
   int64_t rows_numel() const { return rows_.count * row_numel(); }
+  /// Where it begins in its plane, and where this rank's rows do, in elements.
+  int64_t offset() const { return offset_; }
+  int64_t offset_of_rows() const { return offset_ + rows_.first * row_numel(); }
 
   /// The parameter, undefined when nobody holds it any more.
   at::Tensor tensor() const;
@@ -75,9 +118,7 @@ class ParamSlot {
 
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
-  /// For those who need not know of groups.
   ParamRows param_rows() const { return {name_, sizes_, row_sizes_, rows_, rows_tensor, tensor(), cut_.has_value()}; }
-
   /// The elements of `gradient`, of the parameter's sizes, as a flat tensor in the order in which the parameter lies in
   /// memory; a copy only if the gradient lies in another order.
   at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;
@@ -87,6 +128,7 @@ class ParamSlot {
   /// Call when the whole storage may have gone to another device: `whole_tensor` is on the same one then.
   void follow_whole_storage();
 
+  SlotPlace place;
   memory::PartStorage rows_storage, whole_storage;
   /// The templates that the parameter shows.
   at::Tensor rows_tensor, whole_tensor;
@@ -97,6 +139,14 @@ class ParamSlot {
   /// The mark of what operators make of the rows; see Note [Results of rows].
   c10::intrusive_ptr<c10::BackendMeta> mark;
 
+  // Its gradient in a backward, which uses `.grad` for whole gradients.
+  at::Tensor parked;         // the rows' gradient meanwhile
+  memory::HandedOn arrived;  // the whole gradient, which waits for its reduction
+  memory::Charge charge;     // the bytes of that
+  bool waits = false;        // without a gradient, too, if this rank had no data for it: ranks reduce alike
+  GradientSource missing_from = GradientSource::kNone;
+  bool was_read_unrecorded = false;  // by an operator in the scope, which autograd did not record
+
  private:
   std::string name_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
@@ -106,6 +156,7 @@ class ParamSlot {
   std::optional<TensorCut> cut_;
   std::vector<int64_t> sizes_, strides_, row_sizes_, row_strides_;
   layout::RowRange rows_;
+  int64_t offset_;
 };
 
 }  // namespace fsdp::runtime

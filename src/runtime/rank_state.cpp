@@ -15,7 +15,7 @@ void RankState::remove(GroupId id) {
   std::lock_guard lock(mutex);
   residents.forget(id);
   reads.orders.erase(id);
-  backwards.forget_reducing(id);
+  std::erase(reducing, id);
   groups_.erase(id);
   tree.remove(id);
   readers_at_rest.erase(id);

@@ -8,18 +8,20 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "comm/core/rank_lock.h"
 #include "comm/core/timeline.h"
 #include "memory/byte_account.h"
-#include "memory/host_copies.h"
-#include "runtime/backward_tasks.h"
-#include "runtime/residents.h"
+#include "runtime/host_rows.h"
 #include "runtime/schedule.h"
 
 namespace fsdp {
@@ -29,7 +31,50 @@ class ProcessGroup;
 namespace fsdp::runtime {
 
 class ParamGroup;
-class RowLock;
+
+/// What one outermost forward scope covered; its backward uses it.
+struct ScopeRecord {
+  GroupId root = 0;
+  std::vector<GroupId> groups;
+  bool recorded = false;  // autograd recorded an operator on one of the groups
+  bool observed = false;  // LibTorch's observers were on when it opened
+  bool records = false;   // gradients were on when it opened
+
+  /// Operators took what has neither an accumulator nor a hook while gradients were off: perhaps inside a custom
+  /// Function, whose node nothing else tells of. Such nodes are known by the thread that made them and by their number.
+  bool is_hidden = false;
+  uint64_t thread = 0, first_node = 0, end_node = 0;
+  std::weak_ptr<ParamGroup> outermost;
+  bool has_node(uint64_t of_thread, uint64_t number) const {
+    return of_thread == thread && number >= first_node && number < end_node;
+  }
+};
+
+/// When a bucket of a group is reduced in a backward: groups in the reverse order of first reads, the same on every
+/// rank, the buckets of each in theirs. Groups that forward need not have reached come last, by number.
+struct OrderedBucket {
+  bool is_last = false;
+  uint64_t first_read = 0;
+  GroupId group = 0;
+  size_t bucket = 0;
+
+  bool operator<(const OrderedBucket& other) const {
+    return std::tuple(is_last, other.first_read, other.group, bucket) <
+           std::tuple(other.is_last, first_read, group, other.bucket);
+  }
+};
+
+/// A graph task (one run of autograd's engine) that entered groups of this rank.
+struct BackwardTask {
+  int id = -1;
+  bool restricted = false;               // autograd::grad, backward(inputs): other parameters are left alone
+  std::vector<GroupId> groups = {};      // in the order in which they were entered
+  std::set<OrderedBucket> buckets = {};  // those whose reduction has not come up yet
+  std::weak_ptr<void> runs = {};         // expires with the task, also if an exception ends it
+  std::thread::id thread = {};           // in which it entered the first of them
+  const void* beginner = nullptr;        // see beginner_of_backward
+  Span span = {};
+};
 
 /// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
 ///
@@ -40,9 +85,6 @@ class RowLock;
 /// byte account are read without it.
 class RankState {
  public:
-  RankState()
-      : account_(std::make_shared<memory::ByteAccount>()), host_copies_(std::make_shared<memory::HostCopies>()) {}
-
   RankLock mutex;
   /// Waits for other ranks. What the lock protects may be different afterwards.
   void wait(Work& work);
@@ -53,8 +95,8 @@ class RankState {
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
   /// Of what several parts of forward keep.
   const std::shared_ptr<memory::ChargesOnce>& kept_inputs() const { return kept_inputs_; }
-  memory::HostCopies& host_copies() const { return *host_copies_; }
-  const std::shared_ptr<memory::HostCopies>& shared_host_copies() const { return host_copies_; }
+
+  const std::shared_ptr<HostCopies> host_copies = std::make_shared<HostCopies>();
 
   GroupId add(ParamGroup& group);
   void remove(GroupId id);
@@ -73,14 +115,17 @@ class RankState {
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
-  std::map<GroupId, RowLock*> readers_at_rest;
+  std::set<GroupId> readers_at_rest;
   uint64_t writes_by_all = 0;
   /// Which groups lie inside one another.
   GroupTree tree;
-  /// Groups that are whole or being gathered.
   Residents residents;
   ReadHistory reads;
-  BackwardTasks backwards;
+  /// The graph tasks that entered groups. Shared, because a thread that waits for other ranks may find its task closed
+  /// afterwards.
+  std::map<int, std::shared_ptr<BackwardTask>> backwards;
+  /// Groups that have a reduction in flight, the oldest first.
+  std::deque<GroupId> reducing;
   /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
   /// Where what this rank does is written down.
@@ -97,9 +142,8 @@ class RankState {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::shared_ptr<memory::ByteAccount> account_;
-  std::shared_ptr<memory::HostCopies> host_copies_;
-  std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
+  const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
+  const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
   std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
   std::atomic<Clock::rep> waited_ = 0;
   GroupId last_id_ = 0;

@@ -1,27 +1,16 @@
-#include "runtime/reads.h"
+// Which groups are made whole for those that are read, and which are freed.
 
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "runtime/compat.h"
+#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
 namespace {
-
-// Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
-// gradient of.
-void note_first_read(ParamGroup& group) {
-  auto& backward = group.backward();
-  if (backward.first_read == 0 && !backward.is_open()) backward.first_read = ++group.rank_state().reads.first_reads;
-}
-
-int64_t whole_bytes(ParamGroup& group) {
-  int64_t bytes = 0;
-  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
-  return bytes;
-}
 
 // Whether the group shows whole parameters, without which it is not gathered ahead.
 bool shows_whole(RankState& rank, GroupId id) {
@@ -46,7 +35,8 @@ std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, con
   const auto is_inside = [&](GroupId id) { return rank.group(id) != nullptr && rank.tree.contains(group.id(), id); };
   if (ahead.size() < 2 || !std::ranges::all_of(ahead, is_inside)) return {next};
   const auto may_stay = [&](GroupId id) {
-    return id == group.id() || !rank.tree.contains(group.id(), id) || std::ranges::find(ahead, id) != ahead.end();
+    return id == group.id() || rank.group(id)->stays_after_forward() || !rank.tree.contains(group.id(), id) ||
+           std::ranges::find(ahead, id) != ahead.end();
   };
   return std::ranges::all_of(rank.residents.by_reads(), may_stay) ? ahead : std::vector{next};
 }
@@ -62,7 +52,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   const auto& limit = group.policy.max_prefetched_bytes;
   // Gathers as many groups as fit; those around the group that is read are not counted.
   const auto fits = [&, bytes = limit.value_or(0)](GroupId id) mutable {
-    if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= whole_bytes(*rank.group(id));
+    if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= rank.group(id)->whole_bytes();
     return bytes >= 0;
   };
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
@@ -76,12 +66,6 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   return chosen;
 }
 
-// What a backward may gather again stays spread until it ends.
-void free_after_use(ParamGroup& group) {
-  if (group.scope && group.scope->records) return group.residency().reshard_within();
-  group.residency().free_whole();
-}
-
 // Frees the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
 //
 // Note [What frees]. While a scope or a backward goes on, only a read frees, and by nothing but what was read before
@@ -92,20 +76,24 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
   const auto is_nested = [&](GroupId id) {
     return std::ranges::any_of(groups, [&](const ParamGroup* read) { return rank.tree.are_nested(read->id(), id); });
   };
-  rank.residents.keep_those([&](GroupId id) { return !is_nested(id) && rank.group(id)->stays_after_forward(); });
   std::vector<ParamGroup*> others;
   for (GroupId id : rank.residents.by_reads())
-    if (auto& resident = *rank.group(id);
-        !resident.residency().is_pinned() && std::ranges::find(next, id) == next.end() && !is_nested(id))
+    if (auto& resident = *rank.group(id); !resident.stays_after_forward() && !resident.pins.are_there() &&
+                                          std::ranges::find(next, id) == next.end() && !is_nested(id))
       others.push_back(&resident);
   others.resize(others.size() - std::min(others.size(), left));
-  for (auto* group : others) free_after_use(*group);
+  // What a backward may gather again stays spread until it ends.
+  for (auto* group : others)
+    if (group->scope && group->scope->records)
+      group->reshard_within();
+    else
+      group->reshard();
 }
 
 void prefetch(ParamGroup& group) {
-  if (group.residency().state() != GatherState::kSharded) return;
+  if (group.state() != GatherState::kSharded) return;
   const Span span(group.rank_state().timeline, Track::kCompute, "prefetch", group.name());
-  group.residency().start_gather();
+  group.unshard();
 }
 
 }  // namespace
@@ -113,18 +101,20 @@ void prefetch(ParamGroup& group) {
 void read_groups(std::span<ParamGroup* const> groups) {
   auto& rank = groups.front()->rank_state();
   auto& current = rank.reads.current;
-  if (groups.size() == 1 && groups[0]->id() == current && groups[0]->residency().state() == GatherState::kWhole)
-    return groups[0]->residency().finish_gather();
+  if (groups.size() == 1 && groups[0]->id() == current && groups[0]->state() == GatherState::kWhole)
+    return groups[0]->wait_for_unshard();
   const OwnOperators own_operators;
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   for (auto* group : groups) {
     group->require_not_handed_out();
-    note_first_read(*group);
+    // Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
+    // gradient of.
+    if (group->first_read == 0 && !group->is_in_backward()) group->first_read = ++rank.reads.first_reads;
   }
   // Nothing is freed for others or gathered ahead. Where several ranks share memory whole parameters take none either,
   // but what would be gathered elsewhere counts as a gather, so that a program has one answer on every transport.
   if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().rows_are_whole(); })) {
-    for (auto* group : groups) group->residency().finish_gather();
+    for (auto* group : groups) group->wait_for_unshard();
     current = groups.back()->id();
     return;
   }
@@ -136,7 +126,7 @@ void read_groups(std::span<ParamGroup* const> groups) {
   const bool is_limited = groups.back()->policy.max_prefetched_bytes.has_value();
   free_unrelated(rank, groups, next, in_backward || is_limited || !next.empty() ? 0 : 1);
   for (auto* group : groups) {
-    group->residency().finish_gather();
+    group->wait_for_unshard();
     rank.residents.note(group->id());
   }
   current = groups.back()->id();

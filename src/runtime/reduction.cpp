@@ -13,31 +13,6 @@
 namespace fsdp::runtime {
 namespace {
 
-// The second one is begun after the first one, in the same order on every rank.
-class Both : public Work {
- public:
-  Both(std::shared_ptr<Work> first, std::shared_ptr<Work> second)
-      : first_(std::move(first)), second_(std::move(second)) {}
-  void wait() override {
-    first_->wait();
-    second_->wait();
-  }
-  bool lets_others_go_on() const override { return first_->lets_others_go_on() && second_->lets_others_go_on(); }
-  void then(Next next) override {
-    second_->then([first = first_, next = std::move(next)] {
-      try {
-        first->wait();  // it is done
-      } catch (const std::exception&) {
-        return;  // `wait` throws it
-      }
-      next();
-    });
-  }
-
- private:
-  const std::shared_ptr<Work> first_, second_;
-};
-
 // A further step of a reduction: this rank's rows, summed over the replicas of one axis after the other.
 //
 // Note [When the second step begins]. The first step's communicator begins it as soon as that step is done, on the
@@ -77,8 +52,10 @@ class OverReplicas : public Work {
   std::exception_ptr error_;
 };
 
-StartedReduction start_over_shard_axis(const Placement& placement, std::vector<ReducePlane> rows, ReducePlane counts,
-                                       double scale, Tag tag, const ReduceScatter& with) {
+// The counts first where a reduce_scatter of the user's sums the rows.
+std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placement, std::vector<ReducePlane> rows,
+                                                         ReducePlane counts, double scale, Tag tag,
+                                                         const ReduceScatter& with) {
   auto& ranks = placement.shard().reductions();
   if (!with) {
     rows.push_back(std::move(counts));
@@ -87,7 +64,7 @@ StartedReduction start_over_shard_axis(const Placement& placement, std::vector<R
   auto of_counts = tag;
   of_counts.subject += ", which have gradients";
   auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
-  return {std::make_shared<Both>(std::move(first), with(ranks, std::move(rows), scale, std::move(tag)))};
+  return {std::move(first), with(ranks, std::move(rows), scale, std::move(tag))};
 }
 
 // For each rank alike, 1 for each parameter that has a gradient here. On a device without a copy from the host.
@@ -106,13 +83,21 @@ at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device d
 StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
                            ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) {
   if (!over_replicas)
-    return start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with);
+    return {start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with)};
   std::vector<at::Tensor> sums{counts.output};
   for (const auto& plane : rows) sums.push_back(plane.output);
   auto second = std::make_shared<OverReplicas>(placement.further_steps(), std::move(sums), tag);
-  auto first = start_over_shard_axis(placement, std::move(rows), std::move(counts), 1.0, std::move(tag), with).work;
-  first->then([second] { second->begin(); });
-  return {std::make_shared<Both>(std::move(first), std::move(second)), scale};
+  auto works = start_over_shard_axis(placement, std::move(rows), std::move(counts), 1.0, std::move(tag), with);
+  works.back()->then([second, counted = works.size() > 1 ? works.front() : nullptr] {
+    try {
+      if (counted) counted->wait();  // it was begun before the other one, so it is done
+    } catch (const std::exception&) {
+      return;  // who waits for it is told
+    }
+    second->begin();
+  });
+  works.push_back(std::move(second));
+  return {std::move(works), scale};
 }
 
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
@@ -122,17 +107,34 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
   return factor;
 }
 
-std::vector<uint8_t> ReductionInFlight::votes() const {
-  bool is_known = true;
-  for (size_t i = 0; i < own.votes.size(); ++i) is_known = is_known && (own.votes[i] != 0 || own.takes_part[i] == 0);
-  if (is_known) return own.votes;
-  const at::Tensor on_host = counts.cpu();
-  std::vector<uint8_t> votes;
-  for (const float count : std::span(on_host.const_data_ptr<float>(), own.votes.size())) votes.push_back(count != 0);
-  return votes;
+void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
+                      std::vector<std::vector<Piece>> gradients, Tag tag) {
+  const bool has_replicas = placement.replicas() > 1;
+  is_within_replica = !policy.all_reduces && has_replicas;
+  // In the subject, or ranks could differ unseen.
+  if (is_within_replica) tag.subject += " within the replica";
+  if (joined > 0) tag.subject += str_cat(" with ", joined, " before");
+  if (policy.divide_factor) tag.subject += str_cat(" divided by ", *policy.divide_factor);
+  const double scale = is_within_replica ? 1.0 : 1.0 / (policy.divide_factor.value_or(placement.divisor()) * factor);
+  const auto given = counts_of(votes, placement.shard().world_size(), planes.front().rows.form.device);
+  counts = at::empty({std::ssize(votes)}, given.options());
+  std::vector<ReducePlane> rows;
+  for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(gradients[i])});
+  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), {counts, {{0, given}}}, scale,
+                      std::move(tag), policy.custom_reduce_scatter);
 }
 
-void ReductionInFlight::finish() {
+std::vector<uint8_t> Reduction::votes_of_all() const {
+  bool is_known = true;
+  for (size_t i = 0; i < votes.size(); ++i) is_known = is_known && (votes[i] != 0 || takes_part[i] == 0);
+  if (is_known) return votes;
+  const at::Tensor on_host = counts.cpu();
+  std::vector<uint8_t> of_all;
+  for (const float count : std::span(on_host.const_data_ptr<float>(), votes.size())) of_all.push_back(count != 0);
+  return of_all;
+}
+
+void Reduction::finish() {
   const double scale = std::exchange(started.scale, 1.0);
   if (scale == 1.0) return;
   for (const auto& plane : planes) {
@@ -140,34 +142,6 @@ void ReductionInFlight::finish() {
     memory::note_use(rows);
     scale_in_place(rows, scale);
   }
-}
-
-ReductionInFlight reduce(const GroupIdentity& group, std::string subject, std::vector<ReducedPlane> planes,
-                         Contribution contribution, const ReductionPolicy& policy, Tag::Count count) {
-  const bool has_replicas = group.placement.replicas() > 1;
-  const bool is_within_replica = !policy.all_reduces && has_replicas;
-  // In the subject, or ranks could differ unseen.
-  if (is_within_replica) subject += " within the replica";
-  if (contribution.joined > 0) subject += str_cat(" with ", contribution.joined, " before");
-  if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
-  Tag tag = group.tag(std::move(subject));
-  tag.count = count;
-  const double divisor = policy.divide_factor.value_or(group.placement.divisor());
-  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * contribution.factor);
-  const auto ranks = group.placement.shard().world_size();
-  const auto given = counts_of(contribution.votes, ranks, planes.front().rows.form.device);
-  const auto counts = at::empty({std::ssize(contribution.votes)}, given.options());
-  std::vector<ReducePlane> rows;
-  for (size_t i = 0; i < planes.size(); ++i)
-    rows.push_back({planes[i].rows.tensor(), std::move(contribution.planes[i])});
-  auto started = start_sum(group.placement, has_replicas && !is_within_replica, std::move(rows), {counts, {{0, given}}},
-                           scale, std::move(tag), policy.custom_reduce_scatter);
-  contribution.planes.clear();
-  return {.own = std::move(contribution),
-          .planes = std::move(planes),
-          .started = std::move(started),
-          .counts = counts,
-          .is_within_replica = is_within_replica};
 }
 
 void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,

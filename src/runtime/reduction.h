@@ -2,25 +2,19 @@
 /// \file
 /// The collectives that turn unsharded gradients into the gradients of this rank's rows.
 
-#include <fsdp/group_collectives.h>
-
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "memory/byte_account.h"
-#include "memory/stream_uses.h"
 #include "runtime/flat_params.h"
-#include "runtime/group_identity.h"
+#include "runtime/group_policy.h"
 
 namespace fsdp::runtime {
 
 struct StartedReduction {
-  std::shared_ptr<Work> work;
+  /// To be waited for in this order.
+  std::vector<std::shared_ptr<Work>> works;
   /// Scale that readers must still apply to the rows.
   double scale = 1;
 };
@@ -32,35 +26,10 @@ struct StartedReduction {
 StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
                            ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
 
-/// How a group's gradients are reduced.
-struct ReductionPolicy {
-  /// The number by which the sum is divided; unset, it is the number of ranks of both axes.
-  std::optional<double> divide_factor;
-  /// Whether replicas are summed too. Otherwise the sum over the shard axis is kept for the next reduction.
-  bool all_reduces = true;
-  /// Reduces over the shard axis in place of the communicator's own reduce_scatter, if it is set.
-  ReduceScatter custom_reduce_scatter = {};
-  /// Gets this rank's slice of each plane's reduced gradients, before they are handed out.
-  std::function<void(const at::Tensor& rows)> hook = {};
-};
-
 /// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
 /// the sum again. It is a power of two, and 1 for every dtype but fp16, whose largest number is 65504: dividing by the
 /// square root or so before the sum and by the rest after it keeps gradients and sum in fp16's range (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
-
-/// What one rank contributes to a reduction.
-struct Contribution {
-  /// For each plane, the unsharded gradients where autograd left them, and the sums kept for this rank's rows.
-  std::vector<std::vector<Piece>> planes = {};
-  /// For each parameter, whether it has a gradient, and whether its plane takes part.
-  std::vector<uint8_t> votes = {}, takes_part = {};
-  std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
-  /// How many reductions within the replica have joined their sums to this one.
-  int joined = 0;
-  /// The factor by which gradients were multiplied; see factor_before_sum.
-  double factor = 1;
-};
 
 /// This rank's slice of the sum of one plane. It has the layout of the flat shard and is zero between parameters, so
 /// that optimizers can walk through both at once.
@@ -69,29 +38,32 @@ struct ReducedPlane {
   memory::FlatPart rows;
 };
 
-/// A reduction that is in flight until its work was waited for.
-struct ReductionInFlight {
-  Contribution own;  // the planes are gone
-  std::vector<ReducedPlane> planes;
-  StartedReduction started;
-  /// For each parameter, how many ranks have a gradient, times the scale of the sums.
-  at::Tensor counts;
+/// The reduction of one bucket's gradients, in flight from `start` until its works were waited for.
+struct Reduction {
+  std::vector<ReducedPlane> planes = {};
+  /// For each parameter, whether it has a gradient on this rank, and whether its plane takes part.
+  std::vector<uint8_t> votes = {}, takes_part = {};
+  std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
+  /// How many reductions within the replica have joined their sums to this one.
+  int joined = 0;
+  /// The factor by which gradients were multiplied; see factor_before_sum.
+  double factor = 1;
   bool is_within_replica = false;
+  StartedReduction started = {};
+  /// For each parameter, how many ranks have a gradient, times the scale of the sums.
+  at::Tensor counts = {};
 
-  /// For each parameter, whether any rank has a gradient. Call it after the work was waited for. The host waits for a
-  /// device only if some parameter takes part for which this rank has no gradient itself.
-  std::vector<uint8_t> votes() const;
-  /// Applies the remaining scale, so that the calling thread's stream reads the sums in the planes. Call it after the
-  /// work was waited for.
+  /// Sums `gradients`, for each plane the unsharded ones where autograd left them and the sums that were kept for this
+  /// rank's rows. Sums are divided once, after the last axis. One more plane counts the ranks that have a gradient, so
+  /// that a parameter that any rank used gets a gradient on every rank. Collective.
+  void start(const Placement& placement, const ReductionPolicy& policy, std::vector<std::vector<Piece>> gradients,
+             Tag tag);
+  /// For each parameter, whether any rank has a gradient, once the works were waited for. The host waits for a device
+  /// only if some parameter takes part for which this rank has no gradient itself.
+  std::vector<uint8_t> votes_of_all() const;
+  /// Applies the remaining scale, once the works were waited for, so that the calling thread's stream reads the sums.
   void finish();
 };
-
-/// Starts to sum the gradients of at least one plane; all planes are on one device. Sums are divided once, after the
-/// last axis. One more plane counts the ranks that have a gradient, so that a parameter that any rank used gets a
-/// gradient on every rank. `planes` receive this rank's slices. The ranks compare
-/// `count`. Collective.
-ReductionInFlight reduce(const GroupIdentity& group, std::string subject, std::vector<ReducedPlane> planes,
-                         Contribution contribution, const ReductionPolicy& policy, Tag::Count count);
 
 /// What reductions of one bucket over the shard axis alone have summed, until one goes over the replicas too. It joins
 /// this rank's own gradients before the next reduction, which so sums one thing for each rank, whatever was kept: first
@@ -101,8 +73,7 @@ struct PartialSum {
   std::vector<uint8_t> votes = {};               // by parameter: whether some rank of the replica had a gradient
   std::map<size_t, memory::HandedOn> rows = {};  // by plane: this rank's slice
 
-  bool is_there() const { return reductions > 0; }
-  bool has(size_t parameter) const { return is_there() && votes[parameter] != 0; }
+  bool has(size_t parameter) const { return reductions > 0 && votes[parameter] != 0; }
 };
 
 /// Adds the pieces of one parameter to those of its flat tensor. `gradient`: the whole one, flat, of which element 0 is

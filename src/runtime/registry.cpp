@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/rank_state.h"
+
 namespace fsdp::runtime {
 namespace {
 

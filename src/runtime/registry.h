@@ -14,12 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "memory/part_storage.h"
+#include "memory/flat_buffer.h"
 #include "runtime/access_rules.h"
-#include "runtime/backward_tasks.h"
 #include "runtime/unregistered_leaves.h"
 
 namespace fsdp::runtime {
+
+class ParamGroup;
+struct ScopeRecord;
 
 /// What a storage is part of.
 struct Part {

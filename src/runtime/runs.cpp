@@ -1,6 +1,6 @@
 #include "runtime/runs.h"
 
-#include "memory/part_storage.h"
+#include "memory/flat_buffer.h"
 
 namespace fsdp::runtime {
 namespace {

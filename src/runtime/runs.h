@@ -32,7 +32,7 @@ struct Extent {
   std::vector<Location> locations;  ///< of the rows, then of the gradient and the state
 };
 
-/// `count` extents from `first` on, and the elements from the begin of the first to the end of the last.
+/// `count` extents from `first` on, with `numel` elements from the begin of the first to the end of the last.
 struct Run {
   size_t first = 0;
   size_t count = 0;

@@ -1,7 +1,5 @@
 #include "runtime/schedule.h"
 
-#include <unordered_set>
-
 namespace fsdp::runtime {
 
 namespace {

@@ -1,13 +1,16 @@
 #pragma once
 /// \file
-/// Which groups are needed next. Integers only; the runtime carries the decisions out.
+/// Which groups are needed next, which lie inside one another, and which may be freed. Integers only; the runtime
+/// carries the decisions out.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace fsdp::runtime {
@@ -62,6 +65,51 @@ struct ReadHistory {
     current = 0;
     orders.clear();
   }
+};
+
+/// The groups of one rank. Most lie in the module of one next outer group, some in none, and those of a module that two
+/// others have in two.
+class GroupTree {
+ public:
+  void add(GroupId group) { parents_[group]; }
+  void remove(GroupId group) { parents_.erase(group); }
+  /// `parent` is the group of the module next around the group's.
+  void add_parent(GroupId group, GroupId parent) {
+    auto& parents = parents_.at(group);
+    if (std::ranges::find(parents, parent) == parents.end()) parents.push_back(parent);
+  }
+  /// Whether `inner` lies inside `outer`, or is the same.
+  bool contains(GroupId outer, GroupId inner) const {
+    for (GroupId group = inner; group != outer;) {
+      const auto place = parents_.find(group);
+      if (place == parents_.end()) return false;  // gone, and with it what it lay in
+      const auto& parents = place->second;
+      if (parents.size() != 1)
+        return std::ranges::any_of(parents, [&](GroupId parent) { return contains(outer, parent); });
+      group = parents.front();
+    }
+    return true;
+  }
+  /// Whether one of two groups lies inside the other, or they are the same.
+  bool are_nested(GroupId a, GroupId b) const { return contains(a, b) || contains(b, a); }
+
+ private:
+  std::unordered_map<GroupId, std::vector<GroupId>> parents_;
+};
+
+/// The groups that are in memory, or will be; least recently read first.
+class Residents {
+ public:
+  /// The group was read last.
+  void note(GroupId group) {
+    forget(group);
+    by_reads_.push_back(group);
+  }
+  void forget(GroupId group) { std::erase(by_reads_, group); }
+  const std::vector<GroupId>& by_reads() const { return by_reads_; }
+
+ private:
+  std::vector<GroupId> by_reads_;
 };
 
 }  // namespace fsdp::runtime

@@ -18,7 +18,6 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/param_rows.h"
 #include "runtime/registry.h"
 
 namespace fsdp::runtime {
@@ -27,14 +26,8 @@ namespace {
 constexpr const char* kSummon = "summon_full_params";
 
 void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
-  if (group.backward().is_open() && torch::autograd::get_current_graph_task_id() == -1)
+  if (group.is_in_backward() && torch::autograd::get_current_graph_task_id() == -1)
     require(false, group.where(operation), "'", group.name(), "': ", kUnfinishedBackward);
-}
-
-void require_no_local_rows(const ParamGroup& group) {
-  if (group.local_rows_depth > 0)
-    require(false, group.where("forward scope"), "a fsdp::LocalRows is open on '", group.name(),
-            "': close it before forward");
 }
 
 // A whole copy that may be written is made from rows at rest.
@@ -53,16 +46,16 @@ Groups require_outside(Groups groups) {
 
 // Returns whether another thread may have done something meanwhile.
 bool wait_to_write(const Groups& groups) {
-  for (const auto& group : groups) group->row_lock().begin_write();
+  for (const auto& group : groups) group->begin_write();
   bool waited = false;
-  for (const auto& group : groups) waited |= group->row_lock().wait_to_write();
+  for (const auto& group : groups) waited |= group->wait_to_write();
   return waited;
 }
 
 // Waits, before the last scope on a group closes, until operators of other threads that compute with the group's
 // parameters have ended, because they need the parameters unsharded.
 void wait_for_operators(const Groups& groups) {
-  const auto waits = [](const auto& group) { return group->is_left_next() && group->residency().wait_for_operators(); };
+  const auto waits = [](const auto& group) { return group->is_left_next() && group->wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {
   }
 }
@@ -78,53 +71,36 @@ void require_no_graph(ParamGroup& group) {
   }
 }
 
-// In a scope, whose parameters show it.
-void offload_whole(ParamGroup& group) {
-  group.residency().offload_whole();
-  for (auto& slot : group.slots()) slot.show_whole();
-}
-
-// The ranks of one shard axis meet before they read `groups`.
+// The ranks of one shard axis meet before they read, of groups of which this is the first.
 struct ScopeBarrier {
-  const ProcessGroup* ranks;
-  std::vector<std::pair<ParamGroup*, uint32_t>> writes;  // what they tell each other
+  ParamGroup* first;
+  uint32_t writes = 0;  // what they tell each other
 };
-
-// Of the groups that are read by ranks which share memory, in their order.
-std::vector<ScopeBarrier> begin_scopes(const Groups& groups) {
-  std::vector<ScopeBarrier> barriers;
-  for (const auto& group : groups) {
-    if (!group->row_lock().begin_scope()) continue;
-    group->residency().publish();
-    const auto* ranks = &group->placement().shard();
-    auto barrier = std::ranges::find(barriers, ranks, &ScopeBarrier::ranks);
-    if (barrier == barriers.end()) barrier = barriers.insert(barrier, {ranks, {}});
-    barrier->writes.emplace_back(group.get(), group->row_lock().writes().take());
-  }
-  return barriers;
-}
 
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
 // rank has counted the same writes and scopes.
 void meet(const Groups& groups, const std::string& call) {
-  const auto scopes = begin_scopes(groups);
+  std::vector<ScopeBarrier> barriers;
+  for (const auto& group : groups) {
+    if (!group->begin_scope()) continue;
+    const auto* ranks = &group->placement().shard();
+    const auto is_theirs = [&](const ScopeBarrier& known) { return &known.first->placement().shard() == ranks; };
+    auto barrier = std::ranges::find_if(barriers, is_theirs);
+    if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get()});
+    barrier->writes += group->writes_told();
+  }
   const auto& first = *groups.front();
   try {
-    std::vector<std::shared_ptr<Work>> barriers;
-    for (const auto& [ranks, writes] : scopes) {
-      uint32_t sum = 0;
-      for (const auto& [group, count] : writes) sum += count;
-      const auto tag = first.identity().tag_of(call, "forward scope of " + first.name(), sum);
-      barriers.push_back(ranks->communicator().barrier(tag));
-    }
-    const Span waiting(barriers.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
+    std::vector<std::shared_ptr<Work>> works;
+    for (const auto& [group, writes] : barriers)
+      works.push_back(group->placement().shard().communicator().barrier(
+          first.tag("forward scope of " + first.name(), writes, call)));
+    const Span waiting(works.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
                        first.name());
-    for (const auto& barrier : barriers) first.rank_state().wait(*barrier);
+    for (const auto& work : works) first.rank_state().wait(*work);
   } catch (...) {
-    for (const auto& group : groups) group->row_lock().cancel_scope();
-    for (const auto& scope : scopes)
-      for (const auto& [group, count] : scope.writes) group->row_lock().writes().give_back(count);
-    for (const auto& scope : scopes) scope.writes.front().first->placement().pass_on_failure("forward scope");
+    for (const auto& group : groups) group->cancel_scope();
+    for (const auto& barrier : barriers) barrier.first->placement().pass_on_failure("forward scope");
     throw;
   }
 }
@@ -135,7 +111,7 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups) {
     if (!group->is_inside()) closed.push_back(group);
-    ++group->row_lock().openings;
+    ++group->openings;
   }
   std::exception_ptr error;
   try {
@@ -144,7 +120,7 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
     error = std::current_exception();
   }
   for (const auto& group : groups) {
-    --group->row_lock().openings;
+    --group->openings;
     if (error && !group->is_inside()) group->leave_reading();
   }
   if (error) std::rethrow_exception(error);
@@ -156,28 +132,19 @@ struct AfterException {
   bool was_in_backward = false;  // some rank's backward did not finish
 };
 
-// The process groups of all placements, each once, that of all ranks first.
-std::vector<const ProcessGroup*> process_groups_of(const Groups& groups) {
-  std::vector<const ProcessGroup*> all;
-  for (const auto& group : groups)
-    for (const auto* ranks : group->placement().process_groups())
-      if (std::ranges::find(all, ranks) == all.end()) all.push_back(ranks);
-  return all;
-}
-
-std::vector<Communicator*> further_steps_of(const Groups& groups) {
-  std::vector<Communicator*> all;
-  for (const auto& group : groups)
-    for (const auto& steps : group->placement().further_steps())
-      if (std::ranges::find(all, steps.get()) == all.end()) all.push_back(steps.get());
-  return all;
-}
-
 // Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
 // is in flight is dropped. `writes` to rows are compared. Collective.
 AfterException meet_after_exception(const Groups& members, int64_t writes, bool in_backward) {
   const auto& group = *members.front();
-  const auto groups = process_groups_of(members);
+  std::vector<const ProcessGroup*> groups;  // each once, that of all ranks first
+  std::vector<std::shared_ptr<Communicator>> further_steps;
+  const auto add_once = [](auto& list, const auto& item) {
+    if (std::ranges::find(list, item) == list.end()) list.push_back(item);
+  };
+  for (const auto& member : members) {
+    for (const auto* ranks : member->placement().process_groups()) add_once(groups, ranks);
+    for (const auto& steps : member->placement().further_steps()) add_once(further_steps, steps);
+  }
   const Tag tag = group.tag("reset_iter_state of " + group.name());
   const auto count = static_cast<double>(writes);
   auto most = at::empty({3}, at::kDouble);
@@ -193,7 +160,7 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
     for (const auto* ranks : groups)
       for (auto* order : {&ranks->communicator(), &ranks->reductions()}) barriers.push_back(order->barrier(tag));
     for (const auto& barrier : barriers) group.rank_state().wait(*barrier);
-    for (auto* steps : further_steps_of(members)) group.rank_state().wait(*steps->barrier(tag));
+    for (const auto& steps : further_steps) group.rank_state().wait(*steps->barrier(tag));
     group.rank_state().wait(*compare());
   } catch (const PeerLost&) {
     throw;
@@ -219,7 +186,9 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   for (const auto& group : groups_) {
     if (!in_backward) require_no_backward_elsewhere(*group, "forward scope");
     require_no_unfinished_backward(*group, "forward scope");
-    require_no_local_rows(*group);
+    if (group->local_rows_depth > 0)
+      require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
+              "': close it before forward");
     require_no_graph(*group);
   }
   record_->root = groups_.front()->id();
@@ -235,11 +204,10 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {
     if (!group->is_inside()) {
-      group->residency().drop_stale_copy();
-      if (!group->stays_after_backward()) group->residency().free_whole();
+      group->drop_stale_copy();
+      if (!group->stays_after_backward()) group->reshard();
       group->scope = record_;
-      rank.residents.reconsider(group->id());
-      group->backward().forget_reads();
+      group->forget_reads();
     }
     group->enter();
   }
@@ -260,7 +228,7 @@ OpenScope::~OpenScope() {
   for (const auto& group : groups_) {
     group->leave();
     if (group->is_inside()) continue;
-    if (!group->scope->recorded && !group->stays_after_backward()) group->residency().free_whole();
+    if (!group->scope->recorded && !group->stays_after_backward()) group->reshard();
     group->leave_reading();
   }
   if (record_->thread == at::RecordFunction::currentThreadId())
@@ -297,25 +265,25 @@ OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
   try {
     if (rank0_only || offload)
       for (const auto& group : groups_) {  // one at a time, on every rank alike
-        group->residency().finish_gather(kSummon);
+        group->wait_for_unshard(kSummon);
         if (!keeps)
-          group->residency().free_whole();
+          group->reshard();
         else if (offload)
-          offload_whole(*group);
+          group->offload_whole();
       }
     if (keeps) make_whole();
   } catch (...) {
-    for (const auto& group : groups_) group->residency().free_whole();
+    for (const auto& group : groups_) group->reshard();
     throw;
   }
   if (!keeps) scope_.reset();
 }
 
 void OpenSummon::make_whole() {
-  for (const auto& group : groups_) group->residency().start_gather(kSummon);
-  for (const auto& group : groups_) group->residency().finish_gather(kSummon);
+  for (const auto& group : groups_) group->unshard(kSummon);
+  for (const auto& group : groups_) group->wait_for_unshard(kSummon);
   // What is written to whole parameters must not reach other ranks.
-  for (const auto& group : groups_) group->residency().make_own();
+  for (const auto& group : groups_) group->copy_whole();
   for (const auto& group : groups_) {
     ++group->summon_depth;
     group->leave_reading();
@@ -327,7 +295,7 @@ OpenSummon::~OpenSummon() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   wait_for_operators(groups_);
   for (const auto& group : groups_) {
-    group->residency().free_whole();  // what was written to it is this rank's alone
+    group->reshard();  // what was written to it is this rank's alone
     --group->summon_depth;
   }
 }
@@ -347,8 +315,8 @@ void OpenSummon::write_back() {
               ". Write rows (fsdp::LocalRows)");
   const OwnOperators own_operators;
   for (const auto& group : groups_) {
-    group->residency().finish_gather();
-    group->row_lock().note_write(WriteKind::kEveryRank);
+    group->wait_for_unshard();
+    group->note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
       if (slot.rows_numel() > 0) rows_of_tensor(slot.whole_tensor)(slot.param_rows());
   }
@@ -366,16 +334,16 @@ void reset_iteration(const Groups& groups) {
   int64_t writes = 0;
   bool in_backward = false;
   for (const auto& group : groups) {
-    writes += group->row_lock().writes().total();
-    in_backward |= group->backward().is_open();
-    if (!group->is_in_scope()) group->row_lock().end_read();  // a peer may wait to write before it comes here
+    writes += group->writes().total();
+    in_backward |= group->is_in_backward();
+    if (!group->is_in_scope()) group->end_read();  // a peer may wait to write before it comes here
   }
   const auto ranks = meet_after_exception(groups, writes, in_backward);
   reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();
     // Some of its gradients were added to `.grad`, on some ranks.
-    if (ranks.was_in_backward) group->backward().drop_gradients();
+    if (ranks.was_in_backward) group->drop_gradients();
   }
   if (!ranks.wrote_alike)
     throw Mismatch(

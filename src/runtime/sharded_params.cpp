@@ -58,17 +58,9 @@ int64_t slice_multiple(const FlatForms& forms) {
   return std::max<int64_t>(1, kSliceBytes / static_cast<int64_t>(smallest));
 }
 
-layout::Item item_of(const at::Tensor& tensor) { return {tensor.sizes().vec(), tensor.is_contiguous()}; }
-
-std::string no_memory_message(const GroupIdentity& group, const ParamSlot& slot) {
-  return group.where("raw access") + "parameter '" + slot.name() +
-         "' is sharded and its whole value is not in memory. Inside a forward scope let an operator read it, or bring "
-         "it with Group::unshard() or fsdp::summon_full_params; to save a model, save outside the scope";
-}
-
 // For tensors that share a parameter's memory from before, and would never see another value of it.
-std::string former_memory_message(const GroupIdentity& group, const ParamSlot& slot) {
-  return group.where("raw access") + "the tensor was on the memory of parameter '" + slot.name() +
+std::string former_memory_message(const Placement& placement, const ParamSlot& slot) {
+  return placement.where("raw access") + "the tensor was on the memory of parameter '" + slot.name() +
          "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard or fsdp::set_strategy), which "
          "has its values "
          "elsewhere "
@@ -78,52 +70,73 @@ std::string former_memory_message(const GroupIdentity& group, const ParamSlot& s
 
 }  // namespace
 
-ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters,
-                             RowMemory row_memory, int64_t bucket_cap_bytes, const FormChange& change)
-    : group_(group) {
+ShardedParams::ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account,
+                             const FormChange& change)
+    : group_name(group.name), placement(group.placement), disk_folder(group.policy.disk_folder) {
+  const auto& parameters = group.parameters;
   std::map<BufferKind, std::vector<size_t>> by_kind;
   for (size_t i : c10::irange(parameters.size()))
-    by_kind[buffer_kind_of(parameters[i], row_memory, change)].push_back(i);
+    by_kind[buffer_kind_of(parameters[i], group.policy.row_memory, change)].push_back(i);
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
     std::vector<int64_t> bytes;
     for (size_t i : members)
       bytes.push_back(static_cast<int64_t>(kind.forms.whole.bytes(parameters[i].tensor.numel())));
-    const auto runs = group.placement.is_replicated_only() ? cut_buckets(bytes, kLastBucketBytes, bucket_cap_bytes)
-                                                           : std::vector<SlotRun>{{0, members.size()}};
+    const auto runs = placement.is_replicated_only()
+                          ? cut_buckets(bytes, kLastBucketBytes, group.policy.bucket_cap_bytes)
+                          : std::vector<SlotRun>{{0, members.size()}};
     for (const auto& run : runs)
-      add_planes(kind.forms, std::span(members).subspan(run.begin, run.end - run.begin), parameters, row_memory);
+      add_planes(kind.forms, std::span(members).subspan(run.begin, run.end - run.begin), group, account);
   }
+  cut_into_buckets();
 }
 
-void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> members,
-                               const std::vector<GroupMember>& parameters, RowMemory row_memory) {
-  const auto& shard = group_.placement.shard();
+void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> members, const GroupSpec& group,
+                               const std::shared_ptr<memory::ByteAccount>& account) {
+  const auto& shard = placement.shard();
   std::vector<layout::Item> items;
-  for (size_t i : members) items.push_back(item_of(parameters[i].tensor));
+  for (size_t i : members) {
+    const auto& tensor = group.parameters[i].tensor;
+    items.push_back({tensor.sizes().vec(), tensor.is_contiguous()});
+  }
   const layout::Alignment alignment{std::max(alignment_of(forms.rows), alignment_of(forms.whole)),
                                     slice_multiple(forms)};
   for (auto& plane : layout::plan_planes(items, shard.world_size(), alignment)) {
     runs_.push_back({slots_.size(), slots_.size() + plane.items.size()});
     for (size_t item : c10::irange(plane.items.size())) {
       const auto& placed = plane.items[item];
-      places_.push_back({flats_.size(), item, members[placed.number]});
-      slots_.emplace_back(parameters[members[placed.number]], placed, plane.rows_of(item, shard.rank()), forms.rows,
+      const SlotPlace place{.plane = flats_.size(), .item = item, .given = members[placed.number]};
+      slots_.emplace_back(group.parameters[place.given], place, placed, plane.rows_of(item, shard.rank()), forms.rows,
                           forms.whole);
     }
-    auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), group_.account);
-    note_device_of(flats_.size() - 1);
+    auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), account);
+    if (!group.policy.free_when_written) flat.keep_whole_memory();
     if (forms.rows.device != forms.whole.device)
-      flat.keep_on_host(row_memory == RowMemory::kPinned, group_.rank_state->shared_host_copies());
+      flat.host.emplace(forms.whole.device, group.policy.row_memory == RowMemory::kPinned,
+                        group.rank_state->host_copies, account);
   }
 }
 
-void ShardedParams::note_device_of(size_t flat) {
-  const auto is_beside = [&](const std::vector<size_t>& planes) {
-    return planes.empty() || flats_[planes.front()].whole().form.device == flats_[flat].whole().form.device;
-  };
-  const auto found = std::ranges::find_if(planes_by_device_, is_beside);
-  (found == planes_by_device_.end() ? planes_by_device_.emplace_back() : *found).push_back(flat);
+void ShardedParams::cut_into_buckets() {
+  const auto device_of = [&](size_t plane) { return flats_[plane].whole().form.device; };
+  if (placement.is_replicated_only()) {
+    for (size_t plane = flats_.size(); plane-- > 0;) buckets_.push_back({plane});
+  } else {
+    for (size_t plane : c10::irange(flats_.size())) {
+      const auto found = std::ranges::find_if(
+          buckets_, [&](const auto& planes) { return device_of(planes.front()) == device_of(plane); });
+      (found == buckets_.end() ? buckets_.emplace_back() : *found).push_back(plane);
+    }
+  }
+  if (buckets_.empty()) buckets_.emplace_back();
+  for (size_t bucket : c10::irange(buckets_.size())) {
+    size_t number = 0;
+    for (const size_t plane : buckets_[bucket])
+      for (auto& slot : slots_in(plane)) {
+        slot.place.bucket = bucket;
+        slot.place.number = number++;
+      }
+  }
 }
 
 ShardedParams::~ShardedParams() {
@@ -136,28 +149,26 @@ ShardedParams::~ShardedParams() {
 
 void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
   const OwnOperators own_operators;
-  for (size_t i : c10::irange(slots_.size())) {
-    const auto& rows = flats_[places_[i].flat].rows();
+  for (auto& slot : slots_) {
+    const auto& rows = flats_[slot.place.plane].rows();
     if (rows.form.device.is_meta()) continue;
-    slots_[i].rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(i));
-    if (sources[places_[i].given] && slots_[i].rows_numel() > 0) sources[places_[i].given](slots_[i].param_rows());
+    slot.rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(slot));
+    const auto& source = sources[slot.place.given];
+    if (source && slot.rows_numel() > 0) source(slot.param_rows());
   }
 }
 
-std::vector<ParamRows> ShardedParams::list_rows() const {
-  std::vector<ParamRows> list;
-  for (const auto& slot : slots_) list.push_back(slot.param_rows());
-  return list;
+// 0 for a slot without rows.
+size_t ShardedParams::byte_offset_in_slice(const ParamSlot& slot) {
+  const auto& flat = flats_[slot.place.plane];
+  if (slot.rows_numel() == 0) return 0;
+  return flat.rows().form.bytes(slot.offset_of_rows() - placement.shard().rank() * flat.plane().slice_numel);
 }
 
-// 0 for a slot without rows.
-size_t ShardedParams::byte_offset_in_slice(size_t index) {
-  const auto& slot = slots_[index];
-  const auto& flat = flats_[places_[index].flat];
-  if (slot.rows_numel() == 0) return 0;
-  const int64_t begin = group_.placement.shard().rank() * flat.plane().slice_numel;
-  const int64_t first = flat.plane().items[places_[index].item].offset + slot.rows().first * slot.row_numel();
-  return flat.rows().form.bytes(first - begin);
+std::string ShardedParams::no_memory_message(const ParamSlot& slot) const {
+  return placement.where("raw access") + "parameter '" + slot.name() +
+         "' is sharded and its whole value is not in memory. Inside a forward scope let an operator read it, or bring "
+         "it with Group::unshard() or fsdp::summon_full_params; to save a model, save outside the scope";
 }
 
 void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
@@ -165,7 +176,7 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
   for (size_t i : c10::irange(slots_.size())) {
     auto& slot = slots_[i];
     const auto tensor = slot.tensor();
-    slot.no_memory_error = no_memory_message(group_, slot);
+    slot.no_memory_error = no_memory_message(slot);
     slot.whole_storage.detach(slot.no_memory_error);
     slot.mark = c10::make_intrusive<RowMark>(owner_, i);
     registry().add(slot.rows_storage.impl(), owner_, i, PartKind::kRows);
@@ -180,7 +191,7 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
 // Memory that others have too. All of it was the parameter's, or there is more of it, which is used on.
 void ShardedParams::leave_to_others(const c10::Storage& former, const memory::MemoryRange& range,
                                     const ParamSlot& slot) {
-  auto error = former_memory_message(group_, slot);
+  auto error = former_memory_message(placement, slot);
   if (former.nbytes() == static_cast<size_t>(range.end - range.begin))
     memory::end_storage(former, error);
   else
@@ -189,28 +200,25 @@ void ShardedParams::leave_to_others(const c10::Storage& former, const memory::Me
 
 void ShardedParams::rename(size_t index, std::string name) {
   slots_[index].rename(std::move(name));
-  slots_[index].no_memory_error = no_memory_message(group_, slots_[index]);
+  slots_[index].no_memory_error = no_memory_message(slots_[index]);
 }
 
 bool ShardedParams::is_on_cpu() const {
   return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
 }
 
-bool ShardedParams::shares_memory() const { return std::ranges::all_of(flats_, &FlatParams::shares_memory); }
-
 bool ShardedParams::every_rank_has_rows() const {
-  for (int rank : c10::irange(group_.placement.shard().world_size()))
+  for (int rank : c10::irange(placement.shard().world_size()))
     if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.plane().owned_numel(rank) > 0; }))
       return false;
   return true;
 }
 
 void ShardedParams::attach_whole() {
-  for (size_t i : c10::irange(slots_.size())) {
-    const auto& flat = flats_[places_[i].flat];
-    slots_[i].whole_storage.attach(flat.whole().buffer,
-                                   flat.whole().form.bytes(flat.plane().items[places_[i].item].offset));
-    slots_[i].follow_whole_storage();
+  for (auto& slot : slots_) {
+    const auto& whole = flats_[slot.place.plane].whole();
+    slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
+    slot.follow_whole_storage();
   }
 }
 
@@ -221,20 +229,18 @@ void ShardedParams::detach_whole() {
   }
 }
 
-at::Tensor ShardedParams::rows_of_slice(size_t index, const memory::FlatPart& slice) {
-  const auto& slot = slots_[index];
+at::Tensor ShardedParams::rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice) {
   memory::PartStorage storage(slice.form.device, slice.form.bytes(slot.rows_numel()));
-  storage.attach(slice.buffer, slice.byte_offset + byte_offset_in_slice(index));
+  storage.attach(slice.buffer, slice.byte_offset + byte_offset_in_slice(slot));
   return slot.rows_on(storage);
 }
 
-void ShardedParams::register_gradient(size_t index, const at::Tensor& gradient) {
-  auto& slot = slots_[index];
+void ShardedParams::register_gradient(ParamSlot& slot, const at::Tensor& gradient) {
   if (auto* old = slot.gradient_storage._unsafe_get_target()) registry().remove(old);
   auto* storage = gradient.storage().unsafeGetStorageImpl();
   slot.gradient_storage =
       c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-  registry().add(storage, owner_, index, PartKind::kGradient);
+  registry().add(storage, owner_, static_cast<size_t>(&slot - slots_.data()), PartKind::kGradient);
 }
 
 }  // namespace fsdp::runtime

@@ -11,10 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/part_storage.h"
 #include "runtime/flat_params.h"
-#include "runtime/group_identity.h"
-#include "runtime/param_rows.h"
+#include "runtime/group_policy.h"
 #include "runtime/param_slot.h"
 
 namespace fsdp::runtime {
@@ -27,12 +25,13 @@ struct SlotRun {
   bool operator==(const SlotRun&) const = default;
 };
 
-/// Note [Order of buckets]. Gradients arrive in about the reverse order of the parameters, so buckets are cut from the
-/// end: what is reduced first is complete first. Each bucket is a plane of its own, one stretch of memory that is
-/// summed where it lies. The order is part of the model, so it is the same on every rank without asking. A model that
-/// registers its parameters in another order than it uses them, or whose several dtypes put the buckets of one dtype
-/// after those of another, is reduced as correctly but later, because a complete bucket waits for those before it.
-/// torch's DDP records the order in which gradients arrived, and its buckets are copies.
+/// Note [Order of buckets]. What travels together is a bucket: all planes of a device where ranks have rows each; where
+/// every rank has all rows, a single plane. Those buckets are one stretch of memory each, which is summed where it
+/// lies. Gradients arrive in about the reverse order of the parameters, so they are cut from the end: what is reduced
+/// first is complete first. The order is part of the model, so it is the same on every rank without asking. A model
+/// that registers its parameters in another order than it uses them, or whose several dtypes put the buckets of one
+/// dtype after those of another, is reduced as correctly but later, because a complete bucket waits for those before
+/// it. torch's DDP records the order in which gradients arrived, and its buckets are copies.
 
 /// Runs of neighbours in ascending order, each as long as its gradients take at most `cap_bytes`, the last one at most
 /// `last_cap_bytes`, so that it is complete early; but a run has one parameter at least. `bytes`: of the parameters'
@@ -56,18 +55,13 @@ inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t 
 /// What parameters are to be that were, or would have been, of `form` (see ParamSlot::form); none: the same.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
-/// Thread safety: under the rank's lock; what does not change after `take_rows`, all of it.
+/// What follows from the placement of a group. Thread safety: under the rank's lock; what does not change after
+/// `take_rows`, all of it.
 class ShardedParams {
  public:
-  /// The plane that a slot lies in, its index there, and in the list that the group was made of.
-  struct Place {
-    size_t flat = 0, item = 0, given = 0;
-  };
-
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`. Where every
   /// rank has all rows there is a plane for each bucket, whose gradients take at most `bucket_cap_bytes`.
-  ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters, RowMemory row_memory,
-                int64_t bucket_cap_bytes, const FormChange& change = {});
+  ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account, const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
@@ -77,33 +71,34 @@ class ShardedParams {
   /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
 
-  size_t count() const { return slots_.size(); }
+  const std::string group_name;  // as it was then
+  const Placement placement;
+  const std::string disk_folder;  // as GroupPolicy has it
+  /// The memory that ranks share, one buffer for each device; it outlives this object.
+  std::vector<SharedBuffer*> shared_buffers;
+
   /// The slots in the order in which memory holds them.
   std::vector<ParamSlot>& slots() { return slots_; }
-  Place place(size_t slot) const { return places_[slot]; }
   std::vector<FlatParams>& flats() { return flats_; }
-  /// This rank's rows of all parameters, in the order of memory.
-  std::vector<ParamRows> list_rows() const;
+  /// The planes of each bucket, in the order in which they are reduced; at least one. See Note [Order of buckets].
+  const std::vector<std::vector<size_t>>& buckets() const { return buckets_; }
   /// The rows of a slot that a rank has.
   layout::RowRange rows_of(size_t slot, int rank) const {
-    return flats_[places_[slot].flat].plane().rows_of(places_[slot].item, rank);
-  }
-  /// Where a slot begins in its plane, in elements.
-  int64_t offset_in_plane(size_t slot) const {
-    return flats_[places_[slot].flat].plane().items[places_[slot].item].offset;
+    const auto& place = slots_[slot].place;
+    return flats_[place.plane].plane().rows_of(place.item, rank);
   }
   /// The slots in a plane, which are neighbours.
-  SlotRun slots_in(size_t flat) const { return runs_[flat]; }
-  /// The planes whose whole values are on one device, which travel together; at least one list.
-  const std::vector<std::vector<size_t>>& planes_by_device() const { return planes_by_device_; }
+  std::span<ParamSlot> slots_in(size_t plane) {
+    return std::span(slots_).subspan(runs_[plane].begin, runs_[plane].end - runs_[plane].begin);
+  }
   /// A name seen from a module further out, for messages.
   void rename(size_t slot, std::string name);
 
   bool is_on_cpu() const;
-  /// Whether some of the ranks' memory is shared.
-  bool shares_memory() const;
+  /// Whether all whole values lie in memory that ranks share.
+  bool shares_memory() const { return std::ranges::all_of(flats_, &FlatParams::shares_memory); }
   /// Whether this rank's rows are the whole parameters, in the same memory.
-  bool rows_are_whole() const { return group_.placement.shard().world_size() == 1 && shares_memory(); }
+  bool rows_are_whole() const { return placement.shard().world_size() == 1 && shares_memory(); }
   bool every_rank_has_rows() const;
 
   /// Puts the whole parameters into the whole buffers; takes their memory away.
@@ -111,24 +106,23 @@ class ShardedParams {
   void detach_whole();
   /// What a slot's rows have of `slice`, which has the form of their flat shard and lies as it does. A plain tensor on
   /// storage of its own, not a view: zero_grad() cannot detach views in place.
-  at::Tensor rows_of_slice(size_t slot, const memory::FlatPart& slice);
+  at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);
   /// From now on `gradient` is known as that of the slot's rows.
-  void register_gradient(size_t slot, const at::Tensor& gradient);
+  void register_gradient(ParamSlot& slot, const at::Tensor& gradient);
 
  private:
-  void note_device_of(size_t flat);
-  void add_planes(const FlatForms& forms, std::span<const size_t> members, const std::vector<GroupMember>& parameters,
-                  RowMemory row_memory);
-  size_t byte_offset_in_slice(size_t slot);
+  void add_planes(const FlatForms& forms, std::span<const size_t> members, const GroupSpec& group,
+                  const std::shared_ptr<memory::ByteAccount>& account);
+  void cut_into_buckets();
+  size_t byte_offset_in_slice(const ParamSlot& slot);
+  std::string no_memory_message(const ParamSlot& slot) const;
   void leave_to_others(const c10::Storage& former, const memory::MemoryRange& range, const ParamSlot& slot);
 
-  const GroupIdentity& group_;
   std::weak_ptr<ParamGroup> owner_;
   std::vector<ParamSlot> slots_;
-  std::vector<Place> places_;
   std::vector<FlatParams> flats_;
   std::vector<SlotRun> runs_;  // by plane
-  std::vector<std::vector<size_t>> planes_by_device_{1};
+  std::vector<std::vector<size_t>> buckets_;
 };
 
 }  // namespace fsdp::runtime

@@ -95,7 +95,7 @@ class CheckedHostRows : public CheckedHostMemory {
     part.tensor().fill_(1);
     return part;
   }
-  std::shared_ptr<memory::HostCopies> copies_ = std::make_shared<memory::HostCopies>();
+  std::shared_ptr<runtime::HostCopies> copies_ = std::make_shared<runtime::HostCopies>();
   runtime::HostRows rows_{device(0), true, copies_, std::make_shared<memory::ByteAccount>()};
 };
 

@@ -34,11 +34,11 @@ TEST_F(CheckedRuntime, AReductionOverBothAxesIsReadOnTwoStreams) {
     const auto placement = placement_over({1, 2});
     const auto rows = torch::empty({64}, device(rank));
     const auto started = start_sum(placement, rows);
-    started.work->wait();
+    for (const auto& work : started.works) work->wait();
     const auto side = new_stream_of(rank);
     {
       const c10::StreamGuard guard(side);
-      started.work->wait();
+      for (const auto& work : started.works) work->wait();
       EXPECT_EQ(rows.mul(started.scale).sum().item<float>(), 32);
     }
     order(side, current_stream_of(rank));

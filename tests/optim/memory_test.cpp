@@ -81,12 +81,10 @@ double largest_padding(const Group& group) {
   for (const auto& member : param_groups(group)) {
     std::vector<torch::Tensor> shards;
     for (auto& flat : member->flats()) shards.push_back(flat.rows().tensor().clone());
-    for (size_t i = 0; i < member->slots().size(); ++i) {
-      const auto& slot = member->slots()[i];
-      const auto place = member->params().place(i);
-      const int64_t first = member->params().offset_in_plane(i) + slot.rows().first * slot.row_numel() -
-                            rank() * member->flats()[place.flat].plane().slice_numel;
-      if (slot.rows_numel() > 0) shards[place.flat].narrow(0, first, slot.rows_numel()).zero_();
+    for (const auto& slot : member->slots()) {
+      const auto plane = slot.place.plane;
+      const int64_t first = slot.offset_of_rows() - rank() * member->flats()[plane].plane().slice_numel;
+      if (slot.rows_numel() > 0) shards[plane].narrow(0, first, slot.rows_numel()).zero_();
     }
     for (const auto& shard : shards)
       if (shard.numel() > 0) largest = std::max(largest, shard.abs().nan_to_num(1e9).max().item<double>());

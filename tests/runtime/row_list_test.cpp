@@ -25,10 +25,10 @@ TEST(ListOfRows, IsInTheOrderOfMemoryAndHasEveryParameterWithItsGlobalSizes) {
       std::map<std::string, torch::Tensor> parameters;
       for (const auto& item : net.named_parameters()) parameters[item.key()] = item.value();
       const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
-      auto& params = param_groups(group).front()->params();
       std::set<std::string> names;
       std::map<const void*, uintptr_t> last_of_buffer;
-      for (const auto& rows : params.list_rows()) {
+      for (const auto& slot : param_groups(group).front()->slots()) {
+        const auto rows = slot.param_rows();
         names.insert(rows.name);
         const auto& parameter = parameters.at(rows.name);
         EXPECT_TRUE(rows.parameter.is_same(parameter));
@@ -43,7 +43,7 @@ TEST(ListOfRows, IsInTheOrderOfMemoryAndHasEveryParameterWithItsGlobalSizes) {
         last = begin;
       }
       EXPECT_EQ(names.size(), parameters.size());
-      EXPECT_LE(last_of_buffer.size(), params.flats().size()) << "a buffer for each plane";
+      EXPECT_LE(last_of_buffer.size(), param_groups(group).front()->flats().size()) << "a buffer for each plane";
     });
 }
 

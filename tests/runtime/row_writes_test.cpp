@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/row_lock.h"
+#include "runtime/row_writes.h"
 
 namespace fsdp::runtime {
 namespace {

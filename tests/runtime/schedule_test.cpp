@@ -5,9 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/backward_tasks.h"
-#include "runtime/group_backward.h"
-#include "runtime/residents.h"
+#include "runtime/rank_state.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -105,42 +103,6 @@ TEST(OrderedBucket, ComesInTheReverseOrderOfFirstReadsBucketByBucketAndLastWitho
   EXPECT_EQ(order, (std::vector<std::pair<GroupId, size_t>>{{30, 0}, {30, 1}, {20, 0}, {10, 0}, {50, 0}, {40, 0}}));
 }
 
-using enum GradientSource;
-
-Expectations expecting(const std::vector<GradientSource>& sources) {
-  Expectations expectations;
-  expectations.begin(sources.size());
-  for (size_t slot = 0; slot < sources.size(); ++slot) expectations.expect(slot, sources[slot]);
-  return expectations;
-}
-
-TEST(Expectations, AreCompleteWhenEachSlotHasItsGradientHoweverOftenOthersCome) {
-  auto expectations = expecting({kTask, kNone, kTask});
-  for (int i = 0; i < 3; ++i) expectations.arrive(0, kTask);
-  expectations.arrive(1, kTask);
-  EXPECT_FALSE(expectations.is_complete());
-  expectations.arrive(2, kTask);
-  EXPECT_TRUE(expectations.is_complete());
-  EXPECT_TRUE(expectations.expects_any()) << "the backward gave some";
-}
-
-TEST(Expectations, OfAForwardThatRunsAgainAreMetByABackwardInsideOnly) {
-  auto expectations = expecting({kTask, kInside});
-  EXPECT_FALSE(expectations.awaits_recomputation_only());
-  expectations.arrive(1, kTask);
-  expectations.arrive(0, kInside);
-  EXPECT_FALSE(expectations.awaits_recomputation_only()) << "the outermost task has yet to give slot 0 its gradient";
-  expectations.arrive(0, kTask);
-  EXPECT_TRUE(expectations.awaits_recomputation_only());
-  EXPECT_FALSE(expectations.is_complete());
-  expectations.arrive(1, kInside);
-  EXPECT_TRUE(expectations.is_complete());
-  EXPECT_FALSE(expectations.awaits_recomputation_only());
-  expectations.begin(2);
-  EXPECT_TRUE(expectations.is_complete()) << "nothing is expected";
-  EXPECT_FALSE(expectations.expects_any());
-}
-
 GroupTree tree_of(const std::map<GroupId, Ids>& parents) {
   GroupTree tree;
   for (const auto& [group, around] : parents) {
@@ -184,20 +146,6 @@ TEST(Residents, ComeInTheOrderInWhichTheyWereReadLast) {
   EXPECT_EQ(residents.by_reads(), Ids({5, 4, 3}));
   residents.note(2);
   EXPECT_EQ(residents.by_reads(), Ids({5, 4, 3, 2}));
-}
-
-TEST(Residents, ThatAreKeptAreLeftOutUntilTheyAreReconsideredOrForgotten) {
-  Residents residents;
-  for (GroupId group : {3, 4, 5}) residents.note(group);
-  residents.keep_those([](GroupId group) { return group != 5; });
-  residents.note(3);
-  EXPECT_EQ(residents.by_reads(), Ids({5}));
-  residents.reconsider(3);
-  residents.reconsider(1);  // not in memory
-  EXPECT_EQ(residents.by_reads(), Ids({5, 3}));
-  residents.forget(4);
-  residents.note(4);
-  EXPECT_EQ(residents.by_reads(), Ids({5, 3, 4}));
 }
 
 }  // namespace

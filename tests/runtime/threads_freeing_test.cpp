@@ -118,15 +118,15 @@ TEST(Threads, ReadStatisticsAndNamesWhileAnotherOneMovesTheModel) {
 TEST(LocalRowsThatClose, CountAsWrittenWhateverHappenedMeanwhile) {
   run_thread_ranks_with(2, {.backend = "shm"}, [](int) {
     const Model model = fully_shard(build_alike([] { return torch::nn::Linear(30, 40); }));
-    auto& lock = param_groups(model).front()->row_lock();
+    auto& group = *param_groups(model).front();
     std::optional<LocalRows> rows(model);
-    const auto version = lock.version();
-    lock.begin_scope();  // for the group alone: no call does so
+    const auto version = group.version();
+    group.begin_scope();  // for the group alone: no call does so
     rows.reset();
-    EXPECT_GT(lock.version(), version);
-    lock.end_read();
-    lock.cancel_scope();
-    lock.end_read();
+    EXPECT_GT(group.version(), version);
+    group.end_read();
+    group.cancel_scope();
+    group.end_read();
   });
 }
 

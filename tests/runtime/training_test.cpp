@@ -149,7 +149,7 @@ TEST(Adapters, AloneAreReducedAndHaveGradients) {
       const auto model = group_of(*net);
       for (const auto& group : param_groups(model)) {
         const auto trains = [&](size_t plane) {
-          return group->slots()[group->params().slots_in(plane).begin].requires_grad();
+          return group->params().slots_in(plane).front().requires_grad();
         };
         for (size_t plane = 0; plane < group->flats().size(); ++plane)
           if (trains(plane)) adapters += group->flats()[plane].whole().bytes();

@@ -15,11 +15,14 @@ using testing::HasSubstr;
 using testing::Not;
 
 // Starts a sum over both axes of 2 x 2 ranks, to which each rank contributes its number + 1.
-std::shared_ptr<Work> start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
+runtime::StartedReduction start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
   const ReducePlane counts{torch::zeros({1}), {{0, torch::ones({2})}}};
   const auto whole = torch::full({4}, rank + 1.0);
-  return runtime::start_sum(placement, /*over_replicas=*/true, {{rows, {{0, whole}}}}, counts, 1.0, {"sum", {}}, {})
-      .work;
+  return runtime::start_sum(placement, /*over_replicas=*/true, {{rows, {{0, whole}}}}, counts, 1.0, {"sum", {}}, {});
+}
+
+void wait_for(const runtime::StartedReduction& sum) {
+  for (const auto& work : sum.works) work->wait();
 }
 
 TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
@@ -29,9 +32,9 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
       const auto rows = torch::zeros({2});
       const auto sum = start_sum(placement, rows, rank);
       // The first replica waits in the barrier, which the second one enters only when it has the sum.
-      if (rank >= 2) sum->wait();
+      if (rank >= 2) wait_for(sum);
       barrier();
-      sum->wait();
+      wait_for(sum);
       EXPECT_TRUE(rows.eq(10.0).all().item<bool>());
     };
     run_thread_ranks(4, act, {.backend = backend});
@@ -54,7 +57,7 @@ TEST(BothAxes, SecondStepsHaveAnOrderOfTheirOwn) {
         placement.shard().reductions().barrier({})->wait();
       }
       next->wait();
-      sum->wait();
+      wait_for(sum);
       EXPECT_TRUE(rows.eq(10.0).all().item<bool>());
       EXPECT_TRUE(other.eq(2.0).all().item<bool>());
     };

@@ -1,0 +1,660 @@
+// A group's step, in the order in which it comes: a scope opens, parameters are unsharded, read and resharded, a
+// backward enters and unshards them again, gradients arrive, are reduced and land in the rows' gradients, the backward
+// closes, and an optimizer writes the rows.
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/irange.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/core/check.h"
+#include "comm/core/text.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+
+namespace fsdp::runtime {
+
+// ---- A scope opens
+
+bool ParamGroup::begin_scope() {
+  ++epochs_.scopes;
+  epochs_.backwards_after_writes = 0;
+  epochs_.is_written_by_all = epochs_.has_to_meet = false;
+  epochs_.writes_seen = rank_state().writes_by_all;
+  begin_read();
+  if (meets()) publish();
+  epochs_.writes_told = meets() ? writes_.take() : 0;
+  return meets();
+}
+
+void ParamGroup::cancel_scope() {
+  --epochs_.scopes;
+  writes_.give_back(std::exchange(epochs_.writes_told, 0));
+  begin_read();
+}
+
+void ParamGroup::begin_read() {
+  if (params_->shared_buffers.empty()) return;
+  epochs_.is_open = true;
+  if (epochs_.reads && epochs_.epoch_read == epoch()) return;
+  epochs_.reads = true;
+  epochs_.epoch_read = epoch();
+  for (auto* buffer : params_->shared_buffers) buffer->begin_read(epochs_.epoch_read);
+}
+
+void ParamGroup::enter() {
+  if (depth_++ > 0) return;
+  fault_point("group entered");
+  for (auto& slot : slots()) slot.show_whole();
+}
+
+// ---- Unshard: whole parameters come to memory
+
+// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
+// rank may write rows.
+void ParamGroup::publish() {
+  if (published_version_ == version_) return;
+  for (auto& flat : flats()) flat.publish();
+  published_version_ = version_;
+}
+
+void ParamGroup::unshard(const std::string& call) {
+  if (state_ != GatherState::kSharded) return;
+  const bool within = has_second_shard();
+  if (!within)
+    for (auto& flat : flats()) flat.drop_second_shard();
+  const auto is_there = [](const FlatParams& flat) { return flat.shares_memory() || flat.keeps_whole(); };
+  const bool moves = !std::ranges::all_of(flats(), is_there);
+  const c10::OptionalStreamGuard guard(within ? std::nullopt : stream_of_gather());
+  try {
+    // All memory first: a rank that has too little of it has not begun what its peers would wait for.
+    for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
+    if (within)
+      gather_second_shards(call);
+    else
+      gather_rows(moves, call);
+  } catch (...) {
+    abandon_gather();
+    placement().pass_on_failure("gather");
+    throw;
+  }
+  state_ = GatherState::kGathering;
+  fault_point("group gathering");
+  gathers += moves;
+  gathers_within += within && moves;
+  gathers_in_place_ += params_->shares_memory() ? 1 : 0;
+  if (!params_->rows_are_whole()) rank_state().residents.note(id_);
+}
+
+void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
+  rows_written_ = params_->is_on_cpu() ? nullptr : std::move(event);
+}
+
+// Another stream than the current one where a gather comes after the event alone, or after nothing, since the rows are
+// the host's; whole parameters have their memory there. Memory of the current stream may still be in use by what that
+// was given. Second shards come after the gather that they were taken from, which the current stream knows.
+std::optional<c10::Stream> ParamGroup::stream_of_gather() {
+  if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
+    return std::nullopt;
+  auto& stream = rank_state().gather_stream;
+  const auto device = flats().front().whole().form.device;
+  if (!stream || stream->device() != device)
+    stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  if (rows_written_) rows_written_->block(*stream);
+  return stream;
+}
+
+// Starts one collective for each bucket; `plane_of` gives none for a plane that need not move.
+template <class PlaneOf>
+void ParamGroup::start_gathers(Communicator& communicator, const Tag& tag, const AllGather& with,
+                               const PlaneOf& plane_of) {
+  for (const auto& planes : params_->buckets()) {
+    std::vector<GatherPlane> moving;
+    for (const size_t number : planes)
+      if (auto plane = plane_of(flats()[number])) moving.push_back(std::move(*plane));
+    if (moving.empty()) continue;
+    gathers_in_flight_.push_back(with ? with(communicator, std::move(moving), tag)
+                                      : communicator.all_gather(std::move(moving), tag));
+  }
+}
+
+void ParamGroup::gather_rows(bool moves, const std::string& call) {
+  publish();
+  version_in_copy_ = version_;
+  writes_told_ = moves || epochs_.has_to_meet ? writes_.take() : 0;
+  const auto of_gather = tag(name_, writes_told_, call);
+  auto& ranks = placement().shard().communicator();
+  start_gathers(ranks, of_gather, policy.custom_all_gather, [](FlatParams& flat) {
+    return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather());
+  });
+  if (epochs_.has_to_meet) gathers_in_flight_.push_back(ranks.barrier(of_gather));
+}
+
+// What the ranks tell each other of writes waits for a gather of rows, in which all take part.
+void ParamGroup::gather_second_shards(const std::string& call) {
+  start_gathers(placement().within()->communicator(), tag(name_, 0, call), {}, [](FlatParams& flat) {
+    return flat.keeps_whole() ? std::nullopt : std::optional(flat.plane_to_gather_among());
+  });
+}
+
+bool ParamGroup::has_second_shard() {
+  return version_in_copy_ == version_ && !flats().empty() &&
+         std::ranges::all_of(flats(), &FlatParams::has_second_shard);
+}
+
+// While this thread waits, others may finish the same gather, or free the group.
+void ParamGroup::wait_for_unshard(const std::string& call) {
+  const auto unsharding = state_ == GatherState::kWhole ? Span() : span("unshard");
+  while (state_ != GatherState::kWhole) {
+    unshard(call);
+    const auto works = gathers_in_flight_;
+    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gathers_in_flight_ == works; };
+    try {
+      const auto waiting = works.empty() ? Span() : span("wait for all_gather");
+      for (const auto& work : works) rank_state().wait(*work);
+    } catch (...) {
+      if (is_under_way()) {
+        abandon_gather();
+        placement().pass_on_failure("gather");
+      }
+      throw;
+    }
+    if (!is_under_way()) continue;
+    gathered_ = std::exchange(gathers_in_flight_, {});
+    for (auto& flat : flats()) flat.mark_cold();
+    state_ = GatherState::kWhole;
+    writes_told_ = 0;
+    epochs_.has_to_meet = false;
+    params_->attach_whole();
+    fault_point("group whole");
+  }
+  order_read();
+}
+
+// kSharded (half way), kGathering -> kSharded: as if it had not been tried.
+void ParamGroup::abandon_gather() {
+  writes_.give_back(std::exchange(writes_told_, 0));
+  drop_whole_buffers();
+}
+
+// The calling thread's current stream reads whole values from now on: after the gather, also if another stream waited
+// for it.
+void ParamGroup::order_read() {
+  for (auto& flat : flats()) {
+    if (!flat.note_reader()) continue;
+    for (const auto& gather : gathered_) gather->wait();
+    if (flat.host) flat.host->order_read();
+  }
+}
+
+// ---- Reshard: they leave it
+
+void ParamGroup::reshard() {
+  while (wait_for_operators()) {
+  }
+  if (pins.are_there()) {
+    version_in_copy_ = -1;  // old: the next scope drops it
+    return;
+  }
+  for (auto& flat : flats()) flat.drop_second_shard();
+  if (state_ == GatherState::kSharded) return;
+  params_->detach_whole();
+  drop_whole_buffers();
+}
+
+void ParamGroup::reshard_within() {
+  if (state_ != GatherState::kWhole || !placement().within()) return reshard();
+  order_read();
+  if (!has_second_shard())
+    for (auto& flat : flats()) flat.keep_second_shard(*placement().within());
+  params_->detach_whole();
+  drop_whole_buffers();
+}
+
+void ParamGroup::drop_whole_buffers() {
+  gathers_in_flight_.clear();
+  gathered_.clear();
+  for (auto& flat : flats()) flat.free_whole();
+  state_ = GatherState::kSharded;
+  fault_point("group sharded");
+  unshard_was_asked = false;
+  rank_state().residents.forget(id_);
+}
+
+void ParamGroup::copy_whole() {
+  params_->detach_whole();
+  try {
+    for (auto& flat : flats())
+      if (flat.is_seen_by_others()) flat.copy_whole();
+  } catch (...) {
+    drop_whole_buffers();
+    throw;
+  }
+  params_->attach_whole();
+}
+
+void ParamGroup::offload_whole() {
+  if (params_->is_on_cpu()) return;
+  params_->detach_whole();
+  order_read();
+  for (auto& flat : flats()) flat.offload_whole();
+  params_->attach_whole();
+  for (auto& slot : slots()) slot.show_whole();  // where it is now
+}
+
+// ---- The scope closes
+
+void ParamGroup::leave() {
+  if (--depth_ > 0) return;
+  fault_point("group left");
+  for (auto& slot : slots()) slot.show_rows();
+}
+
+void ParamGroup::leave_reading() {
+  if (params_->shared_buffers.empty() || openings > 0) return;
+  epochs_.is_open = false;
+  // A rank without rows need not write them. So nobody reads after the close, and each backward meets the ranks again.
+  if (!epochs_.counts_writes) {
+    epochs_.writes_seen = UINT64_MAX;
+    return end_read();
+  }
+  // Custom Functions compute while nothing is recorded; their nodes lead to the accumulators of what they took.
+  const auto has_accumulator = [](const ParamSlot& slot) {
+    const auto tensor = slot.tensor();
+    return tensor.defined() && torch::autograd::impl::try_get_grad_accumulator(tensor);
+  };
+  const bool has_recorded = scope && (scope->recorded || scope->is_hidden);
+  epochs_.has_graph = epochs_.has_graph || has_recorded || std::ranges::any_of(slots(), has_accumulator);
+  if (!epochs_.has_graph) return end_read();
+  rank_state().readers_at_rest.insert(id_);
+}
+
+void ParamGroup::end_read() {
+  epochs_.has_graph = false;
+  if (!std::exchange(epochs_.reads, false)) return;
+  epochs_.written_in_epoch = UINT64_MAX;
+  for (auto* buffer : params_->shared_buffers) buffer->end_read();
+}
+
+// ---- A backward enters, and unshards again
+
+void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
+  enter();
+  if (!is_in_backward_) {
+    gathers_before_backward_ = gathers_in_place_;
+    const bool gathers_again = policy.unshard_in_backward || params_->shares_memory();
+    if (begin_backward() && gathers_again && !pins.are_there()) {
+      reshard();
+      epochs_.has_to_meet = meets();  // before this backward reads, so that the ranks' writes are there
+    }
+    open_backward(expects, may_recompute);
+  }
+  tasks_.push_back(task);
+}
+
+// It reads what its scope saw, and what every rank has written since. Returns whether there is such a write, which is
+// in nothing that was read before. A peer that has yet to make a write that this rank made before does not wait for it.
+// What is read again has that write, where every rank counts it.
+bool ParamGroup::begin_backward() {
+  const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
+  const auto writes = rank_state().writes_by_all;
+  const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
+  if (follows_a_write || reads_anew) ++epochs_.backwards_after_writes;
+  begin_read();
+  return (follows_a_write && epochs_.counts_writes) || reads_anew;
+}
+
+void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recompute) {
+  for (auto& slot : slots()) {
+    if (auto tensor = slot.tensor(); tensor.defined()) slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
+    auto& bucket = buckets_[slot.place.bucket];
+    if (expects(slot)) {
+      slot.missing_from = GradientSource::kTask;
+      ++bucket.missing;
+      expects_gradients_ = true;
+    } else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad()) {
+      slot.missing_from = GradientSource::kInside;
+      ++bucket.missing_inside;
+    }
+  }
+  is_in_backward_ = true;
+}
+
+// ---- Gradients arrive
+
+void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_inside) {
+  auto& slot = slots()[index];
+  slot.waits = true;
+  if (slot.whole_tensor.is_cpu()) arrived_bytes_ += static_cast<int64_t>(slot.whole_tensor.nbytes());
+  if (slot.missing_from == (from_inside ? GradientSource::kInside : GradientSource::kTask)) {
+    slot.missing_from = GradientSource::kNone;
+    auto& bucket = buckets_[slot.place.bucket];
+    --(from_inside ? bucket.missing_inside : bucket.missing);
+  }
+  if (!rank_state().has_data) return;
+  if (gradient.requires_grad()) {
+    TORCH_WARN_ONCE(where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
+                    "' in .grad is no part of a graph. For a penalty on gradients of parameters take "
+                    "torch::autograd::grad(..., create_graph) in the forward scope.");
+    gradient = gradient.detach().clone();
+  }
+  if (auto sum = slot.arrived.take(); sum.defined()) {
+    // Many small gradients would be lost in a sum of low precision.
+    const auto dtype = slot.rows_tensor.scalar_type();
+    if (sum.scalar_type() != dtype) slot.charge = charge_of(sum = sum.to(dtype));
+    return slot.arrived.put(sum.add_(gradient));
+  }
+  if (gradient.is_sparse()) gradient = gradient.to_dense();
+  slot.charge = charge_of(gradient);
+  slot.arrived.put(std::move(gradient));
+}
+
+memory::Charge ParamGroup::charge_of(const at::Tensor& gradient) const {
+  return {account_, memory::ByteClass::kGradient, static_cast<int64_t>(gradient.nbytes())};
+}
+
+// ---- They are reduced
+
+void ParamGroup::start_reduction(size_t index) {
+  auto& bucket = buckets_[index];
+  finish_reduction(bucket);
+  if (!is_in_backward_) return;  // reset_iter_state() came while this thread waited
+  const OwnOperators own_operators;
+  bucket.is_begun = true;
+  auto subject = name_;
+  if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
+  const Span reducing(rank_state().timeline, Track::kCompute, "reduce", subject);
+  auto tag = this->tag(subject);
+  // What ranks compare: replicas the writes to its rows, and ranks that share memory, which no gather has told apart,
+  // the gathers until the backward began.
+  if (placement().replicas() == 1)
+    tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
+  else
+    tag.count.number = static_cast<uint32_t>(writes_.total());
+  try {
+    const auto& planes = params_->buckets()[index];
+    auto kept = std::exchange(bucket.partial_sum, {});
+    Reduction reduction{.joined = kept.reductions};
+    for (const size_t plane : planes) {
+      const auto run = params_->slots_in(plane);
+      const bool trains = kept.rows.contains(plane) || std::ranges::any_of(run, [](const ParamSlot& slot) {
+                            return slot.requires_grad() || slot.waits;
+                          });
+      if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_reduced()});
+      reduction.votes.resize(reduction.votes.size() + run.size());
+      // All planes count, also those that do not train now: sums that were kept before must have the same factor.
+      reduction.factor =
+          std::min(reduction.factor, factor_before_sum(flats()[plane].reduced_form().dtype, placement()));
+    }
+    reduction.takes_part.resize(reduction.votes.size());
+    std::vector<std::vector<Piece>> gradients;
+    for (const auto& plane : reduction.planes) gradients.push_back(take_gradients(plane, kept, reduction));
+    if (!gradients.empty()) {
+      reduction.start(placement(), policy.reduction, std::move(gradients), std::move(tag));
+      bucket.in_flight = std::move(reduction);
+    }
+  } catch (...) {
+    placement().pass_on_failure("backward");
+    throw;
+  }
+  ++reductions;
+  fault_point("gradients reducing");
+}
+
+// The whole gradients of the parameters in one plane, where they are, with what was kept of this rank's rows; the slots
+// let them go.
+std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken) {
+  const auto dtype = plane.rows.form.dtype;
+  const auto slice = kept.rows[plane.flat].take();
+  if (slice.defined()) memory::note_use(slice);
+  const int64_t begin_of_slice = placement().shard().rank() * flats()[plane.flat].plane().slice_numel;
+  std::vector<Piece> pieces;
+  for (auto& slot : params_->slots_in(plane.flat)) {
+    auto gradient = slot.arrived.take();
+    const size_t number = slot.place.number;
+    const bool was_kept = kept.has(number);
+    taken.votes[number] = gradient.defined() || was_kept;
+    taken.takes_part[number] = 1;
+    slot.waits = false;
+    if (gradient.defined()) {
+      if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // others may have it too
+      if (gradient.scalar_type() != dtype) slot.charge = charge_of(gradient = gradient.to(dtype));
+      taken.charges.push_back(std::move(slot.charge));
+      gradient = slot.flat_in_memory_order(gradient);
+    }
+    at::Tensor rows;
+    if (was_kept && slot.rows_numel() > 0)
+      rows = slice.narrow(0, slot.offset_of_rows() - begin_of_slice, slot.rows_numel());
+    if (gradient.defined() || rows.defined()) add_pieces(pieces, slot.offset(), gradient, slot.offset_of_rows(), rows);
+  }
+  return pieces;
+}
+
+void ParamGroup::finish_reductions() {
+  for (auto& bucket : buckets_) finish_reduction(bucket);
+  if (policy.is_last_backward) call_post_accumulate_grad_hook();
+}
+
+// While this thread waits, others may finish the same reduction, or drop it.
+void ParamGroup::finish_reduction(Bucket& bucket) {
+  const OwnOperators own_operators;
+  while (bucket.in_flight) {
+    const auto works = bucket.in_flight->started.works;
+    const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->started.works == works; };
+    const auto& host = flats()[bucket.in_flight->planes.front().flat].host;
+    const c10::OptionalStreamGuard guard(host ? std::optional(host->stream_of_results()) : std::nullopt);
+    try {
+      const auto waiting = span("wait for reduction");
+      for (const auto& work : works) rank_state().wait(*work);
+    } catch (...) {
+      if (is_under_way()) {
+        bucket.in_flight.reset();
+        placement().pass_on_failure("backward");
+      }
+      throw;
+    }
+    if (is_under_way()) hand_out(bucket, *std::exchange(bucket.in_flight, std::nullopt));
+    fault_point("gradients reduced");
+  }
+}
+
+void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
+  reduced.charges.clear();
+  auto votes = reduced.votes_of_all();
+  if (reduced.is_within_replica) {
+    auto& kept = bucket.partial_sum;
+    kept.reductions = reduced.joined + 1;
+    kept.votes = std::move(votes);
+    for (const auto& plane : reduced.planes) {
+      kept.rows[plane.flat].put(plane.rows.tensor());
+      memory::note_use(plane.rows.tensor());
+    }
+    return;
+  }
+  has_news_ = true;
+  if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
+  reduced.finish();
+  for (const auto& plane : reduced.planes) {
+    if (const auto hook = policy.reduction.hook) {  // which may set another one
+      const UsersOperators users_operators;
+      hook(plane.rows.tensor());
+    }
+    auto& flat = flats()[plane.flat];
+    auto slice = plane.rows;
+    if (flat.lands_elsewhere()) {
+      slice = flat.allocate_gradient();
+      flat.land(plane.rows.tensor(), slice);
+    }
+    landings_.push_back({plane.flat, votes, std::move(slice)});
+  }
+  // What the host has to wait for it waits for once, when somebody is to see it.
+  if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
+}
+
+// ---- They land in the rows' gradients
+
+void ParamGroup::finish_landing() {
+  if (landings_.empty()) return;
+  const OwnOperators own_operators;
+  for (auto& flat : flats())
+    if (flat.host) flat.host->finish_landing();
+  if (!params_->is_on_cpu()) placement().progress();  // the host may have waited for what was aborted
+  for (const auto& [plane, votes, slice] : std::exchange(landings_, {}))
+    for (auto& slot : params_->slots_in(plane))
+      if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, slice));
+}
+
+// Their gradient is parked while a backward is open.
+void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
+  const auto parameter = slot.tensor();
+  if (!is_in_backward_ && !parameter.defined()) return;
+  auto& sum = is_in_backward_ ? slot.parked : parameter.mutable_grad();
+  if (!sum.defined()) {
+    params_->register_gradient(slot, gradient);
+    sum = std::move(gradient);
+  } else if (sum.sizes() == gradient.sizes()) {
+    sum.add_(gradient);
+    memory::note_use(sum);
+    memory::note_use(gradient);
+  } else {
+    error_ =
+        str_cat("parameter '", slot.name(), "' had a gradient of other sizes before: expected ", gradient.sizes(),
+                ", found ", sum.sizes(), ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
+  }
+}
+
+// In the middle of a backward, if gradients were reduced since the user had them, none is on its way, and no other
+// backward goes through the group.
+void ParamGroup::call_post_accumulate_grad_hook() {
+  const auto is_reduced = [](const Bucket& bucket) { return bucket.is_begun && !bucket.in_flight; };
+  const bool is_complete = has_news_ && is_in_backward_ && tasks_.size() == 1 &&
+                           std::ranges::none_of(slots(), &ParamSlot::waits) &&
+                           std::ranges::all_of(buckets_, is_reduced);
+  if (!policy.post_accumulate_grad_hook || !is_complete) return;
+  const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
+  const int depth = std::exchange(depth_, 0);
+  for (auto& slot : slots()) slot.show_rows();
+  exchange_gradients();
+  end_read();
+  is_in_hook_ = true;
+  const auto go_back = [&] {
+    is_in_hook_ = false;
+    exchange_gradients();
+    depth_ = depth;
+    for (auto& slot : slots()) slot.show_whole();
+  };
+  try {
+    std::vector<at::Tensor> parameters;
+    for (const auto& slot : slots())
+      if (auto parameter = slot.tensor(); parameter.defined() && parameter.grad().defined())
+        parameters.push_back(std::move(parameter));
+    const UsersOperators users_operators;
+    if (!parameters.empty()) hook(parameters);
+  } catch (...) {
+    go_back();
+    throw;
+  }
+  go_back();
+  is_handed_out_ = true;
+  has_news_ = false;
+  if (rank_state().reads.current == id_) rank_state().reads.current = 0;
+}
+
+// Puts the rows' gradients, which are parked, into `.grad`, or back.
+void ParamGroup::exchange_gradients() {
+  finish_landing();
+  for (auto& slot : slots()) {
+    if (slot.parked.defined()) memory::note_use(slot.parked);  // by those who get it
+    if (auto tensor = slot.tensor(); tensor.defined()) std::swap(slot.parked, tensor.mutable_grad());
+  }
+}
+
+// ---- The backward closes
+
+std::string ParamGroup::leave_backward(int task) {
+  std::erase(tasks_, task);
+  if (!tasks_.empty() || !is_in_backward_) return {};
+  close_backward();
+  return std::exchange(error_, {});
+}
+
+void ParamGroup::close_backward() {
+  finish_landing();
+  is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
+  arrived_bytes_ = 0;
+  for (auto& bucket : buckets_) {
+    bucket.is_begun = false;
+    bucket.missing = bucket.missing_inside = 0;
+  }
+  for (auto& slot : slots()) {
+    slot.missing_from = GradientSource::kNone;
+    auto gradient = std::exchange(slot.parked, at::Tensor());
+    if (gradient.defined()) memory::note_use(gradient);  // by those to whom it is handed out
+    if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
+  }
+}
+
+// ---- Rows are written
+
+void ParamGroup::begin_write() {
+  if (epochs_.is_open && epochs_.reads)
+    require(
+        false, where("write"), "rows of '", name_,
+        "' are to be written while another thread has a forward scope or a backward open. Threads that train one model "
+        "take turns: write when the other one's backward has ended");
+  end_read();
+}
+
+bool ParamGroup::wait_to_write() {
+  if (params_->shared_buffers.empty()) return false;
+  begin_write();
+  const uint64_t last_epoch = epoch();
+  if (epochs_.written_in_epoch == last_epoch) return false;
+  const auto waiting = span("wait to write");
+  placement().pass_on_failure_of("write", [&] {
+    for (auto* rows : params_->shared_buffers) rank_state().wait_to_write(*rows, last_epoch);
+  });
+  epochs_.written_in_epoch = last_epoch;
+  return true;
+}
+
+void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
+  auto& rank = rank_state();
+  // The sums by which an optimizer writes rows may be those of a collective that was aborted.
+  if (!params_->is_on_cpu()) placement().progress();
+  const bool is_by_all = kind == WriteKind::kEveryRank && epochs_.counts_writes;
+  if (is_by_all)
+    for (const GroupId reader : std::exchange(rank.readers_at_rest, {}))
+      if (auto* group = rank.group(reader); !group->epochs_.is_open) group->end_read();
+  while (wait_to_write()) {
+  }
+  rank.host_copies->wait();  // some may be of these rows
+  epochs_.is_written_by_all |= kind == WriteKind::kEveryRank;
+  ++version_;
+  rows_written_ = nullptr;
+  if (is_by_all) {
+    writes_.note(slot);
+    ++rank.writes_by_all;
+  }
+  forget_whole();
+}
+
+void ParamGroup::end_write() {
+  ++version_;
+  rows_written_ = nullptr;
+  forget_whole();
+}
+
+void ParamGroup::forget_whole() {
+  if (placement().process_group().world_size() > 1) registry().leaves.note_write();
+  if (policy.free_when_written && !is_inside() && !pins.are_there()) reshard();
+}
+
+}  // namespace fsdp::runtime
