@@ -42,7 +42,7 @@ struct Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  // Again, under keys of its own.
+  // Begins, or begins again, under keys of its own.
   void begin();
   // Returns when every rank has come to begin again. Collective. Throws PeerLost if one does not come or rank 0's store
   // is gone.

@@ -24,7 +24,7 @@ class Exchange {
 
   virtual ~Exchange() = default;
   virtual void all_gather(GatherPlanes planes) = 0;
-  /// Unscaled. The input of each plane is one piece, all of it, but in a HierarchicalExchange.
+  /// Does not scale the sums. The input of each plane is a single piece, but for a HierarchicalExchange.
   virtual void reduce_scatter(ReducePlanes planes) = 0;
   /// Flat tensors, in place.
   virtual void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) = 0;

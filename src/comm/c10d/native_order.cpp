@@ -8,7 +8,6 @@
 #include <c10/util/thread_name.h>
 
 #include <atomic>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -113,7 +112,7 @@ class NativeOrder::Watch {
 
 NativeOrder::Watch& NativeOrder::watch() { return of_this_process<Watch>(); }
 
-// What the watch keeps of an operation: no tensors.
+// What the watch keeps of an operation, which holds no tensors.
 struct NativeOrder::Progress {
   c10::Event given, finished;
   Fingerprint fingerprint;
@@ -146,11 +145,11 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       if (!order_->failure_.valid()) order_->in_flight_.push_back(progress_);
     }
     auto span = collective_span(order_->options_.ranks, fingerprint, order_->options_.name);
-    const c10::StreamGuard guard(order_->stream_);
+    const c10::StreamGuard guard(*order_->stream_);
     // Operations write into parameters' memory: no graph, no version bumps.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     try {
-      progress_->given.block(order_->stream_);
+      progress_->given.block(*order_->stream_);
       move_data_(order_->exchange());
       finish();
     } catch (const std::exception& error) {
@@ -182,12 +181,12 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
   c10::Device device() const { return order_->options_.device; }
   void require_intact() const { order_->require_intact(describe(progress_->fingerprint, order_->options_.ranks)); }
   void finish() {
-    progress_->finished.record(order_->stream_);
+    progress_->finished.record(*order_->stream_);
     progress_->is_issued = true;
   }
   // What `next` gives the current stream comes after this operation.
   void follow(const Next& next) {
-    const c10::StreamGuard guard(order_->stream_);
+    const c10::StreamGuard guard(*order_->stream_);
     const auto* before = std::exchange(t_caller, &caller_);
     next();
     t_caller = before;
@@ -206,10 +205,6 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
   std::shared_ptr<Work> lane_;
   std::once_flag once_;
 };
-
-NativeOrder::NativeOrder(Options options)
-    : options_(std::move(options)),
-      stream_(c10::impl::VirtualGuardImpl(options_.device.type()).getStreamFromGlobalPool(options_.device)) {}
 
 std::shared_ptr<NativeOrder> NativeOrder::start(Options options) {
   const std::shared_ptr<NativeOrder> order(new NativeOrder(std::move(options)));
@@ -235,6 +230,8 @@ std::shared_ptr<Work> NativeOrder::run_in(Lane& lane, const Fingerprint& fingerp
 }
 
 std::shared_ptr<NativeOrder::Operation> NativeOrder::prepare(Fingerprint fingerprint, MoveData move_data) {
+  const auto device = options_.device;
+  if (!stream_) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   fingerprint.sequence = ++number_;
   if (options_.windows) options_.windows->note(options_.path, fingerprint);
   return std::make_shared<Operation>(shared_from_this(), fingerprint, std::move(move_data));
@@ -260,7 +257,9 @@ void NativeOrder::require_agreement(const std::string& operation) {
   require_intact(operation);
 }
 
-void NativeOrder::require_intact(const std::string& operation) const {
+void NativeOrder::require_intact(const std::string& operation) {
+  // Lanes may throw a verdict before it has come here.
+  if (!failure().valid() && options_.roll_call->verdict()) interrupt();
   if (const auto failed = failure(); failed.valid()) raise(failed.get(), options_.ranks, operation);
 }
 

@@ -19,6 +19,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace fsdp {
@@ -68,8 +69,8 @@ class NativeOrder : public RollCall::Witness, public std::enable_shared_from_thi
                                MoveData move_data);
   /// Compares with the other ranks what was issued so far in all orders of the device; throws as `require_intact`.
   void require_agreement(const std::string& operation);
-  /// Throws the verdict after a failure. Waits for nothing.
-  void require_intact(const std::string& operation) const;
+  /// Throws the verdict after a failure. Waits for no operation.
+  void require_intact(const std::string& operation);
 
   std::string status() const override;
   void interrupt() override;
@@ -79,7 +80,7 @@ class NativeOrder : public RollCall::Witness, public std::enable_shared_from_thi
   struct Progress;
   class Operation;
 
-  explicit NativeOrder(Options options);
+  explicit NativeOrder(Options options) : options_(std::move(options)) {}
   Exchange& exchange();
   std::shared_ptr<Operation> prepare(Fingerprint fingerprint, MoveData move_data);
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail);
@@ -96,8 +97,8 @@ class NativeOrder : public RollCall::Witness, public std::enable_shared_from_thi
   Failure failure() const;
 
   const Options options_;
-  const c10::Stream stream_;  // for what operations need beside the caller's tensors
-  uint64_t number_ = 0;       // of the newest operation
+  std::optional<c10::Stream> stream_;  // for what operations need beside the caller's tensors
+  uint64_t number_ = 0;                // of the newest operation
   mutable std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::unique_ptr<Exchange> exchange_;
