@@ -31,7 +31,7 @@ FOLDERS = {name.split("/")[0] for name in LEVEL}
 # A public header include/fsdp/<name>.h belongs where <name>.cpp or <name>.h lies; these are named otherwise.
 PUBLIC_HEADERS = {
     "layout": "version",
-    "comm/core": "backend error communicator",
+    "comm/core": "backend error communicator traffic",
     "comm/group": "process_group",
     "launch": "spawn",
     "runtime": "tensor_cut",

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "comm/posix/standard_streams.h"
+#include "comm/posix/descriptor.h"
 
 namespace frame {
 namespace {

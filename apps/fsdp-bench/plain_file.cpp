@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "comm/posix/descriptor.h"
-#include "comm/posix/write_all.h"
 
 namespace bench {
 namespace {

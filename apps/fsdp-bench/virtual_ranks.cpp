@@ -85,7 +85,7 @@ Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
     options.ranks = ranks;
     options.control = mirror_backends();
     options.roll_call.alarm = meeting.alarm;
-    options.traffic = std::make_shared<fsdp::CountByPeer>(meeting.traffic, hosts, ranks);
+    options.traffic.reset(new fsdp::CountByPeer{meeting.traffic, hosts, ranks});
     if (carrier == fsdp::Carrier::kHierarchical) {
       const auto grid = std::make_shared<const fsdp::HostGrid>(hosts, ranks.rank);
       std::vector<int> inside;

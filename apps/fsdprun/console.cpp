@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "comm/posix/file.h"
-#include "comm/posix/write_all.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdprun {
 namespace {

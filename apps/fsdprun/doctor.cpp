@@ -9,7 +9,7 @@
 #include <iostream>
 #include <map>
 
-#include "comm/core/error_text.h"
+#include "comm/core/check.h"
 #include "comm/group/backend_choice.h"
 #include "exit.h"
 #include "host_facts.h"

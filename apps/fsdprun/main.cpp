@@ -3,7 +3,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "comm/posix/standard_streams.h"
+#include "comm/posix/descriptor.h"
 #include "doctor.h"
 #include "exit.h"
 #include "flags.h"

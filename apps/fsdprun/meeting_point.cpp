@@ -8,9 +8,9 @@
 
 #include "attendance.h"
 #include "comm/core/check.h"
-#include "comm/core/message_code.h"
-#include "comm/rendezvous/run_identity.h"
-#include "comm/rendezvous/signed_store.h"
+#include "comm/core/message.h"
+#include "comm/rendezvous/environment.h"
+#include "comm/rendezvous/job_store.h"
 #include "launch/child.h"
 
 namespace fsdprun {

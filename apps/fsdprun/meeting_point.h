@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/store_listener.h"
+#include "comm/rendezvous/network.h"
 #include "exit.h"
 #include "flags.h"
 #include "patience.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <cerrno>
 
-#include "comm/posix/write_all.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdprun {
 namespace {

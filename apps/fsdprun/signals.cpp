@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "comm/posix/ignored_signal.h"
+#include "comm/posix/signals.h"
 
 namespace fsdprun {
 

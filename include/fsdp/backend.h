@@ -20,10 +20,9 @@ namespace fsdp {
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
 
-/// What carries the data of the tensors of one device, by its own collectives where these fit (ranks with equal
-/// slices), else by its messages.
+/// What carries the tensors of an accelerator, by its own collectives and messages.
 struct DeviceBackend {
-  c10::Device device;   ///< of this rank's tensors
+  c10::Device device;   ///< of this rank's tensors, not the CPU
   BackendFactory make;  ///< gives the backend
 };
 

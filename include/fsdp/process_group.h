@@ -31,8 +31,8 @@ struct ProcessGroupOptions {
   /// memory inside the hosts that have several ranks; "shm", "gloo" and "hierarchical" insist on one of these. These
   /// four are for tensors on the CPU.
   std::string backend = "auto";
-  /// A backend of one's own for this rank's tensors, e.g. of an accelerator that fsdp does not know; `backend` is
-  /// "auto" or "gloo" then. Fingerprints, and tensors on the CPU unless that is its device, go over Gloo.
+  /// A backend of one's own for this rank's tensors on an accelerator, e.g. one that fsdp does not know; `backend` is
+  /// "auto" or "gloo" then. Fingerprints and tensors on the CPU go over Gloo.
   std::optional<DeviceBackend> device_backend = std::nullopt;
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

@@ -23,15 +23,12 @@
 #include <utility>
 #include <vector>
 
-#include "comm/core/error_text.h"
-#include "comm/core/message_code.h"
+#include "comm/core/check.h"
+#include "comm/core/message.h"
 #include "comm/failure/blame.h"
 #include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
-#include "comm/posix/ignored_signal.h"
-#include "comm/posix/pipe_signal.h"
-#include "comm/posix/standard_streams.h"
-#include "comm/posix/write_all.h"
+#include "comm/posix/signals.h"
 #include "launch/child.h"
 #include "launch/end_requests.h"
 #include "launch/ending.h"

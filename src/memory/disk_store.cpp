@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "comm/core/text.h"
-#include "comm/posix/file_room.h"
+#include "comm/posix/file.h"
 
 namespace fsdp::memory {
 namespace {

@@ -9,8 +9,6 @@
 #include "api/named_collectives.h"
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
-#include "comm/core/error_text.h"
-#include "comm/core/first_error.h"
 #include "comm/core/timeline.h"
 #include "comm/group/attachment.h"
 #include "comm/group/texts.h"

@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "comm/core/error_text.h"
+#include "comm/core/check.h"
 #include "comm/group/attachment.h"
 
 namespace fsdp::runtime {

@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "comm/core/rank_ordered_sum.h"
+#include "comm/core/pieces.h"
 #include "comm/core/text.h"
 
 namespace fsdp::runtime {

@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "comm/core/first_error.h"
+#include "comm/core/check.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/ranks.h"
 

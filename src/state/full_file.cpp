@@ -6,7 +6,7 @@
 
 #include "api/group_view.h"
 #include "api/rows.h"
-#include "comm/core/first_error.h"
+#include "comm/core/check.h"
 #include "comm/posix/file.h"
 #include "state/fit.h"
 #include "state/format/safetensors.h"

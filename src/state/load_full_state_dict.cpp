@@ -9,7 +9,6 @@
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
-#include "comm/core/first_error.h"
 #include "state/fit.h"
 #include "state/ranks.h"
 #include "state/sent_elements.h"

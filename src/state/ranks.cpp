@@ -7,7 +7,6 @@
 
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
-#include "comm/core/error_text.h"
 #include "comm/group/texts.h"
 
 namespace fsdp::state {

@@ -10,7 +10,6 @@
 #include "api/group_view.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "comm/core/first_error.h"
 #include "state/fit.h"
 #include "state/ranks.h"
 #include "state/torch_archive.h"

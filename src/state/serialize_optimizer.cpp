@@ -10,7 +10,6 @@
 
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "comm/core/first_error.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

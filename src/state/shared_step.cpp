@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "comm/core/first_error.h"
+#include "comm/core/check.h"
 #include "comm/posix/file.h"
 #include "state/checkpoint_part.h"
 

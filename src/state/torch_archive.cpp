@@ -7,8 +7,6 @@
 #include <memory>
 
 #include "comm/core/check.h"
-#include "comm/core/error_text.h"
-#include "comm/core/first_error.h"
 #include "comm/posix/file.h"
 #include "state/format/format_error.h"
 

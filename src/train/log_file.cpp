@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "comm/posix/file.h"
-#include "comm/posix/write_all.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdp::train {
 namespace {

@@ -10,8 +10,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "comm/posix/ignored_signal.h"
-#include "comm/posix/pipe_signal.h"
+#include "comm/posix/signals.h"
 #include "launch/end_requests.h"
 #include "launch/variables.h"
 

@@ -1,5 +1,4 @@
-// The communicator over c10d: its headers, the number of messages that a collective takes, and a backend's native
-// collectives, with Gloo in NCCL's place.
+// The communicator over c10d: its headers, the number of messages that a collective takes, and its connections.
 
 #include "comm/c10d/c10d_communicator.h"
 
@@ -12,10 +11,9 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/backends.h"
 #include "comm/c10d/mail.h"
 #include "comm/frame.h"
-#include "support/collective_cases.h"
 #include "support/counting_backend.h"
 
 namespace fsdp::test {
@@ -68,9 +66,8 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
   std::barrier done(2);
   run_threads(2, [&](int rank) {
     const auto backend = c10::make_intrusive<DesertedBackend>(gloo(store, rank, 2, kPatience));
-    const auto transport = std::make_shared<Wire::Transport>();
-    transport->backend = backend;
-    Mail mail(std::make_shared<Wire>(transport, kPatience), rank, {1 - rank}, false);
+    const std::shared_ptr<Transport> transport(new Transport{backend});
+    Mail mail(transport, {.rank = rank, .peers = {1 - rank}, .timeout = kPatience});
     const auto meet = [&] {
       mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
       mail.meet();
@@ -210,28 +207,6 @@ TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyOrdersThereAre) {
     // Both ends of each connection, and what each rank listens on.
     EXPECT_LE(connected - before, kWorld * (kWorld - 1) + kWorld);
   });
-}
-
-TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
-  const auto made = std::make_shared<CountingBackend::Counts>();
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  run_threads(2, [&](int rank) {
-    const auto group = new_process_group(
-        {.device_backend = DeviceBackend{c10::kCPU, counting(made)}, .rank = rank, .world_size = 2, .store = store});
-    const at::Tensor own = at::full({3}, static_cast<float>(rank)), whole = at::zeros({6});
-    group->communicator().all_gather(whole, own, {"gather"})->wait();
-    EXPECT_EQ(whole[4].item<float>(), 1);
-    group->communicator().barrier({})->wait();
-  });
-  EXPECT_EQ(made->gathers, 2);
-  EXPECT_EQ(made->sends, 0);
-}
-
-TEST(NativeCollectives, GiveTheResultsOfMessages) {
-  C10dOptions native;
-  native.control = native.data = gloo;
-  for (const int world_size : {2, 3})
-    run_c10d(world_size, native, [](Communicator& ranks) { check_collectives(ranks); });
 }
 
 struct BackendWithoutCollectives : c10d::Backend {

@@ -1,4 +1,4 @@
-#include "comm/posix/file_room.h"
+#include "comm/posix/file.h"
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>

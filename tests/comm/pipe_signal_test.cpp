@@ -1,4 +1,4 @@
-#include "comm/posix/pipe_signal.h"
+#include "comm/posix/signals.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -5,9 +5,9 @@
 #include <iomanip>
 #include <sstream>
 
-#include "comm/core/message_code.h"
+#include "comm/core/message.h"
 #include "comm/frame.h"
-#include "comm/rendezvous/signed_store.h"
+#include "comm/rendezvous/job_store.h"
 
 namespace fsdp::test {
 namespace {

@@ -11,8 +11,7 @@
 #include <cstdlib>
 
 #include "comm/c10d/c10d_communicator.h"
-#include "comm/c10d/gloo_backend.h"
-#include "comm/c10d/nccl_backend.h"
+#include "comm/c10d/backends.h"
 #include "cuda/devices.h"
 #include "support/collective_cases.h"
 #include "support/process_ranks.h"

@@ -11,11 +11,11 @@
 
 namespace fsdp::test {
 
-/// Passes only messages and gathers on to another backend. Several of them may count into one `Counts`.
+/// Passes only messages on to another backend. Several of them may count into one `Counts`.
 class CountingBackend : public c10d::Backend {
  public:
   struct Counts {
-    std::atomic<int> sends = 0, gathers = 0;
+    std::atomic<int> sends = 0;
   };
 
   CountingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<Counts> counts)
@@ -28,11 +28,6 @@ class CountingBackend : public c10d::Backend {
   }
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override {
     return inner_->recv(tensors, peer, tag);
-  }
-  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& whole, at::Tensor& own,
-                                                 const c10d::AllgatherOptions& options) override {
-    ++counts_->gathers;
-    return inner_->_allgather_base(whole, own, options);
   }
 
  private:

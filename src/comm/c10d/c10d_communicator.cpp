@@ -1,36 +1,133 @@
 #include "comm/c10d/c10d_communicator.h"
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/exception.h>
+
 #include "comm/c10d/exchange.h"
-#include "comm/c10d/family.h"
 #include "comm/c10d/hierarchical_exchange.h"
-#include "comm/c10d/inside.h"
+#include "comm/c10d/issued_windows.h"
 #include "comm/c10d/lane.h"
+#include "comm/c10d/mail.h"
 #include "comm/c10d/native_order.h"
 #include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
-#include "comm/core/rank_ordered_sum.h"
 #include "comm/failure/blame.h"
-#include "comm/posix/pipe_signal.h"
+#include "comm/posix/signals.h"
 
 #include <algorithm>
 #include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace fsdp {
+namespace {
+
+class C10dCommunicator;
+
+// What errors call what a communicator does on its own.
+constexpr std::string_view kConnecting = "connecting", kStartingOver = "starting over";
+
+// What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
+// Thread safety: one thread at a time, of which a lane's may be one while its caller waits for it.
+struct Family {
+  Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted)
+      : store(std::move(meeting_place)), options(std::move(wanted)) {
+    begin();
+  }
+  ~Family() { roll_call->leave(); }
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  // Begins, or begins again, under keys of its own.
+  void begin();
+  // Returns when every rank has come to begin again. Collective. Throws PeerLost if one does not come or rank 0's store
+  // is gone.
+  void meet_again() const;
+  // A backend for the ranks of one order, whose `name` is no other order's.
+  c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
+                                            int world_size) const {
+    const std::string prefix = str_cat("lane/", beginnings, '/', name);
+    return factory(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, world_size, options.timeout);
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store;
+  const C10dOptions options;
+  std::shared_ptr<RollCall> roll_call;
+  std::shared_ptr<IssuedWindows> windows;  // null: no device has a backend of its own
+  // Made by the first communicator that connects, for all of them; null before.
+  std::shared_ptr<Transport> transport;
+  int beginnings = 0;
+  int made = 0;  // communicators, in the same order on every rank
+  std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
+
+ private:
+  c10::intrusive_ptr<c10d::Store> own_connection() const;
+  Verdict lost_store(const std::string& detail) const {
+    return store_lost(options.ranks.rank, options.roll_call.store_in_rank_0, detail, "");
+  }
+};
+
+void Family::begin() {
+  if (roll_call) roll_call->leave();
+  transport = nullptr;
+  options.roll_call.alarm->start([this] { return own_connection(); }, options.ranks, options.roll_call.neighbours);
+  const auto store_for = [&](const char* use) {
+    return c10::make_intrusive<c10d::PrefixStore>(str_cat(use, '/', beginnings), own_connection());
+  };
+  roll_call = RollCall::start(store_for("roll_call"), options.ranks, options.roll_call);
+  if (options.data) windows = std::make_shared<IssuedWindows>(store_for("windows"), options.ranks);
+}
+
+// The other one may be in the middle of a wait.
+c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
+  try {
+    return store->clone();
+  } catch (const c10::DistError& error) {
+    const std::string detail = first_line(error.what());
+    if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && try_to([&] { store->check({"roll_call"}); }))
+      throw Error(str_cat(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
+                          ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
+    raise(lost_store(detail), options.ranks, kConnecting);
+  }
+}
+
+void Family::meet_again() const {
+  const auto& ranks = options.ranks;
+  const auto key = [&](int who) { return str_cat("again/", beginnings, '/', who); };
+  std::vector<std::string> keys;
+  for (int peer = 0; peer < ranks.world_size; ++peer) keys.push_back(key(peer));
+  int missing = 0;
+  try {
+    store->set(key(ranks.rank), "");
+    fault_point("starting over");
+    store->wait(keys, options.timeout);
+  } catch (const std::exception&) {
+    try {
+      while (missing + 1 < ranks.world_size && store->check({key(missing)})) ++missing;
+    } catch (const std::exception& error) {
+      raise(lost_store(first_line(error.what())), ranks, kStartingOver);
+    }
+    const int name = ranks.name_of(missing);
+    throw PeerLost(name, str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
+                                 in_seconds(options.timeout),
+                                 ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
+                                 "start all ranks again."));
+  }
+}
 
 class C10dCommunicator : public Front {
  public:
-  /// `path` and `number` are the same on every rank and no other communicator's. `host`: see C10dOptions; for this one
-  /// alone.
+  /// `number` is the same on every rank and no other communicator's. `host`: see C10dOptions; for this one alone.
   C10dCommunicator(std::shared_ptr<Family> family, std::shared_ptr<Communicator> host, const std::string& name,
-                   const std::string& path, int number)
-      : Front(family->options.ranks, "Gloo", family->options.data ? family->options.data_device : c10::kCPU),
+                   int number)
+      : Front(family->options.ranks, "Gloo", family->options.data_device),
         family_(std::move(family)),
         host_(std::move(host)),
         name_(name),
-        path_(path),
         number_(number) {
     connect();
     family_->communicators.push_back(this);
@@ -45,19 +142,15 @@ class C10dCommunicator : public Front {
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto fingerprint = checked_all_gather(planes, tag);
     const auto inputs = inputs_of(planes);
-    const auto inside = is_on_host(planes) ? inside_ : nullptr;
-    return run(all_, fingerprint, inputs.front(),
-               [planes, inside](Exchange& exchange) {
-                 if (!inside) return exchange.all_gather(planes);
-                 exchange.gather_for_host(planes);
-                 inside->run([](Communicator& ranks) { ranks.barrier({"slices"})->wait(); });
-               });
+    if (by_hosts_ && is_on_host(planes))
+      return all_.lane->submit(fingerprint, [planes, by_hosts = by_hosts_] { by_hosts->gather_for_host(planes); });
+    return run(all_, fingerprint, inputs.front(), [planes](Exchange& exchange) { exchange.all_gather(planes); });
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const auto fingerprint = checked_reduce_scatter(planes, tag);
     const auto outputs = outputs_of(planes);
-    if (moves_natively(outputs.front()) || !all_.messages->takes_pieces())
+    if (!outputs.front().is_cpu() || !by_hosts_)
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
     return run(all_, fingerprint, outputs.front(),
@@ -85,32 +178,31 @@ class C10dCommunicator : public Front {
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
-    return meet(make_fingerprint(Operation::kBarrier, tag), [native = all_.native.get()] {
-      if (native != nullptr) native->require_agreement("barrier");
+    return meet(make_fingerprint(Operation::kBarrier, tag), [native = all_.native] {
+      if (native) native->require_agreement("barrier");
     });
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
-    const std::string path = str_cat(path_, '.', name, '.', duplicates_++);
     const int number = ++family_->made;
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
     meet(make_fingerprint(Operation::kDuplicate, {name}), [&] {
       std::shared_ptr<Communicator> host;
-      if (inside_) inside_->run([&](Communicator& ranks) { host = ranks.duplicate(name); });
-      made = std::make_shared<C10dCommunicator>(family_, std::move(host), name, path, number);
+      if (by_hosts_) by_hosts_->run_inside([&](Communicator& ranks) { host = ranks.duplicate(name); });
+      made = std::make_shared<C10dCommunicator>(family_, std::move(host), name, number);
     })->wait();
     return made;
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
   void reserve(size_t bytes) override {
-    if (inside_) act_inside({"reserved memory"}, [&](Communicator& ranks) { ranks.reserve(bytes); });
+    if (by_hosts_) act_inside({"reserved memory"}, [&](Communicator& ranks) { ranks.reserve(bytes); });
   }
 
   std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
                                                          c10::Device device) override {
-    if (!inside_ || !device.is_cpu() || parts.empty()) return {};
+    if (!by_hosts_ || !device.is_cpu() || parts.empty()) return {};
     std::vector<std::shared_ptr<HostBuffer>> buffers;
     act_inside({"shared memory of hosts"},
                [&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
@@ -120,14 +212,19 @@ class C10dCommunicator : public Front {
   }
 
   void start_over() override {
-    announce_restart();
+    // Ranks that go on learn it; where there is a verdict already, that one stays.
+    const auto verdict = family_->roll_call->pronounce(starts_over(ranks(), ""));
+    if (verdict.kind == Verdict::Kind::kPeerLost) raise(verdict, ranks(), kStartingOver);
     // Nothing of before goes on inside a host.
     if (host_)
-      for (auto* communicator : family_->communicators) communicator->all_.wire->interrupt();
+      for (auto* communicator : family_->communicators) communicator->all_.mail->interrupt();
     ++family_->beginnings;
     family_->meet_again();
     // A device has no room for both, and two of them at once might wait for each other.
-    for (auto* communicator : family_->communicators) communicator->drop_native();
+    for (auto* communicator : family_->communicators) {
+      communicator->messages_.clear();
+      communicator->all_.native.reset();
+    }
     if (host_) host_->start_over();
     family_->begin();
     for (auto* communicator : family_->communicators) communicator->connect();
@@ -145,11 +242,10 @@ class C10dCommunicator : public Front {
  private:
   // What moves in one order: its thread, and what carries its data.
   struct Order {
-    std::shared_ptr<Wire> wire;
     std::shared_ptr<Mail> mail;
     std::shared_ptr<DirectExchange> messages;
-    std::unique_ptr<NativeOrder> native;  // on the device whose backend carries its own data
-    std::unique_ptr<Lane> lane;
+    std::shared_ptr<NativeOrder> native;  // of data on a device; null: there is none
+    std::shared_ptr<Lane> lane;
   };
 
   // Runs `act` in the order of collectives once all ranks are there.
@@ -162,12 +258,7 @@ class C10dCommunicator : public Front {
 
   // Inside each host, in the order of collectives.
   void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
-    meet(make_fingerprint(Operation::kBarrier, tag), [&] { inside_->run(act); })->wait();
-  }
-
-  void drop_native() {
-    messages_.clear();
-    all_.native.reset();
+    meet(make_fingerprint(Operation::kBarrier, tag), [&] { by_hosts_->run_inside(act); })->wait();
   }
 
   // A rank that dies meanwhile does not answer the roll call.
@@ -187,28 +278,32 @@ class C10dCommunicator : public Front {
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
     const bool connects = !family_->transport;
-    if (connects) {
-      family_->transport = std::make_shared<Wire::Transport>();
-      family_->transport->backend = family_->connect(options.control, "control", rank(), world_size());
-    }
+    if (connects)
+      family_->transport.reset(new Transport{family_->connect(options.control, "control", rank(), world_size())});
     all_ = make_order(others, 0);
     if (connects) meet(*all_.mail, *all_.messages);
-    if (host_) go_by_hosts();
+    if (host_)
+      all_.messages = by_hosts_ = std::make_shared<HierarchicalExchange>(all_.mail, host_, options.grid, ranks());
     if (!options.data) return;
-    all_.native = make_native(all_.wire, path_ + "/data", rank(), world_size(), family_->windows);
+    all_.native = make_native(str_cat(number_, "/data"), rank(), world_size(), family_->windows);
     all_.native->connect();
   }
 
   // `path`: the same on every rank that the order concerns, and no other order's. `rank`: among these.
-  std::unique_ptr<NativeOrder> make_native(std::shared_ptr<const Wire> wire, const std::string& path, int rank,
-                                           int size, std::shared_ptr<IssuedWindows> windows = nullptr) const {
+  std::shared_ptr<NativeOrder> make_native(const std::string& path, int rank, int size,
+                                           std::shared_ptr<IssuedWindows> windows = nullptr) const {
     const auto& options = family_->options;
-    return std::make_unique<NativeOrder>(
-        [=, family = std::shared_ptr<const Family>(family_)] {
-          return family->connect(family->options.data, path, rank, size);
-        },
-        std::move(wire), family_->roll_call,
-        NativeOrder::Options{name_, ranks(), options.data_device, options.timeout, std::move(windows), path});
+    return NativeOrder::start({.name = name_,
+                               .ranks = ranks(),
+                               .device = options.data_device,
+                               .timeout = options.timeout,
+                               .connect =
+                                   [=, family = std::shared_ptr<const Family>(family_)] {
+                                     return family->connect(family->options.data, path, rank, size);
+                                   },
+                               .roll_call = family_->roll_call,
+                               .windows = std::move(windows),
+                               .path = path});
   }
 
   // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
@@ -219,37 +314,26 @@ class C10dCommunicator : public Front {
     mail.finish();
   }
 
-  void go_by_hosts() {
-    inside_ = std::make_shared<Inside>(host_, ranks(), all_.wire);
-    all_.messages =
-        std::make_shared<HierarchicalExchange>(all_.mail, inside_, family_->options.grid, rank(), world_size());
-  }
-
   // `number` is that of one of a communicator's three orders.
   Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     Order order;
-    order.wire = std::make_shared<Wire>(family_->transport, options.timeout, 3 * number_ + number, options.traffic);
-    order.mail = std::make_shared<Mail>(order.wire, rank(), std::move(peers), options.compares_first);
+    order.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
+                                                                          .peers = std::move(peers),
+                                                                          .compares_first = options.compares_first,
+                                                                          .timeout = options.timeout,
+                                                                          .order = 3 * number_ + number,
+                                                                          .traffic = options.traffic});
     order.messages = std::make_shared<DirectExchange>(order.mail, rank(), world_size());
-    order.lane = std::make_unique<Lane>(order.wire, order.mail, family_->roll_call,
-                                        Lane::Options{name_, ranks(), options.timeout});
+    order.lane = Lane::start(order.mail, family_->roll_call, name_, ranks());
     return order;
-  }
-
-  // Ranks that go on learn it; where there is a verdict already, that one stays.
-  void announce_restart() const {
-    const auto& roll_call = family_->roll_call;
-    roll_call->pronounce(starts_over(ranks(), ""));
-    const auto verdict = roll_call->verdict();
-    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), kStartingOver);
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
     const int peer = fingerprint.peer;
     const bool sends = fingerprint.operation == Operation::kSend;
     const auto& order = messages_with(peer, sends);
-    if (!moves_natively(tensor))
+    if (tensor.is_cpu())
       return run(order, fingerprint, tensor, [=](Exchange& exchange) {
         sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
       });
@@ -264,23 +348,20 @@ class C10dCommunicator : public Front {
     auto& order = messages_[{peer, sends}];
     if (order.lane) return order;
     const bool upwards = sends == (rank() < peer);
-    const std::string path = str_cat(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
+    const std::string path = str_cat(number_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
     order = make_order({peer}, upwards ? 1 : 2);
     // Over one of all ranks two ranks that both send first would wait for each other.
-    if (family_->options.data) order.native = make_native(order.wire, path, sends ? 0 : 1, 2);
+    if (family_->options.data) order.native = make_native(path, sends ? 0 : 1, 2);
     return order;
   }
 
   std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
                             std::function<void(Exchange&)> move_data) const {
-    if (!moves_natively(like))
+    if (like.is_cpu())
       return order.lane->submit(
           fingerprint, [messages = order.messages, move_data = std::move(move_data)] { move_data(*messages); });
-    auto& native = *order.native;
-    if (like.is_cpu())
-      return native.run_in(*order.lane, fingerprint, [mail = order.mail] { mail->meet(); }, std::move(move_data));
     if (family_->options.compares_first) order.lane->submit(fingerprint, [] {})->wait();
-    return native.run(fingerprint, std::move(move_data));
+    return order.native->run(fingerprint, std::move(move_data));
   }
 
   // Whether every output lies in memory that the ranks of this host share.
@@ -298,27 +379,23 @@ class C10dCommunicator : public Front {
     });
   }
 
-  // Whether the device's own backend carries the data.
-  bool moves_natively(const at::Tensor& data) const {
-    return family_->options.data && data.device() == family_->options.data_device;
-  }
-
   std::shared_ptr<Family> family_;
   const std::shared_ptr<Communicator> host_;
-  const std::string name_, path_;
+  const std::string name_;
   const int number_;
-  int duplicates_ = 0;
   Order all_;
-  std::shared_ptr<const Inside> inside_;  // a host, in the order of collectives
+  std::shared_ptr<HierarchicalExchange> by_hosts_;  // the messages of all_, where ranks of a host share memory
   std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
   std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
 };
+
+}  // namespace
 
 std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      C10dOptions options) {
   auto host = options.host;
   auto family = std::make_shared<Family>(store, std::move(options));
-  return std::make_shared<C10dCommunicator>(std::move(family), std::move(host), "", "main", 0);
+  return std::make_shared<C10dCommunicator>(std::move(family), std::move(host), "", 0);
 }
 
 }  // namespace fsdp

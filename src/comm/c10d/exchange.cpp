@@ -4,7 +4,6 @@
 
 #include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
-#include "comm/core/rank_ordered_sum.h"
 
 #include <algorithm>
 #include <utility>

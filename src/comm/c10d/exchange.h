@@ -15,31 +15,23 @@
 namespace fsdp {
 
 /// Runs in the lane's thread, where results are in place when the operation's mail is finished; on an accelerator in
-/// the caller's, where a call returns when it is issued, so that the current stream will have the result.
+/// the caller's, where a call returns when it is issued, so that the current stream will have the result. See
+/// Communicator for the arguments.
 class Exchange {
  public:
   using GatherPlanes = std::span<const GatherPlane>;
   using ReducePlanes = std::span<const ReducePlane>;
 
-  Exchange(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
   virtual ~Exchange() = default;
-  /// See Communicator for the arguments of these.
   virtual void all_gather(GatherPlanes planes) = 0;
-  /// The same of outputs that the ranks of each host share: this rank writes there what it stands for at least, and
-  /// the caller lets the ranks of the host meet after it.
-  virtual void gather_for_host(GatherPlanes planes) { all_gather(planes); }
-  /// Unscaled. Unless `takes_pieces`, the input of each plane is one piece, all of it.
+  /// Does not scale the sums. The input of each plane is a single piece, but for a HierarchicalExchange.
   virtual void reduce_scatter(ReducePlanes planes) = 0;
-  virtual bool takes_pieces() const { return false; }
   /// Flat tensors, in place.
   virtual void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) = 0;
   virtual void all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
-
- protected:
-  const int rank_, world_size_;
 };
 
 /// Reduces what each rank contributes, tensor by tensor, in rank order; see reduce_in_rank_order.
@@ -51,7 +43,7 @@ void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vecto
 class DirectExchange : public Exchange {
  public:
   DirectExchange(std::shared_ptr<Mail> mail, int rank, int world_size)
-      : Exchange(rank, world_size), mail_owner_(std::move(mail)), mail_(*mail_owner_) {}
+      : rank_(rank), world_size_(world_size), mail_owner_(std::move(mail)), mail_(*mail_owner_) {}
 
   void all_gather(GatherPlanes planes) override;
   void reduce_scatter(ReducePlanes planes) override;
@@ -65,6 +57,8 @@ class DirectExchange : public Exchange {
 
  protected:
   Mail& mail() const { return mail_; }
+
+  const int rank_, world_size_;
 
  private:
   /// For each rank, a tensor for each plane.

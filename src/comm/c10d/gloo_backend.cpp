@@ -1,7 +1,7 @@
 // The only file that sees Gloo's headers. The system's headers may be older than the Gloo inside LibTorch: devices are
 // passed on unopened, nothing of Gloo is called, derived from or linked.
 #define USE_C10D_GLOO
-#include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/backends.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -15,12 +15,6 @@ namespace fsdp {
 namespace {
 
 using Gloo = c10d::ProcessGroupGloo;
-
-// The interfaces that the user names, else none.
-std::string named_interfaces() {
-  const char* names = std::getenv("GLOO_SOCKET_IFNAME");
-  return names == nullptr ? "" : names;
-}
 
 c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
                                               std::chrono::milliseconds timeout) {
@@ -40,7 +34,8 @@ c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, con
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     const std::string& address) {
-  const std::string interfaces = named_interfaces();
+  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
+  const std::string interfaces = named == nullptr ? "" : named;
   try {
     return c10::make_intrusive<Gloo>(store, rank, world_size, options_for(interfaces, address, timeout));
   } catch (const std::exception& error) {

@@ -4,10 +4,13 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
+#include <fsdp/error.h>
 
+#include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
 
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -22,16 +25,25 @@ at::Tensor slices_of(const at::Tensor& flat, int64_t length, RankRange ranks) {
   return flat.narrow(0, ranks.begin * length, ranks.size() * length);
 }
 
+// Where a part of a slice begins, of equally many parts of each slice; it ends where the next one begins.
+int64_t begin_of(int64_t part, int64_t parts, int64_t length) { return length * part / parts; }
+int64_t length_of(int64_t part, int64_t parts, int64_t length) {
+  return begin_of(part + 1, parts, length) - begin_of(part, parts, length);
+}
+
 }  // namespace
 
-/// One of equally many parts of each slice.
-struct HierarchicalExchange::Part {
-  int64_t number, count;
-  std::pair<int64_t, int64_t> of(int64_t length) const {
-    return {length * number / count, length * (number + 1) / count};
+void HierarchicalExchange::run_inside(const std::function<void(Communicator&)>& act) const {
+  try {
+    mail().wait_elsewhere([&] { act(*host_); },
+                          [host = host_] { host->fail("a collective of several hosts", "it was interrupted."); });
+  } catch (const PeerLost& lost) {
+    mail().blame(ranks_.number_of(lost.rank()));
+    throw std::runtime_error(first_line(lost.what()));
+  } catch (const Error& error) {
+    throw std::runtime_error(first_line(error.what()));
   }
-  int64_t length(int64_t slice) const { return of(slice).second - of(slice).first; }
-};
+}
 
 int HierarchicalExchange::most_charges(int host) const {
   return static_cast<int>(divide_up(grid_->ranks_of(host).size(), grid_->own_ranks().size()));
@@ -50,7 +62,7 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
     if (!fits) copy_bytes(own, slices_of(output, length, charges));
     passed_on.push_back({whole, own});
   }
-  inside_->run([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices"})->wait(); });
+  run_inside([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices"})->wait(); });
   if (fits) return;
   for (size_t i = 0; i < planes.size(); ++i) {
     const int64_t length = planes[i].input.numel();
@@ -102,7 +114,10 @@ void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(
   }
 }
 
-void HierarchicalExchange::gather_for_host(GatherPlanes planes) { gather(planes, [](int) {}); }
+void HierarchicalExchange::gather_for_host(GatherPlanes planes) {
+  gather(planes, [](int) {});
+  run_inside([](Communicator& ranks) { ranks.barrier({"slices"})->wait(); });
+}
 
 void HierarchicalExchange::all_gather(GatherPlanes planes) {
   gather(planes, [&](int host) { gather_inside(planes, host); });
@@ -110,40 +125,39 @@ void HierarchicalExchange::all_gather(GatherPlanes planes) {
 
 // This host's sums of one part of what it has for the charges of this rank on `host`: in each of `sums` one slice's
 // part behind the other, and zeros where this rank has fewer charges than others.
-void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, Part part,
+void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, int64_t part, int64_t parts,
                                       std::span<const at::Tensor> sums) const {
   const int most = most_charges(host);
   std::vector<ReducePlane> within;
   for (size_t i = 0; i < planes.size(); ++i) {
-    const int64_t slice = planes[i].output.numel(), length = part.length(slice);
-    const auto [begin, end] = part.of(slice);
+    const int64_t slice = planes[i].output.numel(), length = length_of(part, parts, slice);
     auto& [sum, pieces] = within.emplace_back(ReducePlane{sums[i], {}});
     for (int number = 0; number < grid_->own_ranks().size(); ++number) {
       const auto charges = grid_->charges(host, number);
       for (int peer = charges.begin; peer < charges.end; ++peer) {
         const int64_t first = (number * most + peer - charges.begin) * length;
-        for (auto& piece : cut(planes[i].input, peer * slice + begin, peer * slice + end))
+        const int64_t begin = peer * slice + begin_of(part, parts, slice);
+        for (auto& piece : cut(planes[i].input, begin, begin + length))
           pieces.push_back({first + piece.first, piece.values});
       }
     }
   }
-  inside_->run([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices"})->wait(); });
+  run_inside([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices"})->wait(); });
 }
 
 // A part is on its way while the next one is summed.
 void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t parts) const {
   const auto charges = grid_->charges(host);
-  for (int64_t number = 0; number < parts; ++number) {
-    const Part part{number, parts};
+  for (int64_t part = 0; part < parts; ++part) {
     std::vector<at::Tensor> sums;
     for (const auto& [output, input] : planes)
-      sums.push_back(at::empty({most_charges(host) * part.length(output.numel())}, output.options()));
-    sum_inside(planes, host, part, sums);
+      sums.push_back(at::empty({most_charges(host) * length_of(part, parts, output.numel())}, output.options()));
+    sum_inside(planes, host, part, parts, sums);
     for (int peer = charges.begin; peer < charges.end; ++peer) {
       fault_point("chunk sent");
       std::vector<at::Tensor> slices;
       for (size_t i = 0; i < planes.size(); ++i)
-        slices.push_back(slice_of(sums[i], part.length(planes[i].output.numel()), peer - charges.begin));
+        slices.push_back(slice_of(sums[i], length_of(part, parts, planes[i].output.numel()), peer - charges.begin));
       mail().send(peer, parcels_of(slices));
     }
   }
@@ -155,12 +169,10 @@ HierarchicalExchange::SumsByHost HierarchicalExchange::receive_sums(ReducePlanes
   for (const int host : grid_->others()) {
     auto& theirs = by_host[static_cast<size_t>(host)];
     for (const auto& plane : planes) theirs.push_back(at::empty_like(plane.output));
-    for (int64_t number = 0; number < parts; ++number) {
+    for (int64_t part = 0; part < parts; ++part) {
       std::vector<at::Tensor> slices;
-      for (const auto& sum : theirs) {
-        const auto [begin, end] = Part{number, parts}.of(sum.numel());
-        slices.push_back(sum.narrow(0, begin, end - begin));
-      }
+      for (const auto& sum : theirs)
+        slices.push_back(sum.narrow(0, begin_of(part, parts, sum.numel()), length_of(part, parts, sum.numel())));
       mail().receive(grid_->deputy_on(host), parcels_of(slices));
     }
   }
@@ -174,7 +186,7 @@ void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
   auto by_host = receive_sums(planes, parts);
   for (const int host : grid_->others()) send_sums(planes, host, parts);
   by_host[static_cast<size_t>(grid_->own_host())] = outputs;
-  sum_inside(planes, grid_->own_host(), {0, 1}, outputs);
+  sum_inside(planes, grid_->own_host(), 0, 1, outputs);
   mail().finish();
   reduce_each(outputs, by_host, grid_->own_host(), ReduceOp::kSum);
 }
@@ -222,7 +234,7 @@ void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
     mail().receive(root, parcels);
     if (!parcels.empty()) mail().wait(root);
   }
-  inside_->run([&](Communicator& ranks) {
+  run_inside([&](Communicator& ranks) {
     ranks.broadcast(tensor, (roots_host ? root : first) - first, {"tensor"})->wait();
   });
 }

@@ -3,8 +3,8 @@
 /// Data between several hosts, whose ranks share memory inside each.
 
 #include "comm/c10d/exchange.h"
-#include "comm/c10d/inside.h"
 #include "comm/core/host_grid.h"
+#include "comm/core/ranks.h"
 
 #include <functional>
 #include <memory>
@@ -32,32 +32,40 @@ namespace fsdp {
 /// goes through memory of its own.
 class HierarchicalExchange : public DirectExchange {
  public:
-  HierarchicalExchange(std::shared_ptr<Mail> mail, std::shared_ptr<const Inside> inside,
-                       std::shared_ptr<const HostGrid> grid, int rank, int world_size)
-      : DirectExchange(std::move(mail), rank, world_size), inside_(std::move(inside)), grid_(std::move(grid)) {}
+  /// `host`: the ranks of this rank's host, which errors call by the global ranks that they have among `ranks`.
+  HierarchicalExchange(std::shared_ptr<Mail> mail, std::shared_ptr<Communicator> host,
+                       std::shared_ptr<const HostGrid> grid, Ranks ranks)
+      : DirectExchange(std::move(mail), ranks.rank, ranks.world_size),
+        host_(std::move(host)),
+        grid_(std::move(grid)),
+        ranks_(std::move(ranks)) {}
 
   void all_gather(GatherPlanes planes) override;
-  void gather_for_host(GatherPlanes planes) override;
+  /// The same into outputs that the ranks of each host share.
+  void gather_for_host(GatherPlanes planes);
   void reduce_scatter(ReducePlanes planes) override;
-  bool takes_pieces() const override { return true; }
   void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
   void broadcast(const at::Tensor& tensor, int root) override;
+  /// Runs `act`, which waits for what it begins, among the ranks of this host. Waiting there ends as waiting for
+  /// messages does, and what goes wrong is told as if a connection had broken, so that the roll call alone says who is
+  /// to blame.
+  void run_inside(const std::function<void(Communicator& host)>& act) const;
 
  private:
-  struct Part;
   using SumsByHost = std::vector<std::vector<at::Tensor>>;
   void meet_host() const;
   void gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const;
   void gather_inside(GatherPlanes planes, int host) const;
-  void sum_inside(ReducePlanes planes, int host, Part part, std::span<const at::Tensor> sums) const;
+  void sum_inside(ReducePlanes planes, int host, int64_t part, int64_t parts, std::span<const at::Tensor> sums) const;
   void send_sums(ReducePlanes planes, int host, int64_t parts) const;
   SumsByHost receive_sums(ReducePlanes planes, int64_t parts) const;
   void sum(std::span<const at::Tensor> flats);
   /// Returns for how many ranks of `host` the busiest rank of this host stands.
   int most_charges(int host) const;
 
-  const std::shared_ptr<const Inside> inside_;
+  const std::shared_ptr<Communicator> host_;
   const std::shared_ptr<const HostGrid> grid_;
+  const Ranks ranks_;
 };
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/core/check.h"
 #include "comm/core/message.h"
 
 namespace fsdp {
@@ -18,13 +19,14 @@ std::string key_of(const std::string& order, uint64_t number) { return str_cat("
 constexpr const char* kDiffers = "differs";
 std::string records_of(int rank) { return str_cat("records/", rank); }
 
-// What a rank publishes: fingerprints as they lie in memory, in ascending order of their numbers.
-using Records = std::map<std::string, std::vector<std::string>>;
+// What a rank publishes: by order, fingerprints as they lie in memory, in ascending order of their numbers.
+using Records = std::map<std::string, std::string>;
 
-Fingerprint fingerprint_in(const std::string& bytes) {
-  Fingerprint fingerprint;
-  std::memcpy(&fingerprint, bytes.data(), std::min(bytes.size(), sizeof(fingerprint)));
-  return fingerprint;
+std::vector<Fingerprint> fingerprints_in(const std::string& bytes) {
+  std::vector<Fingerprint> found(bytes.size() / sizeof(Fingerprint));
+  for (size_t i = 0; i < found.size(); ++i)
+    std::memcpy(&found[i], bytes.data() + i * sizeof(Fingerprint), sizeof(Fingerprint));
+  return found;
 }
 
 }  // namespace
@@ -75,8 +77,8 @@ void IssuedWindows::publish() {
       const uint64_t last = std::min(sequence.number, differs);
       for (uint64_t i = last - std::min(last, 2 * kWindow) + 1; i <= last; ++i) {
         if (i + kKept <= sequence.number) continue;  // it is no longer there
-        const auto* bytes = reinterpret_cast<const char*>(&sequence.newest[i % kKept]);
-        records[order].emplace_back(bytes, sizeof(Fingerprint));
+        const auto& newest = sequence.newest[i % kKept];
+        records[order].append(reinterpret_cast<const char*>(&newest), sizeof(newest));
       }
     }
   }
@@ -88,33 +90,27 @@ std::optional<Verdict> IssuedWindows::disagreement() {
   for (const int step : {1, size - 1})
     if (const auto found = disagreement_with((ranks_.rank + step) % size))
       return decode<Verdict>(store_->compareSet("disagreement", "", encode(*found)));
-  try {
-    store_->wait({"disagreement"}, kForOthers);
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
+  if (!try_to([this] { store_->wait({"disagreement"}, kForOthers); })) return std::nullopt;
   return decode<Verdict>(store_->get_to_str("disagreement"));
 }
 
 std::optional<Verdict> IssuedWindows::disagreement_with(int peer) {
   Records mine, theirs;
-  try {
+  const bool has_told = try_to([&] {
     store_->wait({records_of(ranks_.rank), records_of(peer)}, kForPeers);
     mine = decode<Records>(store_->get_to_str(records_of(ranks_.rank)));
     theirs = decode<Records>(store_->get_to_str(records_of(peer)));
-  } catch (const std::exception&) {
-    return std::nullopt;  // it is lost, which others say
-  }
-  for (const auto& [order, own] : mine)
-    for (const auto& bytes : own) {
-      const auto a = fingerprint_in(bytes);
-      for (const auto& other : theirs[order]) {
-        const auto b = fingerprint_in(other);
-        if (a.sequence != b.sequence) continue;
-        if (const auto differs = difference(a, ranks_.rank, b, peer); !differs.empty())
-          return fsdp::disagreement(ranks_, a, peer, b, differs);
-      }
+  });
+  if (!has_told) return std::nullopt;  // it is lost, which others say
+  for (const auto& [order, own] : mine) {
+    const auto others = fingerprints_in(theirs[order]);
+    for (const auto& a : fingerprints_in(own)) {
+      const auto b = std::ranges::find(others, a.sequence, &Fingerprint::sequence);
+      if (b == others.end()) continue;
+      if (const auto differs = difference(a, ranks_.rank, *b, peer); !differs.empty())
+        return fsdp::disagreement(ranks_, a, peer, *b, differs);
     }
+  }
   return std::nullopt;
 }
 

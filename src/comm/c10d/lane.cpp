@@ -3,13 +3,13 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/thread_name.h>
 
-#include <optional>
+#include <future>
 #include <utility>
 
 #include "comm/core/check.h"
-#include "comm/core/collective_span.h"
+#include "comm/core/fingerprint.h"
 #include "comm/core/fault_point.h"
-#include "comm/posix/pipe_signal.h"
+#include "comm/posix/signals.h"
 
 namespace fsdp {
 namespace {
@@ -18,10 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long an order has to say that its timeout ended what others of the same connections wait for.
 constexpr std::chrono::milliseconds kWordOfAnotherOrder{10};
-
-std::chrono::milliseconds since(Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
-}
+// How long what is in progress may take to end.
+constexpr std::chrono::seconds kLongestEnd{10};
 
 // Without the source line that Gloo's words begin with.
 std::string without_source_line(const std::string& what) {
@@ -34,138 +32,79 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
-    if (error_) std::rethrow_exception(error_);
-  }
+  void wait() override { done_.get(); }
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
     std::unique_lock lock(mutex_);
-    if (!done_) {
+    if (!is_finished_) {
       next_ = std::move(next);
-    } else if (!error_) {
+    } else if (!has_failed_) {
       lock.unlock();
       next();
     }
   }
 
-  void finish(std::exception_ptr error) {
+  void finish(const std::exception_ptr& error) {
     std::unique_lock lock(mutex_);
     if (const auto next = std::exchange(next_, nullptr); next && !error) {
       lock.unlock();
       next();
       lock.lock();
     }
-    error_ = std::move(error);
-    done_ = true;
-    changed_.notify_all();
+    is_finished_ = true;
+    has_failed_ = static_cast<bool>(error);
+    error ? promise_.set_exception(error) : promise_.set_value();
   }
 
  private:
+  std::promise<void> promise_;
+  const std::shared_future<void> done_ = promise_.get_future();
   std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  std::exception_ptr error_;
+  bool is_finished_ = false, has_failed_ = false;
   Next next_;
 };
 
-// Shared with the thread, which may have to be left behind.
-class Lane::State : public RollCall::Witness {
- public:
-  State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
-      : wire_(std::move(wire)),
-        mail_(std::move(mail)),
-        roll_call_(std::move(roll_call)),
-        options_(std::move(options)) {}
-
-  std::shared_ptr<Work> push(Job job);
-  void run();
-  void stop();
-  bool wait_until_ended(std::chrono::milliseconds time);
-
-  std::string status() const override;
-  int waiting_for() const override { return wire_->waiting_for(); }
-  void interrupt() override { wire_->interrupt(); }
-
- private:
-  void execute(Job& job);
-  void attempt(Job& job, Span& span);
-  [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
-  std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options_.ranks); }
-  std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
-
-  const std::shared_ptr<Wire> wire_;
-  const std::shared_ptr<Mail> mail_;
-  const std::shared_ptr<RollCall> roll_call_;
-  const Options options_;
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  bool stopping_ = false, ended_ = false;
-  // The operation in progress, or the last one.
-  std::optional<Fingerprint> operation_;
-  bool busy_ = false;
-  Clock::time_point since_;
-
-  // Of the thread alone.
-  std::exception_ptr failure_;
-  uint64_t sequence_ = 0;
-};
-
-Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
-    : state_(std::make_shared<State>(std::move(wire), std::move(mail), roll_call, std::move(options))) {
-  roll_call->enroll(state_);
-  thread_ = std::thread([state = state_] { state->run(); });
+std::shared_ptr<Lane> Lane::start(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name,
+                                  Ranks ranks) {
+  const std::shared_ptr<Lane> lane(new Lane(std::move(mail), roll_call, std::move(name), std::move(ranks)));
+  roll_call->enroll(lane);
+  lane->thread_ = std::thread([lane] { lane->run(); });
+  return {lane.get(), [lane](Lane*) { lane->stop(); }};
 }
 
-Lane::~Lane() {
-  state_->stop();
-  if (state_->wait_until_ended(std::chrono::seconds(10))) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
-}
-
-std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) {
-  return state_->push({fingerprint, std::move(move_data), nullptr});
-}
-
-std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>();
+std::shared_ptr<Work> Lane::submit(const Fingerprint& fingerprint, std::function<void()> move_data) {
+  auto ticket = std::make_shared<Ticket>();
   std::lock_guard lock(mutex_);
-  jobs_.push_back(std::move(job));
+  jobs_.push_back({fingerprint, std::move(move_data), ticket});
   changed_.notify_all();
   return ticket;
 }
 
-void Lane::State::stop() {
-  std::lock_guard lock(mutex_);
-  stopping_ = true;
-  wire_->interrupt();  // also if nothing is in progress: a job may just have been taken from the queue
-  changed_.notify_all();
-}
-
-bool Lane::State::wait_until_ended(std::chrono::milliseconds time) {
+void Lane::stop() {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, time, [&] { return ended_; });
+  stopping_ = true;
+  changed_.notify_all();
+  lock.unlock();
+  mail_->interrupt();  // also if nothing is in progress: a job may just have been taken from the queue
+  lock.lock();
+  const bool ended = changed_.wait_for(lock, kLongestEnd, [&] { return ended_; });
+  lock.unlock();
+  ended ? thread_.join() : thread_.detach();
 }
 
-std::string Lane::State::status() const {
+std::string Lane::status() const {
   std::lock_guard lock(mutex_);
   if (!operation_) return "";
-  const std::string lane = options_.name.empty() ? "" : str_cat(" on '", options_.name, "'");
-  const std::string time = in_seconds(since(since_));
-  const int peer = wire_->waiting_for();
-  const std::string operation = text_of(*operation_);
-  if (!busy_) return str_cat(operation, lane, ", done ", time, " ago");
-  if (peer < 0) return str_cat(operation, lane, ", in progress for ", time);
-  return str_cat(operation, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
+  const int peer = waiting_for();
+  const std::string lane = name_.empty() ? "" : str_cat(" on '", name_, "'");
+  const std::string time = in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since_));
+  const std::string operation = describe(*operation_, ranks_) + lane;
+  if (!busy_) return str_cat(operation, ", done ", time, " ago");
+  if (peer < 0) return str_cat(operation, ", in progress for ", time);
+  return str_cat(operation, ", waiting for rank ", ranks_.name_of(peer), " for ", time);
 }
 
-void Lane::State::run() {
+void Lane::run() {
   c10::setThreadName("fsdp-lane");
   const PipeSignalBlocked no_pipe_signal;
   // Collectives write into parameters' memory: no graph, no version bumps.
@@ -188,10 +127,10 @@ void Lane::State::run() {
   changed_.notify_all();
 }
 
-void Lane::State::execute(Job& job) {
+void Lane::execute(Job& job) {
   if (!failure_) {
     job.fingerprint.sequence = ++sequence_;
-    auto span = collective_span(options_.ranks, job.fingerprint, options_.name);
+    auto span = collective_span(ranks_, job.fingerprint, name_);
     try {
       attempt(job, span);
     } catch (...) {
@@ -209,16 +148,14 @@ void Lane::State::execute(Job& job) {
   if (!failure_) mail_->prepare();
 }
 
-void Lane::State::attempt(Job& job, Span& span) {
+void Lane::attempt(Job& job, Span& span) {
   const Fingerprint& mine = job.fingerprint;
   if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
-  const auto begin = Clock::now();
-  wire_->begin_operation();
   {
     std::lock_guard lock(mutex_);
     operation_ = mine;
     busy_ = true;
-    since_ = begin;
+    since_ = Clock::now();
   }
   try {
     fault_point("lane handshake");
@@ -232,27 +169,27 @@ void Lane::State::attempt(Job& job, Span& span) {
   } catch (const Error&) {
     throw;
   } catch (const Disagreement& found) {
-    const auto verdict = disagreement(options_.ranks, found.mine, found.peer, found.theirs, found.difference);
+    const auto verdict = disagreement(ranks_, found.mine, found.peer, found.theirs, found.difference);
     raise(roll_call_->pronounce(verdict), mine);
   } catch (const Interrupted&) {
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
     std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
   } catch (const std::exception& error) {
-    const int peer = wire_->waiting_for();
-    const bool timed_out = since(begin) >= options_.timeout;
+    const int peer = mail_->waiting_for();
+    const auto cause = mail_->is_out_of_time() ? Cause::kTimeout : Cause::kTransport;
     const std::string detail = without_source_line(first_line(error.what()));
     // The timeout of another order ends the connections of all; that order is about to tell it.
     if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherOrder);
-    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
+    raise(roll_call_->alarm(cause, peer, describe(mine, ranks_), detail), mine);
   }
 }
 
-void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
-  fsdp::raise(verdict, options_.ranks, text_of(fingerprint));
+void Lane::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
+  fsdp::raise(verdict, ranks_, describe(fingerprint, ranks_));
 }
 
-std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {
-  return std::make_exception_ptr(Error(options_.ranks.where(text_of(fingerprint)) + what + "."));
+std::exception_ptr Lane::failure_of(const Fingerprint& fingerprint, const std::string& what) const {
+  return std::make_exception_ptr(Error(ranks_.where(describe(fingerprint, ranks_)) + what + "."));
 }
 
 }  // namespace fsdp

@@ -5,57 +5,77 @@
 #include <fsdp/communicator.h>
 
 #include "comm/c10d/mail.h"
-#include "comm/c10d/wire.h"
 #include "comm/core/fingerprint.h"
 #include "comm/core/ranks.h"
+#include "comm/core/timeline.h"
 #include "comm/failure/roll_call.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 namespace fsdp {
 
 /// Runs collectives, or the messages of one direction between two ranks, in a thread of its own.
 ///
-/// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
+/// Nothing waits for ever: every wait ends by the mail's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
-class Lane {
+class Lane : public RollCall::Witness {
  public:
-  using MoveData = std::function<void()>;
-
-  struct Options {
-    /// Stands in errors.
-    std::string name;
-    Ranks ranks = {};
-    std::chrono::milliseconds timeout{};
-  };
-
-  /// `mail`: over `wire`.
-  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options);
-  /// Ends what is in progress, within seconds.
-  ~Lane();
+  /// `name`: stands in errors. When the pointer goes, what is in progress ends within seconds, or the thread is left
+  /// behind.
+  static std::shared_ptr<Lane> start(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name,
+                                     Ranks ranks);
 
   /// Queues a collective. `move_data` runs in the lane's thread, between begin() and finish() of the mail.
-  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, MoveData move_data);
+  [[nodiscard]] std::shared_ptr<Work> submit(const Fingerprint& fingerprint, std::function<void()> move_data);
+
+  std::string status() const override;
+  int waiting_for() const override { return mail_->waiting_for(); }
+  void interrupt() override { mail_->interrupt(); }
 
  private:
   class Ticket;
   struct Job {
     Fingerprint fingerprint;
-    MoveData move_data;
+    std::function<void()> move_data;
     std::shared_ptr<Ticket> ticket;
   };
-  class State;
 
-  std::shared_ptr<State> state_;
+  Lane(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name, Ranks ranks)
+      : mail_(std::move(mail)), roll_call_(std::move(roll_call)), name_(std::move(name)), ranks_(std::move(ranks)) {}
+  void run();
+  void stop();
+  void execute(Job& job);
+  void attempt(Job& job, Span& span);
+  [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
+  std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what) const;
+
+  const std::shared_ptr<Mail> mail_;
+  const std::shared_ptr<RollCall> roll_call_;
+  const std::string name_;
+  const Ranks ranks_;
   std::thread thread_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool stopping_ = false, ended_ = false;
+  // The operation in progress, or the last one.
+  std::optional<Fingerprint> operation_;
+  bool busy_ = false;
+  std::chrono::steady_clock::time_point since_;
+
+  // Of the thread alone.
+  std::exception_ptr failure_;
+  uint64_t sequence_ = 0;
 };
 
 }  // namespace fsdp

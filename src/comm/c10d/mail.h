@@ -1,22 +1,48 @@
 #pragma once
 /// \file
-/// The messages of one order, of which the first between two ranks in an operation says what the operation is.
+/// The messages of one order over a c10d backend, of which the first between two ranks in an operation says what the
+/// operation is. Every wait for them ends.
 
-#include "comm/c10d/parcel.h"
-#include "comm/c10d/wire.h"
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include "comm/core/fingerprint.h"
+#include "comm/core/traffic_count.h"
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace fsdp {
+
+/// What travels in one message: several small tensors, each from a multiple of 16 bytes on, or a single one.
+using Parcel = std::vector<at::Tensor>;
+
+/// The parcels of `tensors`: small ones share a parcel, and larger ones follow in stretches of at most `most` bytes,
+/// each by itself. They depend on sizes and dtypes alone, so both ends divide alike. Empty tensors are left out.
+std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors,
+                               int64_t most = std::numeric_limits<int64_t>::max());
+int64_t bytes_of(const Parcel& parcel);
+/// Tensors like those of `parcel`, as they lie in `memory`.
+Parcel parcel_in(std::byte* memory, const Parcel& parcel);
+
+/// A wait was ended by `Mail::interrupt()`.
+struct Interrupted : std::exception {
+  const char* what() const noexcept override { return "interrupted"; }
+};
 
 /// Two ranks' operations differ.
 struct Disagreement : std::exception {
@@ -27,24 +53,42 @@ struct Disagreement : std::exception {
   Fingerprint mine, theirs;
 };
 
+/// Connections that several orders use, one call at a time.
+struct Transport {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::mutex mutex = {};
+};
+
 /// Sends parcels to other ranks and receives theirs, operation by operation.
 ///
 /// The first message to a rank in an operation is a header: this rank's fingerprint, in which the first parcel is
 /// enclosed if it is small. Other parcels follow at once, each in a message of its own. A rank receives them when it
 /// has compared the header with its own operation, because Gloo ends a connection over which more comes than is
 /// expected. Two ranks between which data moves in one direction at least send each other a header, so that both learn
-/// of a difference.
+/// of a difference. The receive of a rank's next header is posted ahead, so that it is under way before this rank asks
+/// for it; therefore all headers have one size.
 ///
-/// The receive of a rank's next header is posted ahead, so that it is under way before this rank asks for it;
-/// therefore all headers have one size. Thread safety: one thread at a time.
+/// What waits throws Interrupted, or what the backend throws when the timeout is over or a connection breaks. Thread
+/// safety: one thread at a time, but for `interrupt` and `waiting_for`.
 class Mail {
  public:
   static constexpr int64_t kEnclosedBytes = 256;
 
-  /// `peers`: the other ranks of the order. `compares_first`: each operation begins with meet().
-  Mail(std::shared_ptr<Wire> wire, int rank, std::vector<int> peers, bool compares_first);
+  struct Options {
+    int rank = 0;
+    std::vector<int> peers = {};  ///< the other ranks of the order
+    /// Each operation begins with meet().
+    bool compares_first = false;
+    std::chrono::milliseconds timeout{};
+    /// The number of this order among those of the transport, the same on both ends.
+    int order = 0;
+    std::shared_ptr<const CountByPeer> traffic = nullptr;  ///< where data counts; null: nowhere
+  };
+  Mail(std::shared_ptr<Transport> transport, Options options)
+      : transport_(std::move(transport)), options_(std::move(options)) {}
 
-  /// Begins an operation. `agreed` is called once, when this rank waits for data or for nothing more.
+  /// Begins an operation, whose timeout begins too. `agreed` is called once, when this rank waits for data or for
+  /// nothing more.
   void begin(const Fingerprint& mine, std::function<void()> agreed);
   /// Sends a header, if none was sent in this operation, and `parcels`, whose tensors stay as they are until finish().
   /// `answered`: whether `peer` sends this rank a header, too.
@@ -64,34 +108,57 @@ class Mail {
   /// Returns when every peer has come to this operation: headers alone go to and from all of them.
   void meet();
 
+  /// Runs `wait`, which waits for something else and which `end`, called from another thread, makes throw.
+  void wait_elsewhere(const std::function<void()>& wait, std::function<void()> end);
+  /// Ends the wait in progress, before it returns, and all later ones.
+  void interrupt();
+  bool is_out_of_time() const { return std::chrono::steady_clock::now() >= deadline_; }
+  /// The rank that this one waits for or failed to hear from; -1 if none.
+  int waiting_for() const { return waiting_for_; }
+  /// It is this rank that a wait elsewhere did not hear from.
+  void blame(int peer) { waiting_for_ = peer; }
+
  private:
+  enum class Channel : int { kHeader = 0, kData = 1 };
+  struct Transfer {
+    c10::intrusive_ptr<c10d::Work> work;
+    int peer = -1;
+  };
   struct Transit {
-    Wire::Transfer transfer;
+    Transfer transfer;
     at::Tensor memory;  // what the message has
     Parcel parcel;      // where a shared message is unpacked
   };
   // Of one peer.
   struct Box {
     at::Tensor outgoing, incoming;  // headers
-    Wire::Transfer leaving, expected;
+    Transfer leaving, expected;
     std::deque<Transit> arriving;
     bool sent = false, answers = false, checked = false, encloses = false;  // in this operation
   };
 
+  Transfer post_send(const at::Tensor& tensor, int peer, Channel channel);
+  Transfer post_recv(const at::Tensor& tensor, int peer, Channel channel);
+  int tag(Channel channel) const { return 2 * options_.order + static_cast<int>(channel); }
+  void wait(const Transfer& transfer);
   Box& box_of(int peer);
   void open(const Fingerprint& mine);
   void note_agreement();
 
-  const std::shared_ptr<Wire> wire_;
-  const int rank_;
-  const std::vector<int> peers_;
-  const bool compares_first_;
+  const std::shared_ptr<Transport> transport_;
+  const Options options_;
   std::map<int, Box> boxes_;
   std::vector<Transit> sent_;
   std::function<void()> agreed_;
   Fingerprint mine_;
   // This rank's latest operations, by their numbers.
   std::array<Fingerprint, 16> latest_{};
+  std::chrono::steady_clock::time_point deadline_{};
+  std::atomic<int> waiting_for_{-1};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool interrupted_ = false;
+  std::function<void()> end_;  // of the wait in progress
 };
 
 }  // namespace fsdp

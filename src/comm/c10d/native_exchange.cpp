@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <vector>
 
 namespace fsdp {
@@ -26,54 +27,32 @@ void put_back(const at::Tensor& tensor, const at::Tensor& summed) {
   if (tensor.const_data_ptr() != summed.const_data_ptr()) tensor.copy_(summed);
 }
 
-c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-    default:
-      return c10d::ReduceOp::SUM;
-  }
-}
-
 }  // namespace
 
-void NativeExchange::wait(const WorkPtr& work) {
-  if (!work) return;
-  if (device_.is_cpu()) {
-    if (!work->wait(wire_->time_left())) throw Interrupted();
+void NativeExchange::run(const std::vector<Begin>& all) {
+  // With a timeout the host would wait, too.
+  if (all.size() <= 1 || !backend_->supportsCoalescing()) {
+    for (const auto& begin : all) begin()->wait();
     return;
   }
-  work->wait();  // with a timeout the host would wait, too
-}
-
-// Closes the group of launches after an error, because it would stay open for this thread's next collective.
-void NativeExchange::end_coalescing() noexcept {
+  backend_->startCoalescing();
+  std::exception_ptr error;
   try {
-    static_cast<void>(backend_->endCoalescing());
-  } catch (const std::exception&) {
-    // The error that led here says what is wrong.
+    for (const auto& begin : all) begin();
+  } catch (...) {
+    error = std::current_exception();
   }
-}
-
-void NativeExchange::run(std::span<const std::function<WorkPtr()>> acts) {
-  if (acts.size() == 1 || !backend_->supportsCoalescing()) {
-    for (const auto& act : acts) wait(act());
-  } else if (!acts.empty()) {
-    backend_->startCoalescing();
-    try {
-      for (const auto& act : acts) act();
-    } catch (...) {
-      end_coalescing();
-      throw;
-    }
-    wait(backend_->endCoalescing());
+  // After an error too, because the group of launches would stay open for this thread's next collective.
+  try {
+    if (const auto work = backend_->endCoalescing()) work->wait();
+  } catch (...) {
+    if (!error) throw;
   }
+  if (error) std::rethrow_exception(error);
 }
 
 void NativeExchange::all_gather(GatherPlanes planes) {
-  std::vector<std::function<WorkPtr()>> acts;
+  std::vector<Begin> acts;
   for (const auto& plane : planes)
     if (plane.input.numel() > 0)
       acts.emplace_back([&] {
@@ -89,7 +68,7 @@ void NativeExchange::reduce_scatter(ReducePlanes planes) {
   };
   std::vector<Plane> summed;
   for (const auto& [output, input] : planes) summed.push_back({summable(input.front().values), summable(output)});
-  std::vector<std::function<WorkPtr()>> acts;
+  std::vector<Begin> acts;
   for (auto& plane : summed)
     if (plane.own.numel() > 0)
       acts.emplace_back([&] { return backend_->_reduce_scatter_base(plane.own, plane.whole); });
@@ -100,13 +79,15 @@ void NativeExchange::reduce_scatter(ReducePlanes planes) {
 void NativeExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {
   std::vector<at::Tensor> summed;
   for (const auto& flat : flats) summed.push_back(summable(flat));
-  std::vector<std::function<WorkPtr()>> acts;
+  std::vector<Begin> acts;
   for (const auto& tensor : summed)
     if (tensor.numel() > 0)
       acts.emplace_back([&] {
         std::vector<at::Tensor> tensors{tensor};
         c10d::AllreduceOptions options;
-        options.reduceOp = c10d_op(op);
+        options.reduceOp = op == ReduceOp::kMax   ? c10d::ReduceOp::MAX
+                           : op == ReduceOp::kMin ? c10d::ReduceOp::MIN
+                                                  : c10d::ReduceOp::SUM;
         return backend_->allreduce(tensors, options);
       });
   run(acts);
@@ -114,20 +95,18 @@ void NativeExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) 
 }
 
 void NativeExchange::all_to_all(const at::Tensor& output, const at::Tensor& input) {
-  if (input.numel() == 0) return;
-  run([&] {
-    at::Tensor to = byte_view(output), from = byte_view(input);
+  move(input, [&](auto& from) {
+    at::Tensor to = byte_view(output);
     std::vector<int64_t> equal;
-    return backend_->alltoall_base(to, from, equal, equal);
+    return backend_->alltoall_base(to, from.front(), equal, equal);
   });
 }
 
-void NativeExchange::move(const at::Tensor& tensor, const std::function<WorkPtr(std::vector<at::Tensor>&)>& act) {
+void NativeExchange::move(const at::Tensor& tensor,
+                          const std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&)>& begin) {
   if (tensor.numel() == 0) return;
-  run([&] {
-    std::vector<at::Tensor> tensors{byte_view(tensor)};
-    return act(tensors);
-  });
+  std::vector<at::Tensor> tensors{byte_view(tensor)};
+  begin(tensors)->wait();
 }
 
 void NativeExchange::broadcast(const at::Tensor& tensor, int root) {

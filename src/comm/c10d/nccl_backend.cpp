@@ -1,5 +1,5 @@
 // The only file that sees CUDA's and NCCL's headers.
-#include "comm/c10d/nccl_backend.h"
+#include "comm/c10d/backends.h"
 
 #include <fsdp/error.h>
 
@@ -19,7 +19,7 @@ bool has_nccl() { return true; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     c10::Device device) {
-  // LibTorch would end the process where DeviceWatch ends what hangs; see Note [A failure on a device].
+  // LibTorch would end the process where NativeOrder ends what hangs; see Note [A failure on a device].
   for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"})
     setenv(name, "0", /*overwrite=*/0);
   auto options = c10d::ProcessGroupNCCL::Options::create();

@@ -1,4 +1,8 @@
 #include <fsdp/communicator.h>
+#include <fsdp/error.h>
+#include <fsdp/traffic.h>
+
+#include <ostream>
 
 namespace fsdp {
 namespace {
@@ -20,6 +24,21 @@ class SendAndRecv : public Work {
 };
 
 }  // namespace
+
+Error::Error(const std::string& message) : c10::Error(message, /*backtrace=*/nullptr) {}
+
+PeerLost::PeerLost(int rank, const std::string& message) : Error(message), rank_(rank) {}
+
+std::ostream& operator<<(std::ostream& out, const Traffic& traffic) {
+  const auto print = [&](const char* name, const Traffic::Link& link) {
+    out << name << ' ' << static_cast<double>(link.sent) / 1e6 << " MB sent, "
+        << static_cast<double>(link.received) / 1e6 << " MB received";
+  };
+  print("between hosts", traffic.between_hosts);
+  out << "; ";
+  print("inside the host", traffic.inside_host);
+  return out;
+}
 
 std::shared_ptr<Work> Communicator::send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming, int from,
                                               const Tag& tag) {

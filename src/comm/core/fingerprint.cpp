@@ -31,42 +31,16 @@ bool operations_fit(const Fingerprint& a, const Fingerprint& b) {
 }  // namespace
 
 std::string_view name_of(Operation operation) {
-  switch (operation) {
-    case Operation::kAllGather:
-      return "all_gather";
-    case Operation::kReduceScatter:
-      return "reduce_scatter";
-    case Operation::kAllReduceSum:
-      return "all_reduce(sum)";
-    case Operation::kAllReduceMax:
-      return "all_reduce(max)";
-    case Operation::kAllReduceMin:
-      return "all_reduce(min)";
-    case Operation::kAllToAll:
-      return "all_to_all";
-    case Operation::kBroadcast:
-      return "broadcast";
-    case Operation::kSend:
-      return "send";
-    case Operation::kRecv:
-      return "recv";
-    case Operation::kBarrier:
-      return "barrier";
-    case Operation::kDuplicate:
-      return "duplicate";
-  }
-  return "unknown operation";
+  constexpr std::array<std::string_view, 11> kNames{
+      "all_gather", "reduce_scatter", "all_reduce(sum)", "all_reduce(max)", "all_reduce(min)", "all_to_all",
+      "broadcast",  "send",           "recv",            "barrier",         "duplicate"};
+  const auto number = static_cast<size_t>(operation);
+  return number < kNames.size() ? kNames[number] : "unknown operation";
 }
 
 Operation all_reduce_operation(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMax:
-      return Operation::kAllReduceMax;
-    case ReduceOp::kMin:
-      return Operation::kAllReduceMin;
-    default:
-      return Operation::kAllReduceSum;
-  }
+  if (op == ReduceOp::kMax) return Operation::kAllReduceMax;
+  return op == ReduceOp::kMin ? Operation::kAllReduceMin : Operation::kAllReduceSum;
 }
 
 Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
@@ -124,6 +98,14 @@ std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
   if (fingerprint.operation == Operation::kBroadcast) text += str_cat(", root ", ranks.name_of(fingerprint.peer));
   if (fingerprint.count > 0) text += str_cat(", ", fingerprint.counted(), ": ", fingerprint.count);
   return text;
+}
+
+Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order) {
+  if (ranks.timeline == nullptr || !ranks.timeline->is_on()) return {};
+  auto entry = TimelineEntry::of(Track::kCommunication, name_of(fingerprint.operation), fingerprint.text.data(), order);
+  entry.sequence = fingerprint.sequence;
+  entry.bytes = fingerprint.bytes;
+  return {ranks.timeline, entry};
 }
 
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b) {

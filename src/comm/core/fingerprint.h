@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "comm/core/ranks.h"
+#include "comm/core/timeline.h"
 
 namespace fsdp {
 
@@ -77,6 +78,10 @@ uint64_t hash_compared(const Fingerprint& fingerprint, uint64_t before);
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float"
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
+
+/// Begins the collective on the rank's timeline. `order`: the name of the communicator whose order it is in; empty: the
+/// main one.
+Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order);
 
 /// What keeps the two from being the same collective, e.g. "operation, bytes"; empty if nothing does.
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b);

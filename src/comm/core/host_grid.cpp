@@ -4,12 +4,11 @@
 
 namespace fsdp {
 
-HostGrid::HostGrid(std::span<const int> hosts, int rank) : rank_(rank), hosts_(hosts.begin(), hosts.end()) {
+HostGrid::HostGrid(std::span<const int> hosts, int rank) : rank_(rank), own_host_(hosts[static_cast<size_t>(rank)]) {
   for (int number = 0; number < static_cast<int>(hosts.size()); ++number) {
     if (number == 0 || hosts[number] != hosts[number - 1]) ranges_.push_back({number, number});
     ++ranges_.back().end;
   }
-  own_host_ = hosts_[static_cast<size_t>(rank)];
 }
 
 std::string HostGrid::why_not(std::span<const int> hosts) {
@@ -36,10 +35,10 @@ RankRange HostGrid::charges(int host, int number) const {
   return {theirs.begin + number * theirs.size() / here, theirs.begin + (number + 1) * theirs.size() / here};
 }
 
-// The last one whose charges begin at the rank or before it.
-int HostGrid::deputy_on(int host, int rank) const {
-  const auto theirs = ranks_of(hosts_[static_cast<size_t>(rank)]), there = ranks_of(host);
-  return there.begin + ((rank - theirs.begin + 1) * there.size() - 1) / theirs.size();
+// The last one whose charges begin at this rank or before it.
+int HostGrid::deputy_on(int host) const {
+  const auto here = own_ranks(), there = ranks_of(host);
+  return there.begin + ((rank_ - here.begin + 1) * there.size() - 1) / here.size();
 }
 
 }  // namespace fsdp

@@ -42,14 +42,10 @@ class HostGrid {
   /// The same of the n-th rank of this host.
   RankRange charges(int host, int number) const;
   /// The rank that stands for this one on `host`.
-  int deputy_on(int host) const { return deputy_on(host, rank_); }
-  /// The rank that stands for `rank`, of another host, on `host`.
-  int deputy_on(int host, int rank) const;
+  int deputy_on(int host) const;
 
  private:
-  const int rank_;
-  int own_host_ = 0;
-  std::vector<int> hosts_;
+  const int rank_, own_host_;
   std::vector<RankRange> ranges_;
 };
 

@@ -7,11 +7,10 @@
 
 #include <optional>
 
-#include "comm/core/collective_span.h"
+#include "comm/core/fingerprint.h"
 #include "comm/core/current_stream.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
-#include "comm/core/rank_ordered_sum.h"
 
 namespace fsdp {
 namespace {

@@ -1,11 +1,12 @@
 #include "comm/core/log.h"
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <string>
+#include <iomanip>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 
@@ -23,12 +24,10 @@ void log(LogLevel level, std::string_view where, std::string_view text) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   std::tm parts{};
   localtime_r(&seconds, &parts);
-  std::array<char, 32> time{};
-  std::snprintf(time.data(), time.size(), "%02d:%02d:%02d.%03d ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                static_cast<int>(milliseconds));
-  std::string line(time.data());
-  line.append(where).append(text).append("\n");
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  TextWriter line;
+  line << std::put_time(&parts, "%T.") << std::setfill('0') << std::setw(3) << milliseconds << ' ' << where << text
+       << '\n';
+  std::fputs(line.str().c_str(), stderr);
 }
 
 }  // namespace fsdp

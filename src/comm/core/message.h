@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What ranks leave for each other in the store, as text. A message lists its fields once, for both ways:
+/// What ranks leave for each other in the store, as text, and proofs that it comes from somebody who knows a secret. A
+/// message lists its fields once, for both ways:
 ///
 ///     struct Report {
 ///       int rank;
@@ -8,60 +9,65 @@
 ///       auto fields() { return std::tie(rank, what); }
 ///     };
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <istream>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 
 #include "comm/core/text.h"
 
 namespace fsdp {
 
-/// Numbers, texts (behind their length, so of any bytes), messages, and lists and maps of these.
-template <class T>
-void put_field(std::ostream& out, T& field) {
-  if constexpr (std::is_same_v<T, const std::string> || std::is_same_v<T, std::string>) {
-    out << field.size() << ' ' << field << '\n';
-  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-    out << static_cast<int64_t>(field) << ' ';
-  } else if constexpr (requires { field.fields(); }) {
-    std::apply([&](auto&... fields) { (put_field(out, fields), ...); }, field.fields());
-  } else if constexpr (requires { field.first; }) {
-    put_field(out, field.first);
-    put_field(out, field.second);
-  } else {
-    out << field.size() << ' ';
-    for (auto& element : field) put_field(out, element);
-  }
+template <class Stream>
+inline constexpr bool kReads = std::is_base_of_v<std::istream, Stream>;
+
+template <class Stream>
+int64_t pass_number(Stream& stream, int64_t number) {
+  if constexpr (kReads<Stream>)
+    stream >> number;
+  else
+    stream << number << ' ';
+  return number;
 }
 
-template <class T>
-void get_field(std::istream& in, T& field) {
-  if constexpr (std::is_same_v<T, std::string>) {
-    size_t size = 0;
-    in >> size;
-    in.get();
-    field.resize(size);
-    in.read(field.data(), static_cast<std::streamsize>(size));
-  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-    int64_t number = 0;
-    in >> number;
-    field = static_cast<T>(number);
+/// Writes a field or reads it: numbers, texts (behind their length, so of any bytes), messages, and lists and maps of
+/// these.
+template <class Stream, class T>
+void pass_field(Stream& stream, T& field) {
+  if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+    const auto number = pass_number(stream, static_cast<int64_t>(field));
+    if constexpr (kReads<Stream>) field = static_cast<T>(number);
   } else if constexpr (requires { field.fields(); }) {
-    std::apply([&](auto&... fields) { (get_field(in, fields), ...); }, field.fields());
+    std::apply([&](auto&... fields) { (pass_field(stream, fields), ...); }, field.fields());
+  } else if constexpr (requires { field.first; }) {
+    pass_field(stream, field.first);
+    pass_field(stream, field.second);
   } else {
-    size_t size = 0;
-    in >> size;
-    for (; size > 0; --size) {
-      if constexpr (requires { typename T::mapped_type; }) {
-        typename T::key_type key;
-        get_field(in, key);
-        get_field(in, field[key]);
+    const int64_t size = pass_number(stream, std::ssize(field));
+    if constexpr (std::is_same_v<std::remove_const_t<T>, std::string>) {
+      if constexpr (kReads<Stream>) {
+        stream.get();
+        field.resize(static_cast<size_t>(size));
+        stream.read(field.data(), size);
       } else {
-        get_field(in, field.emplace_back());
+        stream << field;
+      }
+    } else if constexpr (!kReads<Stream>) {
+      for (auto& element : field) pass_field(stream, element);
+    } else {
+      for (int64_t i = 0; i < size; ++i) {
+        if constexpr (requires { typename T::mapped_type; }) {
+          typename T::key_type key;
+          pass_field(stream, key);
+          pass_field(stream, field[key]);
+        } else {
+          pass_field(stream, field.emplace_back());
+        }
       }
     }
   }
@@ -70,7 +76,7 @@ void get_field(std::istream& in, T& field) {
 template <class T>
 std::string encode(T message) {
   TextWriter out;
-  put_field(out, message);
+  pass_field(out, message);
   return out.str();
 }
 
@@ -78,8 +84,19 @@ template <class T>
 T decode(const std::string& text) {
   TextReader in(text);
   T message;
-  get_field(in, message);
+  pass_field(in, message);
   return message;
 }
+
+using Digest = std::array<uint8_t, 32>;
+
+/// HMAC-SHA-256 (RFC 2104): whoever does not know `key` cannot find the code of another message.
+Digest message_code(std::string_view key, std::string_view message);
+
+/// Takes as long for any two texts of one length.
+bool are_equal_secrets(std::string_view a, std::string_view b);
+
+/// 256 random bits, in hexadecimal digits.
+std::string random_token();
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Flat tensors in pieces: contributions that lie in several places, slices that belong to ranks.
+/// Flat tensors: slices that belong to ranks, contributions that lie in several pieces, and their sums, whose order
+/// decides the bits of the result.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
@@ -52,5 +53,16 @@ void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
 
 /// Copies [begin, end) of the flat tensor to `target`, zeros where no piece lies. CPU only, in the calling thread.
 void copy_stretch(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target);
+
+/// output = scale * (((c[0] + c[1]) + c[2]) + ...); or the maximum or minimum. At least two contributions, flat, of one
+/// size.
+///
+/// Uses the contributions as scratch memory, except c[own], which stays as it is; `output` may be c[own] itself. On the
+/// CPU it stays in the calling thread.
+void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op,
+                          double scale = 1.0);
+
+/// tensor *= scale, in the calling thread on the CPU.
+void scale_in_place(const at::Tensor& tensor, double scale);
 
 }  // namespace fsdp

@@ -30,17 +30,9 @@ int32_t this_thread() {
 }  // namespace
 
 std::string_view name_of(Stage stage) {
-  switch (stage) {
-    case Stage::kBegun:
-      return "begun";
-    case Stage::kAgreed:
-      return "agreed";
-    case Stage::kDone:
-      return "done";
-    case Stage::kFailed:
-      return "failed";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 4> kNames{"begun", "agreed", "done", "failed"};
+  const auto number = static_cast<size_t>(stage);
+  return number < kNames.size() ? kNames[number] : "unknown";
 }
 
 TimelineEntry TimelineEntry::of(Track track, std::string_view name, std::string_view subject,
@@ -123,26 +115,42 @@ std::vector<TimelineEntry> Timeline::entries_of(const EntryRing& ring) {
   return ring.entries();
 }
 
-void Span::begin(const std::shared_ptr<Timeline>& timeline, const TimelineEntry& entry) {
-  live_ = std::make_unique<Live>(Live{timeline, entry, std::uncaught_exceptions()});
-  timeline->begin(live_->entry);
+Span::Span(const std::shared_ptr<Timeline>& timeline, Track track, std::string_view name, std::string_view subject,
+           uint64_t bytes) {
+  if (timeline == nullptr || !timeline->is_on()) return;
+  auto entry = TimelineEntry::of(track, name, subject);
+  entry.bytes = bytes;
+  *this = Span(timeline, entry);
+}
+
+Span::Span(std::shared_ptr<Timeline> timeline, const TimelineEntry& entry)
+    : timeline_(std::move(timeline)), entry_(entry), exceptions_(std::uncaught_exceptions()) {
+  timeline_->begin(entry_);
+}
+
+Span& Span::operator=(Span&& other) noexcept {
+  end_by_scope();
+  timeline_ = std::move(other.timeline_);
+  entry_ = other.entry_;
+  exceptions_ = other.exceptions_;
+  return *this;
 }
 
 void Span::reach(Stage stage) {
-  if (!live_) return;
-  live_->entry.stage = stage;
-  live_->timeline->put(live_->entry);
+  if (!timeline_) return;
+  entry_.stage = stage;
+  timeline_->put(entry_);
 }
 
 void Span::end(Stage stage) {
-  if (!live_) return;
-  live_->entry.ended = live_->timeline->now();
+  if (!timeline_) return;
+  entry_.ended = timeline_->now();
   reach(stage);
-  live_.reset();
+  timeline_.reset();
 }
 
 void Span::end_by_scope() noexcept {
-  if (live_) end(std::uncaught_exceptions() > live_->exceptions ? Stage::kFailed : Stage::kDone);
+  if (timeline_) end(std::uncaught_exceptions() > exceptions_ ? Stage::kFailed : Stage::kDone);
 }
 
 }  // namespace fsdp

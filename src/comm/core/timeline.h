@@ -105,20 +105,11 @@ class Span {
  public:
   Span() = default;
   Span(const std::shared_ptr<Timeline>& timeline, Track track, std::string_view name, std::string_view subject,
-       uint64_t bytes = 0) {
-    if (timeline != nullptr && timeline->is_on()) {
-      auto entry = TimelineEntry::of(track, name, subject);
-      entry.bytes = bytes;
-      begin(timeline, entry);
-    }
-  }
-  Span(const std::shared_ptr<Timeline>& timeline, const TimelineEntry& entry) { begin(timeline, entry); }
+       uint64_t bytes = 0);
+  /// `timeline` is on.
+  Span(std::shared_ptr<Timeline> timeline, const TimelineEntry& entry);
   Span(Span&&) noexcept = default;
-  Span& operator=(Span&& other) noexcept {
-    end_by_scope();
-    live_ = std::move(other.live_);
-    return *this;
-  }
+  Span& operator=(Span&& other) noexcept;
   /// Done, or failed if an exception passes.
   ~Span() { end_by_scope(); }
 
@@ -127,16 +118,11 @@ class Span {
   void end(Stage stage);
 
  private:
-  struct Live {
-    std::shared_ptr<Timeline> timeline;
-    TimelineEntry entry;
-    int exceptions;
-  };
-
-  void begin(const std::shared_ptr<Timeline>& timeline, const TimelineEntry& entry);
   void end_by_scope() noexcept;
 
-  std::unique_ptr<Live> live_;
+  std::shared_ptr<Timeline> timeline_;  // null: it is empty or has ended
+  TimelineEntry entry_;
+  int exceptions_ = 0;
 };
 
 }  // namespace fsdp

@@ -55,25 +55,21 @@ struct TrafficCount {
   std::set<int> peers_;
 };
 
-/// Which of the counts is that of a peer.
-class CountByPeer {
- public:
-  /// `hosts`: by rank, the number of its host.
-  CountByPeer(std::shared_ptr<TrafficCount> traffic, std::vector<int> hosts, Ranks ranks)
-      : traffic_(std::move(traffic)),
-        hosts_(std::move(hosts)),
-        ranks_(std::move(ranks)),
-        own_host_(hosts_[static_cast<size_t>(ranks_.rank)]) {}
-  void add_message(int peer, bool is_header) const { traffic_->add_message(ranks_.name_of(peer), is_header); }
+/// Counts what goes to and comes from each rank of a group.
+struct CountByPeer {
+  void note_sent(int peer, size_t bytes, bool is_header) const {
+    traffic->add_message(ranks.name_of(peer), is_header);
+    if (!is_header) with(peer).add_sent(bytes);
+  }
+  void note_received(int peer, size_t bytes) const { with(peer).add_received(bytes); }
   LinkCount& with(int peer) const {
-    return hosts_[static_cast<size_t>(peer)] == own_host_ ? traffic_->inside_host : traffic_->between_hosts;
+    const auto host_of = [&](int rank) { return hosts[static_cast<size_t>(rank)]; };
+    return host_of(peer) == host_of(ranks.rank) ? traffic->inside_host : traffic->between_hosts;
   }
 
- private:
-  const std::shared_ptr<TrafficCount> traffic_;
-  const std::vector<int> hosts_;
-  const Ranks ranks_;
-  const int own_host_;
+  const std::shared_ptr<TrafficCount> traffic;
+  const std::vector<int> hosts;  ///< by rank, the number of its host
+  const Ranks ranks;
 };
 
 }  // namespace fsdp

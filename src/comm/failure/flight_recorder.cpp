@@ -21,7 +21,6 @@
 
 #include "comm/core/check.h"
 #include "comm/posix/file.h"
-#include "comm/posix/file_room.h"
 
 namespace fsdp {
 namespace {

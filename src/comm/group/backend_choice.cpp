@@ -2,7 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "comm/c10d/nccl_backend.h"
+#include "comm/c10d/backends.h"
 #include "comm/core/check.h"
 
 namespace fsdp {

@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d/c10d_communicator.h"
-#include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/backends.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/host_grid.h"
@@ -13,10 +13,8 @@
 #include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
 #include "comm/group/carrier_choice.h"
-#include "comm/rendezvous/bounded_store.h"
+#include "comm/rendezvous/job_store.h"
 #include "comm/rendezvous/network.h"
-#include "comm/rendezvous/run_identity.h"
-#include "comm/rendezvous/signed_store.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
 
@@ -258,7 +256,7 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
                                                         : address_towards(rendezvous.host, rendezvous.port);
   C10dOptions options;
   options.ranks = membership.ranks;
-  options.traffic = std::make_shared<CountByPeer>(meeting.traffic, hosts, membership.ranks);
+  options.traffic.reset(new CountByPeer{meeting.traffic, hosts, membership.ranks});
   options.timeout = timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
@@ -326,11 +324,9 @@ Joined join_ranks(Meeting meeting) {
 // The store with keys of this group alone, of which every call ends.
 StorePtr meeting_place(const Meeting& meeting) {
   const auto& membership = meeting.membership;
-  const StorePtr bounded =
-      make_bounded_store(meeting.store, meeting.timeout,
-                         std::shared_ptr<std::atomic<int64_t>>(meeting.traffic, &meeting.traffic->store_calls));
-  require_same_run(membership, *bounded);
-  return group_store(membership, membership.token.empty() ? bounded : make_signed_store(bounded, membership.token));
+  const std::shared_ptr<std::atomic<int64_t>> calls(meeting.traffic, &meeting.traffic->store_calls);
+  require_same_run(membership, *make_bounded_store(meeting.store, meeting.timeout, calls));
+  return group_store(membership, make_bounded_store(meeting.store, meeting.timeout, calls, membership.token));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "comm/group/membership.h"
 
-#include "comm/c10d/nccl_backend.h"
+#include "comm/c10d/backends.h"
 #include "comm/core/check.h"
 #include "comm/group/backend_choice.h"
 
@@ -39,6 +39,9 @@ const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
           "\".");
   require(options.device_backend->make != nullptr, kInitPrefix,
           "the option device_backend has no function that makes it.");
+  require(!options.device_backend->device.is_cpu(), kInitPrefix,
+          "expected an accelerator as the device of the option device_backend, found ", options.device_backend->device,
+          ". Tensors on the CPU go over Gloo.");
   return *options.device_backend;
 }
 

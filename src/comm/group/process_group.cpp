@@ -6,7 +6,7 @@
 #include "comm/group/attachment.h"
 #include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
-#include "comm/posix/standard_streams.h"
+#include "comm/posix/descriptor.h"
 #include "comm/rendezvous/store_connection.h"
 
 #include <unistd.h>

@@ -1,10 +1,18 @@
 #pragma once
 /// \file
-/// A file descriptor with an owner.
+/// File descriptors: with an owner, written to, and those that a process was started without.
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <span>
+#include <string_view>
 #include <utility>
+
+#include "comm/posix/signals.h"
 
 namespace fsdp {
 
@@ -13,11 +21,8 @@ class Descriptor {
   Descriptor() = default;
   explicit Descriptor(int number) : number_(number) {}
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      close();
-      number_ = std::exchange(other.number_, -1);
-    }
+  Descriptor& operator=(Descriptor other) noexcept {
+    std::swap(number_, other.number_);
     return *this;
   }
   ~Descriptor() { close(); }
@@ -33,5 +38,35 @@ class Descriptor {
  private:
   int number_ = -1;
 };
+
+/// Writes all of it, however long that takes. Returns 0, or an errno: EPIPE and EFBIG too, where the system would end
+/// the process. Some of it may have been written then.
+inline int write_all(int file, std::span<const std::byte> bytes) {
+  const PipeSignalBlocked no_pipe_signal;
+  const FileLimitSignalBlocked no_limit_signal;
+  while (!bytes.empty()) {
+    const auto count = ::write(file, bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    } else if (errno == EAGAIN) {  // a terminal that another program made non-blocking
+      pollfd waiting{file, POLLOUT, 0};
+      poll(&waiting, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+inline int write_all(int file, std::string_view text) { return write_all(file, std::as_bytes(std::span(text))); }
+
+/// Opens /dev/null on those of the descriptors 0 to 2 that are closed, as after `2>&-`: the next socket or file would
+/// get the number of a standard stream, and what the program prints would go there. Call it before anything is opened.
+inline void open_standard_streams() {
+  int file = -1;
+  do {  // a new descriptor has the lowest number that is free
+    file = open("/dev/null", O_RDWR);
+  } while (file >= 0 && file <= STDERR_FILENO);
+  if (file >= 0) close(file);
+}
 
 }  // namespace fsdp

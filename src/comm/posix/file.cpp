@@ -5,13 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <initializer_list>
 #include <random>
 #include <system_error>
-
-#include "comm/posix/write_all.h"
 
 // Note [Temporary files]
 // NAME.0123456789abcdef.tmp, with digits that are drawn for each file, is opened with O_EXCL: neither another writer of
@@ -31,31 +31,16 @@ constexpr size_t kDigits = 16, kMostNameBytes = 255;
 constexpr std::string_view kTemporary = ".tmp";
 
 std::string advice(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "Free some space";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return "Name a folder that this user may write to";
-    case ENOENT:
-    case ENOTDIR:
-      return "Check the path; the folder may have been removed or its disk unmounted";
-    case EISDIR:
-    case EEXIST:
-      return "Name a file";
-    case ENAMETOOLONG:
-      return "Choose a shorter name";
-    case EFBIG:
-      return "Raise the limit on the size of files (ulimit -f)";
-    case EPIPE:
-      return "Its reader is gone";
-    case EMFILE:
-      return "Raise the limit on open files (ulimit -n)";
-    default:
-      return "Check the disk";
-  }
+  const auto is_one_of = [&](std::initializer_list<int> errors) { return std::ranges::count(errors, error) > 0; };
+  if (is_one_of({ENOSPC, EDQUOT})) return "Free some space";
+  if (is_one_of({EACCES, EPERM, EROFS})) return "Name a folder that this user may write to";
+  if (is_one_of({ENOENT, ENOTDIR})) return "Check the path; the folder may have been removed or its disk unmounted";
+  if (is_one_of({EISDIR, EEXIST})) return "Name a file";
+  if (error == ENAMETOOLONG) return "Choose a shorter name";
+  if (error == EFBIG) return "Raise the limit on the size of files (ulimit -f)";
+  if (error == EPIPE) return "Its reader is gone";
+  if (error == EMFILE) return "Raise the limit on open files (ulimit -n)";
+  return "Check the disk";
 }
 
 [[noreturn]] void fail_to(const std::string& path, const std::string& action, int error = errno) {
@@ -121,6 +106,21 @@ bool lock_own(const Descriptor& file) {
   if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   struct stat status{};
   return ::fstat(file.number(), &status) == 0 && status.st_nlink > 0;
+}
+
+// A signal ends the system's call, which on some file systems leaves nothing of it. So the room is taken in pieces, and
+// these become smaller until one is done between two signals of a timer, and larger again.
+int take_room(int file, off_t size) {
+  constexpr off_t kSmallest = 4096, kLargest = off_t{64} << 20;
+  off_t piece = kLargest;
+  for (off_t done = 0; done < size;) {
+    const off_t bytes = std::min(piece, size - done);
+    const int error = posix_fallocate(file, done, bytes);
+    if (error != 0 && error != EINTR) return error;
+    if (error == 0) done += bytes;
+    piece = error == 0 ? std::min(2 * piece, kLargest) : std::max(piece / 2, kSmallest);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -247,6 +247,13 @@ void write_text(const std::string& path, std::string_view text) {
   OutputFile file(path);
   file.write(text);
   file.commit();
+}
+
+int set_file_size(int file, size_t bytes, bool now) {
+  const FileLimitSignalBlocked no_signal;
+  const auto size = static_cast<off_t>(bytes);
+  if (now) return take_room(file, size);
+  return retry([&] { return ::ftruncate(file, size); }) == 0 ? 0 : errno;
 }
 
 }  // namespace fsdp

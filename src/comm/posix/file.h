@@ -89,4 +89,8 @@ void sync_folder(const std::string& path);
 /// Writes a file of this text; when it returns, the disk has the file and its name. Throws FileError.
 void write_text(const std::string& path, std::string_view text);
 
+/// Makes the file so long, and takes the room for it now if `now`, else as it is written. Returns 0 or an errno, EFBIG
+/// beyond the limit on the size of files (ulimit -f).
+int set_file_size(int file, size_t bytes, bool now);
+
 }  // namespace fsdp

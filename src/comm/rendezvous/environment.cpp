@@ -2,6 +2,7 @@
 
 #include <fsdp/error.h>
 
+#include <algorithm>
 #include <charconv>
 #include <initializer_list>
 #include <limits>
@@ -29,12 +30,10 @@ class Environment {
     return value;
   }
 
-  /// The first of `names` that is set.
-  const char* first_set(std::initializer_list<const char*> names) const {
-    for (const char* name : names) {
-      if (find(name)) return name;
-    }
-    return nullptr;
+  /// The first of `names` that is set, or `otherwise`.
+  const char* first_set(std::initializer_list<const char*> names, const char* otherwise = nullptr) const {
+    const auto* found = std::ranges::find_if(names, [&](const char* name) { return find(name).has_value(); });
+    return found == names.end() ? otherwise : *found;
   }
 
   int whole_number(const char* name, int least, int most) const {
@@ -60,12 +59,9 @@ class Environment {
   const EnvironmentLookup& lookup_;
 };
 
-/// The names under which a launcher tells a rank its place.
+/// The names under which a launcher tells a rank its place; null: it does not tell.
 struct PlaceVariables {
-  const char* rank;
-  const char* world_size;
-  /// Null: it does not tell.
-  const char* local_rank;
+  const char *rank, *world_size, *local_rank = nullptr, *local_size = nullptr;
 };
 
 Rendezvous read_place(const Environment& environment, const PlaceVariables& names) {
@@ -88,38 +84,37 @@ std::string without_brackets(const std::string& host) {
   return host;
 }
 
-/// Open MPI and PMI tell no address. `local_size` names the variable with the number of ranks on
-/// this host, if there is one.
-void find_address(const Environment& environment, const char* local_size, Rendezvous& place) {
+/// Open MPI and PMI tell no address.
+Rendezvous from_variables(const Environment& environment, const PlaceVariables& names) {
+  Rendezvous place = read_place(environment, names);
   place.port = environment.find("MASTER_PORT") ? environment.port("MASTER_PORT") : kDefaultPort;
   if (const auto host = environment.find("MASTER_ADDR")) {
     place.host = without_brackets(*host);
-    return;
+    return place;
   }
   if (const char* name = environment.first_set({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})) {
     const auto hosts = environment.find(name);
     const auto first = first_slurm_host(*hosts);
-    if (!first) {
+    if (!first)
       refuse(name, "'" + *hosts + "'", "a list of hosts such as node[03-05,9]",
              "set MASTER_ADDR to the host of rank 0");
-    }
     place.host = *first;
-    return;
+    return place;
   }
   const bool one_host =
-      place.world_size == 1 || (local_size != nullptr && environment.find(local_size) &&
-                                environment.whole_number(local_size, 1, kLargest) == place.world_size);
-  if (!one_host) {
+      place.world_size == 1 || (names.local_size != nullptr && environment.find(names.local_size) &&
+                                environment.whole_number(names.local_size, 1, kLargest) == place.world_size);
+  if (!one_host)
     refuse("MASTER_ADDR", "not set", "the host of rank 0",
            "set it and pass it to every rank, or start the program with fsdprun");
-  }
   place.host = "127.0.0.1";
+  return place;
 }
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127.") || host == "::1"; }
 
 Rendezvous from_torchrun(const Environment& environment) {
-  Rendezvous place = read_place(environment, {"RANK", "WORLD_SIZE", nullptr});
+  Rendezvous place = read_place(environment, {"RANK", "WORLD_SIZE"});
   const auto host = environment.find("MASTER_ADDR");
   if (!host) refuse("MASTER_ADDR", "not set", "the host of rank 0");
   place.host = without_brackets(*host);
@@ -136,26 +131,9 @@ Rendezvous from_torchrun(const Environment& environment) {
   return place;
 }
 
-Rendezvous from_open_mpi(const Environment& environment) {
-  Rendezvous place =
-      read_place(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"});
-  find_address(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", place);
-  return place;
-}
-
-Rendezvous from_pmi(const Environment& environment) {
-  const char* local_rank = environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"});
-  if (local_rank == nullptr) local_rank = "MPI_LOCALRANKID";
-  Rendezvous place = read_place(environment, {"PMI_RANK", "PMI_SIZE", local_rank});
-  find_address(environment, environment.first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}), place);
-  return place;
-}
-
 Rendezvous from_slurm(const Environment& environment) {
-  const char* world_size = environment.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
-  if (world_size == nullptr) world_size = "SLURM_STEP_NUM_TASKS";
-  Rendezvous place = read_place(environment, {"SLURM_PROCID", world_size, "SLURM_LOCALID"});
-  find_address(environment, nullptr, place);
+  const char* world_size = environment.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_STEP_NUM_TASKS");
+  Rendezvous place = from_variables(environment, {"SLURM_PROCID", world_size, "SLURM_LOCALID"});
   if (const auto job = environment.find("SLURM_JOB_ID")) place.run_id = *job + '.' + *environment.find("SLURM_STEP_ID");
   return place;
 }
@@ -164,16 +142,17 @@ Rendezvous from_slurm(const Environment& environment) {
 
 std::optional<Rendezvous> rendezvous_from_environment(const EnvironmentLookup& lookup) {
   const Environment environment(lookup);
-  if (environment.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) {
-    return from_torchrun(environment);
-  }
-  if (environment.first_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) {
-    return from_open_mpi(environment);
-  }
-  if (environment.first_set({"PMI_RANK", "PMI_SIZE"})) return from_pmi(environment);
-  if (environment.find("SLURM_STEP_ID") && environment.find("SLURM_PROCID")) {
-    return from_slurm(environment);
-  }
+  if (environment.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) return from_torchrun(environment);
+  if (environment.first_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}))
+    return from_variables(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  if (environment.first_set({"PMI_RANK", "PMI_SIZE"}))
+    return from_variables(
+        environment,
+        {"PMI_RANK", "PMI_SIZE",
+         environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, "MPI_LOCALRANKID"),
+         environment.first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"})});
+  if (environment.find("SLURM_STEP_ID") && environment.find("SLURM_PROCID")) return from_slurm(environment);
   return std::nullopt;
 }
 
@@ -189,9 +168,8 @@ std::optional<std::string> first_slurm_host(std::string_view hosts) {
     if (close == std::string_view::npos) return std::nullopt;
     const std::string_view numbers = hosts.substr(at + 1, close - at - 1);
     const std::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
-    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) {
+    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos)
       return std::nullopt;
-    }
     host += first;  // As text: zero padding is part of the name.
     at = close;
   }

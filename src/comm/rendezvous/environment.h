@@ -29,25 +29,28 @@ struct Rendezvous {
   std::string run_id = "none";
 };
 
+/// The key under which the store has the run_identity of the run that came first.
+inline constexpr const char* kRunKey = "fsdp/run";
+/// What all ranks of a run must agree about before anything else.
+inline std::string run_identity(const std::string& run_id, bool has_token) {
+  return "run '" + run_id + (has_token ? "' with" : "' without") + " a token";
+}
+
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
-/// Reads the variables of the first launcher of this list that set any of its own:
+/// Reads the variables of the first launcher of this list that set any of its own; an empty variable counts as not set:
 ///
 /// 1. torchrun, fsdprun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. All five are needed, except that
 ///    LOCAL_RANK may be left out with one rank, or where MASTER_ADDR is the loopback device: it is RANK then;
 /// 2. Open MPI: OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK;
-/// 3. PMI (MPICH, Intel MPI, Cray): PMI_RANK, PMI_SIZE, and one of MPI_LOCALRANKID, PMI_LOCAL_RANK
-///    and SLURM_LOCALID;
-/// 4. Slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS) and SLURM_LOCALID, only inside a
-///    step, which srun marks with SLURM_STEP_ID. The shell of sbatch and salloc has SLURM_PROCID and
-///    SLURM_NTASKS too, but a program started there is one process: it gets one rank.
+/// 3. PMI (MPICH, Intel MPI, Cray): PMI_RANK, PMI_SIZE, and one of MPI_LOCALRANKID, PMI_LOCAL_RANK and SLURM_LOCALID;
+/// 4. Slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS) and SLURM_LOCALID, only inside a step, which srun
+///    marks with SLURM_STEP_ID: a program in the shell of sbatch and salloc is one process and gets one rank.
 ///
-/// Lists 2 to 4 take the address from MASTER_ADDR, else from the first host of SLURM_STEP_NODELIST
-/// or SLURM_JOB_NODELIST, else it is this host if all ranks are on it; and the port from
-/// MASTER_PORT, else 29500. An empty variable counts as not set.
+/// Lists 2 to 4 take the address from MASTER_ADDR, else from the first host of SLURM_STEP_NODELIST or
+/// SLURM_JOB_NODELIST, else it is this host if all ranks are on it; and the port from MASTER_PORT, else 29500.
 ///
-/// Returns nullopt if no launcher set anything. Throws UsageError naming the variable that is
-/// missing or wrong.
+/// Returns nullopt if no launcher set anything. Throws UsageError naming the variable that is missing or wrong.
 std::optional<Rendezvous> rendezvous_from_environment(
     const EnvironmentLookup& lookup = [](const char* name) -> const char* { return std::getenv(name); });
 

@@ -1,16 +1,70 @@
 #include "comm/rendezvous/network.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <memory>
 
-#include "comm/posix/descriptor.h"
-
 namespace fsdp {
+namespace {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// `error`: of getaddrinfo; there are no addresses then.
+Addresses addresses_of(const std::string& host, uint16_t port, int type, int* error = nullptr) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = type;
+  const int result = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != nullptr) *error = result;
+  return {result == 0 ? found : nullptr, freeaddrinfo};
+}
+
+// IPv6 has the port where IPv4 has it.
+static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+in_port_t& port_in(sockaddr_storage& address) { return reinterpret_cast<sockaddr_in&>(address).sin_port; }
+
+bool is_number_or_localhost(const std::string& host) {
+  in6_addr number;
+  return inet_pton(AF_INET, host.c_str(), &number) == 1 || inet_pton(AF_INET6, host.c_str(), &number) == 1 ||
+         host == "localhost" || host.starts_with("localhost.");
+}
+
+/// Not open, with errno set, if that fails. Listening at once shows whether the port is taken.
+Descriptor listen_at(sockaddr_storage address, uint16_t port) {
+  port_in(address) = htons(port);
+  Descriptor file(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!file.is_open()) return file;
+  const int on = 1, off = 0;
+  setsockopt(file.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.ss_family == AF_INET6) setsockopt(file.number(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  const socklen_t size = address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (bind(file.number(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      listen(file.number(), SOMAXCONN) != 0) {
+    const int error = errno;
+    file.close();
+    errno = error;
+  }
+  return file;
+}
+
+/// Every address of this host, IPv6 and IPv4, or IPv4 alone where there is no IPv6.
+Descriptor listen_everywhere(uint16_t port) {
+  sockaddr_storage address{};
+  address.ss_family = AF_INET6;
+  Descriptor file = listen_at(address, port);
+  if (file.is_open() || errno == EADDRINUSE || errno == EACCES) return file;
+  address.ss_family = AF_INET;
+  return listen_at(address, port);
+}
+
+}  // namespace
 
 std::string loopback_domain() {
   std::string boot;
@@ -24,11 +78,8 @@ std::string loopback_domain() {
 }
 
 std::string address_towards(const std::string& host, uint16_t port) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "";
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  for (const addrinfo* candidate = found; candidate != nullptr; candidate = candidate->ai_next) {
+  const auto found = addresses_of(host, port, SOCK_DGRAM);
+  for (const addrinfo* candidate = found.get(); candidate != nullptr; candidate = candidate->ai_next) {
     // Connecting a datagram socket sends nothing; it only looks up the route.
     const Descriptor route(socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!route.is_open()) continue;
@@ -42,6 +93,35 @@ std::string address_towards(const std::string& host, uint16_t port) {
     if (known) return name.data();
   }
   return "";
+}
+
+StoreListener listen_for_store(const std::string& host, uint16_t port) {
+  using Result = StoreListener::Result;
+  int error = 0;
+  const auto found = addresses_of(host, port, SOCK_STREAM, &error);
+  if (!found) return {.result = Result::kUnknownHost, .problem = gai_strerror(error)};
+  sockaddr_storage address{};
+  memcpy(&address, found->ai_addr, found->ai_addrlen);
+  if (!listen_at(address, 0).is_open()) return {.result = Result::kNotHere};
+  Descriptor file = is_number_or_localhost(host) ? listen_at(address, port) : listen_everywhere(port);
+  if (!file.is_open()) {
+    if (errno == EADDRINUSE) return {.result = Result::kOccupied};
+    return {.result = Result::kRefused, .problem = strerror(errno)};
+  }
+  socklen_t size = sizeof(address);
+  getsockname(file.number(), reinterpret_cast<sockaddr*>(&address), &size);
+  return {.result = Result::kListens, .socket = std::move(file), .port = ntohs(port_in(address))};
+}
+
+int try_to_connect(const std::string& host, uint16_t port) {
+  const auto found = addresses_of(host, port, SOCK_STREAM);
+  int error = EHOSTUNREACH;
+  for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
+    const Descriptor file(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (file.is_open() && connect(file.number(), address->ai_addr, address->ai_addrlen) == 0) return 0;
+    error = errno;
+  }
+  return error;
 }
 
 }  // namespace fsdp

@@ -6,8 +6,8 @@
 #include "comm/core/ranks.h"
 #include "comm/failure/verdict.h"
 #include "comm/posix/of_this_process.h"
-#include "comm/rendezvous/in_time.h"
-#include "comm/rendezvous/store_listener.h"
+#include "comm/rendezvous/job_store.h"
+#include "comm/rendezvous/network.h"
 
 #include <map>
 #include <mutex>

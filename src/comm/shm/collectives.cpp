@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/core/collective_span.h"
-#include "comm/core/error_text.h"
+#include "comm/core/fingerprint.h"
+#include "comm/core/check.h"
 
 namespace fsdp::shm {
 namespace {

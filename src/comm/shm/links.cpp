@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "comm/core/check.h"
-#include "comm/core/message_code.h"
+#include "comm/core/message.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {

@@ -16,7 +16,7 @@
 #include <mutex>
 
 #include "comm/core/text.h"
-#include "comm/posix/file_room.h"
+#include "comm/posix/file.h"
 
 namespace fsdp::shm {
 namespace {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "comm/core/pieces.h"
-#include "comm/core/rank_ordered_sum.h"
 #include "comm/shm/windows.h"
 
 namespace fsdp::shm {

@@ -1,4 +1,4 @@
-#include "comm/core/message_code.h"
+#include "comm/core/message.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -8,8 +8,6 @@
 #include <fsdp/error.h>
 
 #include <iomanip>
-
-#include "comm/core/text.h"
 
 namespace fsdp {
 namespace {

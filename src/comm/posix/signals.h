@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Keeps a broken connection, or a file that grows too large, from ending the process.
+/// Signals that the library keeps from ending the process, and those that nobody handles.
 
 #include <signal.h>
 
@@ -14,14 +14,15 @@ namespace fsdp {
 // Gloo and the store start, which inherit the mask of the thread that starts them. The write fails with EPIPE then.
 
 /// Blocks a signal that the thread's own writes raise, while it lives.
+template <int kSignal>
 class WriteSignalBlocked {
  public:
-  explicit WriteSignalBlocked(int signal) {
+  WriteSignalBlocked() {
     sigset_t before;
     sigemptyset(&blocked_);
-    sigaddset(&blocked_, signal);
+    sigaddset(&blocked_, kSignal);
     pthread_sigmask(SIG_BLOCK, &blocked_, &before);
-    was_blocked_ = sigismember(&before, signal) == 1;
+    was_blocked_ = sigismember(&before, kSignal) == 1;
   }
   ~WriteSignalBlocked() {
     if (was_blocked_) return;
@@ -39,16 +40,16 @@ class WriteSignalBlocked {
 };
 
 /// See Note [SIGPIPE].
-class PipeSignalBlocked : WriteSignalBlocked {
- public:
-  PipeSignalBlocked() : WriteSignalBlocked(SIGPIPE) {}
-};
-
+using PipeSignalBlocked = WriteSignalBlocked<SIGPIPE>;
 /// Beyond the limit on the size of files (ulimit -f) writing to a file and making it longer raise SIGXFSZ. They fail
 /// with EFBIG then.
-class FileLimitSignalBlocked : WriteSignalBlocked {
- public:
-  FileLimitSignalBlocked() : WriteSignalBlocked(SIGXFSZ) {}
-};
+using FileLimitSignalBlocked = WriteSignalBlocked<SIGXFSZ>;
+
+/// Whether the process ignores the signal. One that it ignored from its start, as after nohup or in the background of
+/// a script, was not meant for it, so nobody handles it or blocks it: a blocked signal waits although it is ignored.
+inline bool is_ignored(int signal) {
+  struct sigaction action{};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
 
 }  // namespace fsdp
