@@ -10,7 +10,7 @@
 #include <map>
 
 #include "comm/core/error_text.h"
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 #include "exit.h"
 #include "host_facts.h"
 #include "host_report.h"

@@ -26,7 +26,6 @@
 #include "comm/core/error_text.h"
 #include "comm/core/message_code.h"
 #include "comm/failure/blame.h"
-#include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/ignored_signal.h"
 #include "comm/posix/pipe_signal.h"
