@@ -112,7 +112,7 @@ Collectives::~Collectives() {
 
 std::shared_ptr<Work> Collectives::start(Fingerprint fingerprint, Steps steps) {
   const auto lock = peers_->lock();
-  fingerprint.sequence = rounds_->next_sequence();
+  fingerprint.sequence = rounds_.next_sequence();
   auto work = std::make_shared<Started>(fingerprint, peers_->ranks(), name_, std::move(steps));
   guarded([&] {
     peers_->announce(work->operation());
@@ -142,13 +142,6 @@ void Collectives::drop() {
 void Collectives::finish_all() {
   const auto lock = peers_->lock();
   while (!queue_.empty()) wait_for(*std::shared_ptr(queue_.back()));
-}
-
-void Collectives::continue_in(std::shared_ptr<Rounds> rounds) {
-  const auto lock = peers_->lock();
-  finish_all();
-  rounds->continue_from(*rounds_);
-  rounds_ = std::move(rounds);
 }
 
 void Collectives::wait_for(Started& work) {
@@ -202,17 +195,16 @@ void Collectives::advance_until(const std::function<bool()>& is_over) {
       oldest = queue_.front();
       waited = {};
     }
-    const auto rounds = rounds_;  // others may replace them while this thread sleeps
-    rounds->wait(oldest->has_unread(), is_over, waited);
+    rounds_.wait(oldest->has_unread(), is_over, waited);
   }
 }
 
 // Posts a round of the first collective that is not all posted.
 bool Collectives::post_next() {
   const auto next = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return !work->is_all_posted(); });
-  if (next == queue_.end() || !(*next)->wants_to_post() || rounds_->in_flight() == 2 || !rounds_->can_open())
+  if (next == queue_.end() || !(*next)->wants_to_post() || rounds_.in_flight() == 2 || !rounds_.can_open())
     return false;
-  (*next)->post(*rounds_);
+  (*next)->post(rounds_);
   return true;
 }
 
@@ -220,8 +212,8 @@ bool Collectives::post_next() {
 bool Collectives::read_next() {
   if (queue_.empty() || !queue_.front()->has_unread()) return false;
   const auto front = queue_.front();
-  if (!rounds_->can_meet()) return false;
-  front->read(*rounds_);
+  if (!rounds_.can_meet()) return false;
+  front->read(rounds_);
   if (front->is_done()) {
     queue_.pop_front();
     peers_->wake_threads();

@@ -31,26 +31,23 @@ namespace fsdp::shm {
 class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
  public:
   /// `name`: of the order, on the rank's timeline.
-  Collectives(std::shared_ptr<Peers> peers, std::shared_ptr<Rounds> rounds, std::string name)
+  Collectives(std::shared_ptr<Peers> peers, Rounds rounds, std::string name)
       : peers_(std::move(peers)), rounds_(std::move(rounds)), name_(std::move(name)) {
     peers_->add(*this);
   }
   ~Collectives() override;
 
-  size_t slot_bytes() const { return rounds_->slot_bytes(); }
   /// Waits for nothing.
   std::shared_ptr<Work> start(Fingerprint fingerprint, Steps steps);
   /// Finishes everything that was started.
   void finish_all();
-  /// What follows goes through other rounds of the same members.
-  void continue_in(std::shared_ptr<Rounds> rounds);
 
   void progress() override;
   bool is_under_way() const override { return !queue_.empty(); }
   void drop() override;
   void begin_anew() override {
     failure_ = nullptr;
-    rounds_->begin_anew();
+    rounds_.begin_anew();
   }
 
  private:
@@ -67,7 +64,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   void guarded(const std::function<void()>& act);
 
   const std::shared_ptr<Peers> peers_;
-  std::shared_ptr<Rounds> rounds_;
+  Rounds rounds_;
   const std::string name_;
   std::deque<std::shared_ptr<Started>> queue_;
   std::exception_ptr failure_;

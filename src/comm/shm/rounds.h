@@ -32,10 +32,8 @@ class Rounds {
     return members * sizeof(Post) + 2 * writers * slot_bytes;
   }
 
-  size_t slot_bytes() const { return slot_bytes_; }
   /// Numbers the collectives of these members.
   uint64_t next_sequence() { return ++sequence_; }
-  void continue_from(const Rounds& before) { sequence_ = before.sequence_; }
   int in_flight() const { return static_cast<int>(posted_ - closed_); }
 
   /// Whether every member has read what this rank's slot of the next round held. At most one round is in flight.

@@ -100,12 +100,12 @@ class HostMemory : public HostBuffer, public std::enable_shared_from_this<HostMe
   c10::DataPtr hold() override {
     ++holds_->count;
     return c10::InefficientStdFunctionContext::makeDataPtr(
-        data(), [self = shared_from_this()](void*) { self->let_go(); }, c10::kCPU);
+        data(), [self = shared_from_this()](void*) { self->release(); }, c10::kCPU);
   }
 
  private:
   // A child that was forked has no hold of its own. Where pages cannot be given back they stay.
-  void let_go() {
+  void release() {
     if (getpid() == process_ && --holds_->count == 0) madvise(memory_.get(), whole_pages(bytes_), MADV_REMOVE);
   }
 

@@ -1,7 +1,7 @@
 #include "comm/shm/shm_communicator.h"
 
-#include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -19,16 +19,12 @@ using shm::Rounds;
 using shm::Steps;
 using shm::Writer;
 
-constexpr size_t kLeastSlotBytes = size_t{256} << 10;
-// Larger reductions go through in several rounds: slots stay in caches and cost no memory that only the largest group
-// needs once a step.
-constexpr size_t kMostSlotBytes = size_t{2} << 20;
+// Larger reductions go through in several rounds: slots stay in caches.
+constexpr size_t kSlotBytes = size_t{2} << 20;
 constexpr size_t kMessageSlotBytes = size_t{64} << 10;
 // What messages from one rank to another take: two slots, and less than a page beside them.
 constexpr size_t kMessageBytes = 2 * kMessageSlotBytes + 4096;
 static_assert(Rounds::bytes_needed(2, kMessageSlotBytes, /*writers=*/1) <= kMessageBytes);
-
-size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 class ShmCommunicator : public Front {
  public:
@@ -37,9 +33,10 @@ class ShmCommunicator : public Front {
         peers_(std::move(peers)),
         traffic_(std::move(traffic)),
         name_(name),
-        collectives_(std::make_shared<Collectives>(peers_, make_rounds(kLeastSlotBytes), name_)),
-        message_memory_(peers_->share(kMessageBytes * static_cast<size_t>(world_size() * world_size()),
-                                      purpose("messages"), shm::Paging::kWhenUsed)) {}
+        memory_(peers_->share(collective_bytes() + kMessageBytes * static_cast<size_t>(world_size() * world_size()),
+                              name_.empty() ? "collectives" : str_cat("collectives of '", name_, "'"),
+                              shm::Paging::kWhenUsed)),
+        collectives_(std::make_shared<Collectives>(peers_, Rounds(peers_, all_ranks(), memory_, kSlotBytes), name_)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto lock = peers_->lock();
@@ -110,38 +107,28 @@ class ShmCommunicator : public Front {
     for (const auto& [direction, order] : messages_) order->progress();
   }
 
-  // A rank publishes what others own, which is its share less than everything; slices begin aligned.
-  void reserve(size_t bytes) override {
-    const auto lock = peers_->lock();
-    const auto others = static_cast<size_t>(world_size() - 1);
-    const size_t needed =
-        std::min(kMostSlotBytes, round_up(bytes / static_cast<size_t>(world_size()) * others + 4096));
-    if (needed <= collectives_->slot_bytes()) return;
-    collectives_->finish_all();
-    collectives_->continue_in(make_rounds(needed));
-  }
+  void reserve(size_t /*bytes*/) override {}
 
  private:
-  std::shared_ptr<Rounds> make_rounds(size_t slot_bytes) const {
-    std::vector<int> members;
-    for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);
-    auto memory =
-        peers_->share(Rounds::bytes_needed(members.size(), slot_bytes, members.size()), purpose("collectives"));
-    return std::make_shared<Rounds>(peers_, std::move(members), std::move(memory), slot_bytes);
+  size_t collective_bytes() const {
+    const auto ranks = static_cast<size_t>(world_size());
+    return Rounds::bytes_needed(ranks, kSlotBytes, ranks);
+  }
+  std::vector<int> all_ranks() const {
+    std::vector<int> ranks(static_cast<size_t>(world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
   }
 
   Collectives& messages_with(int peer, bool sends) {
     auto& order = messages_[{peer, sends}];
     if (order) return *order;
     const int sender = sends ? rank() : peer, receiver = sends ? peer : rank();
-    const std::shared_ptr<std::byte> memory(
-        message_memory_, message_memory_.get() + kMessageBytes * static_cast<size_t>(sender * world_size() + receiver));
-    auto rounds = std::make_shared<Rounds>(peers_, std::vector{sender, receiver}, memory, kMessageSlotBytes);
-    order = std::make_shared<Collectives>(peers_, std::move(rounds), "");
+    const size_t place = collective_bytes() + kMessageBytes * static_cast<size_t>(sender * world_size() + receiver);
+    const std::shared_ptr<std::byte> memory(memory_, memory_.get() + place);
+    order = std::make_shared<Collectives>(peers_, Rounds(peers_, {sender, receiver}, memory, kMessageSlotBytes), "");
     return *order;
   }
-
-  std::string purpose(const char* what) const { return name_.empty() ? what : str_cat(what, " of '", name_, "'"); }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
     const auto lock = peers_->lock();
@@ -154,17 +141,16 @@ class ShmCommunicator : public Front {
     return collectives_->start(fingerprint, std::move(steps));
   }
 
-  Writer writer() const { return writer(collectives_->slot_bytes()); }
-  Writer writer(size_t slot_bytes) const {
+  Writer writer(size_t slot_bytes = kSlotBytes) const {
     return {rank(), world_size(), slot_bytes, {traffic_, &traffic_->inside_host}};
   }
 
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<TrafficCount> traffic_;
   const std::string name_;
+  // For collectives, and behind that by sender and receiver for messages; pages come as they are used.
+  const std::shared_ptr<std::byte> memory_;
   const std::shared_ptr<Collectives> collectives_;
-  // By sender and receiver; those that exchange no messages take none of it.
-  const std::shared_ptr<std::byte> message_memory_;
   std::map<std::pair<int, bool>, std::shared_ptr<Collectives>> messages_;  // by peer, and whether this rank sends
 };
 
