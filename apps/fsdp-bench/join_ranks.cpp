@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 
 namespace bench {
 

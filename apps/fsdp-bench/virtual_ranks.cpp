@@ -11,7 +11,7 @@
 #include "comm/core/host_grid.h"
 #include "comm/core/message.h"
 #include "comm/core/text.h"
-#include "comm/group/carrier_choice.h"
+#include "comm/group/roster.h"
 #include "comm/group/join.h"
 #include "comm/rendezvous/store_connection.h"
 #include "mirror_backend.h"

@@ -10,7 +10,7 @@
 #include <map>
 
 #include "comm/core/check.h"
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 #include "exit.h"
 #include "host_facts.h"
 #include "host_report.h"

@@ -136,7 +136,8 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
   // Other threads read the pointer once there are groups.
-  if (auto timeline = Attachment::timeline_of(placement.process_group()); timeline && timeline != rank_state->timeline)
+  if (auto timeline = Attachment::ranks_of(placement.process_group()).timeline;
+      timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
   for (const auto& planned : plan) {
     auto policy = policy_of(options);

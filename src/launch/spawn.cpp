@@ -26,7 +26,6 @@
 #include "comm/core/check.h"
 #include "comm/core/message.h"
 #include "comm/failure/blame.h"
-#include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/signals.h"
 #include "launch/child.h"

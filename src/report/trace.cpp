@@ -57,7 +57,7 @@ struct Trace::State {
 Trace::Trace(TraceOptions options) {
   const auto group = or_default_group(std::move(options.process_group));
   const auto where = group->where("trace");
-  const auto timeline = Attachment::timeline_of(*group);
+  const auto timeline = Attachment::ranks_of(*group).timeline;
   require(timeline != nullptr, where, "a process group over a communicator of one's own has no timeline");
   require(options.max_events > 0, where, "expected max_events of at least 1, found 0");
   auto operators = options.operators ? std::make_unique<report::OperatorProfile>(where) : nullptr;
@@ -113,7 +113,7 @@ struct TraceSpan::State {
 };
 
 TraceSpan::TraceSpan(std::string_view name, std::string_view about) {
-  const auto timeline = Attachment::timeline_of(*default_process_group());
+  const auto timeline = Attachment::ranks_of(*default_process_group()).timeline;
   if (timeline != nullptr && timeline->is_on())
     state_ = std::make_unique<State>(State{Span(timeline, Track::kCompute, name, about)});
 }

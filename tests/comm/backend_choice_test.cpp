@@ -1,4 +1,4 @@
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 
 #include "comm/frame.h"
 

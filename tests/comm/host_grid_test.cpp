@@ -4,7 +4,7 @@
 
 #include "comm/core/host_grid.h"
 #include "comm/frame.h"
-#include "comm/group/carrier_choice.h"
+#include "comm/group/roster.h"
 
 namespace fsdp::test {
 namespace {

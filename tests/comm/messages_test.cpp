@@ -168,13 +168,15 @@ TEST(CommMessagesBesides, TheyBeginAnewAfterAStartingOver) {
 // Bytes of the shared segments that this process, and so every rank in it, has mapped, by inode number.
 std::map<std::string, size_t> shared_segments() {
   std::map<std::string, size_t> segments;
-  std::ifstream maps("/proc/self/maps");
+  std::ifstream maps("/proc/self/smaps");
+  std::string segment;
   for (std::string line; std::getline(maps, line);) {
-    size_t begin = 0, end = 0;
     std::array<char, 32> file{};
-    if (line.find("/memfd:fsdp") == std::string::npos) continue;
-    if (std::sscanf(line.c_str(), "%zx-%zx %*s %*s %*s %31s", &begin, &end, file.data()) == 3)
-      segments[file.data()] += end - begin;
+    size_t kib = 0;
+    if (std::sscanf(line.c_str(), "%*x-%*x %*s %*s %*s %31s", file.data()) == 1)
+      segment = line.find("/memfd:fsdp") == std::string::npos ? "" : file.data();
+    else if (!segment.empty() && std::sscanf(line.c_str(), "Rss: %zu kB", &kib) == 1)
+      segments[segment] += kib;
   }
   return segments;
 }
@@ -182,24 +184,24 @@ std::map<std::string, size_t> shared_segments() {
 TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
   // Segments of an earlier test may not be gone yet.
   const auto of_others = shared_segments();
-  const auto shared_bytes = [&] {
+  const auto shared_kib = [&] {
     size_t sum = 0;
-    for (const auto& [file, bytes] : shared_segments())
-      if (!of_others.contains(file)) sum += bytes;
+    for (const auto& [file, kib] : shared_segments())
+      if (!of_others.contains(file)) sum += kib;
     return sum;
   };
   const auto talk = [&](int rank) {
     // Returns the shared bytes that a message adds. Only rank 0 looks, while the others wait.
     const auto growth = [&](int from, int to) {
       fsdp::barrier();
-      const size_t before = rank == 0 ? shared_bytes() : 0;
+      const size_t before = rank == 0 ? shared_kib() : 0;
       fsdp::barrier();
       Begun begun;
       if (rank == from) begun.send(to, 300'000);
       const auto arrived = rank == to ? begun.recv(from, 300'000) : at::Tensor();
       begun.wait();
       fsdp::barrier();
-      return rank == 0 ? shared_bytes() - before : 0;
+      return rank == 0 ? shared_kib() - before : 0;
     };
     const size_t first = growth(0, 1), again = growth(0, 1), back = growth(1, 0), beside = growth(2, 3);
     fsdp::barrier();  // a rank that leaves gives its memory back

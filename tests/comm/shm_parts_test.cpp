@@ -1,10 +1,9 @@
-#include <poll.h>
+#include <unistd.h>
 
-#include <future>
+#include <functional>
 #include <optional>
 
 #include "comm/frame.h"
-#include "comm/shm/links.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {
@@ -21,51 +20,36 @@ TEST(LeftByLimit, IsWhatTheControlGroupLeavesWithoutPagesOfFiles) {
 }
 
 TEST(Segment, IsZeroSealedAndAsLargeAsAskedFor) {
-  const auto segment = make_segment(5000);
-  const Mapping mapping(segment, 5000);
-  for (size_t i = 0; i < 5000; ++i) ASSERT_EQ(mapping.data()[i], std::byte{0});
+  const auto segment = make_segment("fsdp-test", 5000);
+  const auto memory = map_segment(segment, 5000);
+  for (size_t i = 0; i < 5000; ++i) ASSERT_EQ(memory.get()[i], std::byte{0});
   EXPECT_EQ(ftruncate(segment.number(), 10), -1);
   EXPECT_EQ(ftruncate(segment.number(), 100000), -1);
 }
 
-TEST(Segment, OfMoreThanThereIsIsRefusedBeforeItIsMade) {
-  std::string says;
+void expect_obstacle(const std::function<void()>& act, const char* what) {
   try {
-    make_segment(size_t{1} << 50);
-  } catch (const Obstacle& obstacle) {
-    says = obstacle.what();
-  }
-  EXPECT_THAT(says, testing::HasSubstr("expected 1073741824 MiB of memory for a shared segment, found "));
-}
-
-void expect_lost(const Listener& own, const std::vector<std::string>& names, int rank, int lost, const char* how,
-                 std::chrono::milliseconds timeout = std::chrono::milliseconds(200)) {
-  try {
-    const Links links(own, names, {rank, static_cast<int>(names.size())}, timeout);
+    act();
     FAIL() << "no exception";
-  } catch (const PeerLost& error) {
-    EXPECT_EQ(error.rank(), lost);
-    EXPECT_THAT(error.what(), testing::HasSubstr(how));
+  } catch (const Obstacle& obstacle) {
+    EXPECT_THAT(obstacle.what(), testing::HasSubstr(what));
   }
 }
 
-TEST(Links, ARankThatHasEndedOrDoesNotComeIsALostRank) {
-  const std::string stale = Listener().contact();
-  const Listener own;
-  expect_lost(own, {stale, own.contact()}, 1, 0, "nobody listens at rank 0's socket");
-  expect_lost(own, {own.contact(), "nobody"}, 0, 1, "rank 1 did not connect within the timeout");
+TEST(Segment, OfMoreThanThereIsIsRefusedBeforeItIsMade) {
+  expect_obstacle([] { make_segment("fsdp-test", size_t{1} << 50); },
+                  "expected 1073741824 MiB of memory for a shared segment, found ");
 }
 
-TEST(Links, ARankThatEndsWhileAnotherOneIsWaitedForIsTheLostOne) {
-  std::optional<Listener> ending(std::in_place);
-  const Listener own;
-  const auto waiting =
-      std::async(std::launch::async, [&, names = std::vector{ending->contact(), own.contact(), std::string("nobody")}] {
-        expect_lost(own, names, 1, 0, "rank 0 connected and ended", std::chrono::minutes(1));
-      });
-  pollfd connection{ending->descriptor(), POLLIN, 0};
-  ASSERT_EQ(poll(&connection, 1, -1), 1);
-  ending.reset();
+TEST(Segment, IsFoundByItsNameWhileAProcessHasItOpenAndMappedOnce) {
+  auto segment = std::make_optional(make_segment("fsdp-test", 4096));
+  const auto memory = map_segment(*segment), again = map_segment(find_segment(getpid(), "fsdp-test"), 4096);
+  EXPECT_EQ(memory, again);
+  expect_obstacle([&] { map_segment(*segment, 8192); }, "expected 8192 bytes, found 4096");
+  EXPECT_FALSE(find_segment(getpid(), "fsdp-tes").is_open());
+  segment.reset();
+  EXPECT_FALSE(find_segment(getpid(), "fsdp-test").is_open());
+  EXPECT_FALSE(find_segment(1 << 30, "fsdp-test").is_open());
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ constexpr int kNothing = -1, kOtherError = -2;
 int live(const StorePtr& store, int rank, std::chrono::milliseconds timeout) {
   try {
     const Membership membership{.rendezvous = {}, .ranks = {rank, 2}, .backend = "gloo"};
-    const auto communicator = join({membership, store, timeout, /*store_in_rank_0=*/true}).communicator;
+    Meeting meeting{membership, store, timeout, /*store_in_rank_0=*/true};
+    const auto communicator = join(meeting);
     const ProcessGroup group(communicator, rank);
     communicator->barrier({})->wait();
     communicator->start_over();

@@ -10,7 +10,7 @@ namespace {
 using testing::HasSubstr;
 using Reports = std::vector<std::optional<Report>>;
 
-constexpr std::chrono::milliseconds kAnswerTime{5000};
+const std::string kSilence = "did not answer within 5.0 s";
 
 Report idle(const std::string& operations) { return {Cause::kNone, -1, operations, "", ""}; }
 
@@ -61,7 +61,7 @@ TEST(Verdict, FollowsFromTheReports) {
       {"there is nobody to blame", {broke_with(-1), idle("none yet")}, kError, -1, {"Connection closed"}}};
   for (const auto& [about, reports, kind, blamed, parts] : conclusions) {
     SCOPED_TRACE(about);
-    const auto verdict = decide({}, reports, kAnswerTime);
+    const auto verdict = decide({}, reports, kSilence);
     EXPECT_EQ(verdict.kind, kind);
     if (kind != kError) {
       EXPECT_EQ(verdict.rank, blamed);
@@ -71,7 +71,7 @@ TEST(Verdict, FollowsFromTheReports) {
 }
 
 TEST(Verdict, InASubgroupNamesGlobalRanks) {
-  const auto verdict = decide(kOdd, Reports{alarmed(Cause::kTransport, 1), std::nullopt}, kAnswerTime);
+  const auto verdict = decide(kOdd, Reports{alarmed(Cause::kTransport, 1), std::nullopt}, kSilence);
   EXPECT_EQ(verdict.rank, 3);
   EXPECT_THAT(verdict.text, HasSubstr("rank 1: barrier (#2), waiting; rank 3: no answer"));
   expect_error<PeerLost>([&] { raise(verdict, kOdd, "barrier"); },
@@ -85,10 +85,10 @@ TEST(Verdict, OfALossAmongOtherRanksNamesTheOneThatIsLost) {
   expect_error<PeerLost>([&] { raise(verdict, kOdd, "barrier"); }, {"rank 1 failed in backward: rank 2 has ended"});
 }
 
-TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
+TEST(FindBlockingRank, FollowsThoseThatWaitToTheOneThatDoesNot) {
   struct Place {
     std::vector<int> waits_for;
-    int asking, culprit;
+    int asking, blocking;
   };
   const std::vector<Place> places{{{1, -1}, 0, 1},
                                   // Rank 2 may still begin what the others need.
@@ -98,7 +98,7 @@ TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
                                   {{1, 2, 0}, 0, 1},
                                   {{1, 2, 0}, 1, 2},
                                   {{1, 2, 0}, 2, 0}};
-  for (const auto& [waits_for, asking, culprit] : places) EXPECT_EQ(find_culprit(waits_for, asking), culprit);
+  for (const auto& [waits_for, asking, blocking] : places) EXPECT_EQ(find_blocking_rank(waits_for, asking), blocking);
 }
 
 TEST(Messages, SurviveTheStore) {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 
 namespace fsdp::test {
 

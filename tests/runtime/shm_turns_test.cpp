@@ -111,7 +111,7 @@ TEST(Turns, RowsAreThereOncePerHost) {
 // The reduction takes several rounds, and nobody waits for it meanwhile.
 TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
   constexpr int kWorld = 2;
-  constexpr int64_t kNumel = int64_t{1} << 20;  // half of it takes 8 slots of 256 KiB
+  constexpr int64_t kNumel = int64_t{8} << 20;  // half of it takes 8 slots of 2 MiB
   std::barrier together(kWorld);
   run_readers(kWorld, [&](int rank, Reader&) {
     const auto ranks = default_process_group()->communicator().duplicate("alone");

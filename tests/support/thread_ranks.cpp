@@ -4,7 +4,7 @@
 #include <fsdp/error.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 #include "comm/group/join.h"
 
 #include <deque>
@@ -77,9 +77,9 @@ std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::St
   membership.host = c10::str("host ", hosts[static_cast<size_t>(rank)]);
   if (options.device_backend) membership.device_backend = options.device_backend(rank);
   if (membership.device_backend) make_current(membership.device_backend->device);
-  const Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};
+  Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};
   if (!options.wrap) return meet_as_group(meeting);
-  return std::make_shared<ProcessGroup>(options.wrap(join(meeting).communicator, rank), rank);
+  return std::make_shared<ProcessGroup>(options.wrap(join(meeting), rank), rank);
 }
 
 std::thread thread_of_rank(std::function<void()> act) {

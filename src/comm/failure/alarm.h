@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/core/ranks.h"
 #include "comm/failure/neighbours.h"
 
 #include <functional>

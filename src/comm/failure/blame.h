@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// What a rank tells its launcher when it fails: whose failure its own follows from.
+/// What a rank tells its launcher when it fails: whose failure its own follows from; and how long that may take.
 
+#include <chrono>
 #include <functional>
 
 #include "comm/posix/descriptor.h"
@@ -10,6 +11,10 @@ namespace fsdp {
 
 /// Has the number of a descriptor that ranks inherit: that of the memory in which they say whom they blame.
 inline constexpr const char* kBlameVariable = "FSDP_BLAME";
+
+/// What the survivors of a rank may take to agree who was lost, and to say so: two roll calls over a network and the
+/// farewell of the rank that hosts the store. Whoever ends survivors waits for so long first.
+inline constexpr std::chrono::seconds kLongestDiagnosis{15};
 
 /// For a launcher: the memory, which begins without any blame. Not open where there is none.
 Descriptor make_blame_board();

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,21 +30,14 @@ namespace fs = std::filesystem;
 constexpr size_t kEntries = 1024;
 constexpr std::array<char, 8> kMagic = {'f', 's', 'd', 'p', 'f', 'l', 'y', '1'};
 
-// At the beginning of FILE.rankN.
-struct RecordHead {
+// The file FILE.rankN.
+struct FlightRecord {
   std::array<char, 8> magic = kMagic;
   int32_t rank = 0, world_size = 1, process = 0;
   uint32_t entry_bytes = sizeof(TimelineEntry);
   int64_t opened = 0;  // nanoseconds since 1970
   std::array<char, 64> host{};
-};
-constexpr size_t kHeadBytes = 128;
-static_assert(sizeof(RecordHead) <= kHeadBytes);
-constexpr size_t kFileBytes = kHeadBytes + kEntries * sizeof(TimelineEntry);
-
-struct FlightRecord {
-  RecordHead head;
-  std::vector<TimelineEntry> entries;
+  alignas(128) std::array<TimelineEntry, kEntries> entries{};
 };
 
 std::string rank_file(const std::string& file, int rank) { return file + ".rank" + std::to_string(rank); }
@@ -70,47 +63,44 @@ std::vector<fs::path> rank_files(const std::string& file) {
 [[noreturn]] void refuse(const Ranks& ranks, const std::string& path, const std::string& why) {
   throw UsageError(str_cat(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: '", path,
                            "' cannot be written: ", why, ". Name a file in an existing folder with room for ",
-                           kFileBytes, " bytes a rank, or raise the limit on the size of files (ulimit -f)"));
+                           sizeof(FlightRecord), " bytes a rank, or raise the limit on the size of files (ulimit -f)"));
 }
 
 // A new file takes the name, so that whoever maps an older one keeps its memory.
-std::shared_ptr<void> map_new_file(const Ranks& ranks, const std::string& path) try {
+std::shared_ptr<FlightRecord> map_new_file(const Ranks& ranks, const std::string& path) try {
   OutputFile file(path);
   // Room is taken now: writing to memory that the disk has no room for ends the process.
-  if (const int error = set_file_size(file.number(), kFileBytes, /*now=*/true))
+  if (const int error = set_file_size(file.number(), sizeof(FlightRecord), /*now=*/true))
     refuse(ranks, path, std::strerror(error));
-  void* memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+  void* memory = mmap(nullptr, sizeof(FlightRecord), PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
   if (memory == MAP_FAILED) refuse(ranks, path, std::strerror(errno));
-  std::shared_ptr<void> mapped(memory, [](void* own) { munmap(own, kFileBytes); });
+  std::shared_ptr<FlightRecord> record(new (memory) FlightRecord, [](void* own) { munmap(own, sizeof(FlightRecord)); });
   file.commit();
-  return mapped;
+  return record;
 } catch (const FileError& error) {
   throw UsageError(str_cat(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: ", error.what()));
 }
 
-std::optional<FlightRecord> read_record(const fs::path& path) {
+// Null if it is none of ours.
+std::unique_ptr<FlightRecord> read_record(const fs::path& path) {
+  auto record = std::make_unique<FlightRecord>();
   std::ifstream file(path, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  FlightRecord record;
-  if (bytes.size() != kFileBytes) return std::nullopt;
-  std::memcpy(&record.head, bytes.data(), sizeof(RecordHead));
-  if (record.head.magic != kMagic || record.head.entry_bytes != sizeof(TimelineEntry)) return std::nullopt;
-  std::vector<TimelineEntry> slots(kEntries);
-  std::memcpy(slots.data(), bytes.data() + kHeadBytes, kEntries * sizeof(TimelineEntry));
-  for (auto& slot : slots) slot.name.back() = slot.subject.back() = slot.order.back() = 0;
-  record.entries = EntryRing::read(slots);
+  file.read(reinterpret_cast<char*>(record.get()), sizeof(FlightRecord));
+  if (!file || record->magic != kMagic || record->entry_bytes != sizeof(TimelineEntry)) return nullptr;
+  for (auto& entry : record->entries) entry.name.back() = entry.subject.back() = entry.order.back() = 0;
   return record;
 }
 
 // Those of the newest run, in the order of ranks.
-std::vector<FlightRecord> read_records(const std::string& file) {
-  std::vector<FlightRecord> records;
+std::vector<std::unique_ptr<FlightRecord>> read_records(const std::string& file) {
+  std::vector<std::unique_ptr<FlightRecord>> records;
   for (const auto& path : rank_files(file))
-    if (auto record = read_record(path)) records.push_back(std::move(*record));
+    if (auto record = read_record(path)) records.push_back(std::move(record));
   if (records.empty()) return records;
-  const auto newest = std::ranges::max(records, {}, [](const auto& record) { return record.head.opened; });
-  std::erase_if(records, [&](const auto& record) { return record.head.world_size != newest.head.world_size; });
-  std::ranges::sort(records, {}, [](const auto& record) { return record.head.rank; });
+  const auto newest = std::ranges::max_element(records, {}, [](const auto& record) { return record->opened; });
+  const int world_size = (*newest)->world_size;
+  std::erase_if(records, [&](const auto& record) { return record->world_size != world_size; });
+  std::ranges::sort(records, {}, [](const auto& record) { return record->rank; });
   return records;
 }
 
@@ -129,25 +119,19 @@ nlohmann::ordered_json json_of(const TimelineEntry& entry) {
   return json;
 }
 
-std::string text_of(const std::vector<FlightRecord>& records) {
+std::string text_of(const std::vector<std::unique_ptr<FlightRecord>>& records) {
   nlohmann::ordered_json json;
   json["ranks"] = nlohmann::ordered_json::array();
-  for (const auto& [head, entries] : records) {
-    nlohmann::ordered_json rank{{"rank", head.rank},
-                                {"world_size", head.world_size},
-                                {"host", head.host.data()},
-                                {"process", head.process}};
+  for (const auto& record : records) {
+    nlohmann::ordered_json rank{{"rank", record->rank},
+                                {"world_size", record->world_size},
+                                {"host", record->host.data()},
+                                {"process", record->process}};
     rank["operations"] = nlohmann::ordered_json::array();
-    for (const auto& entry : entries) rank["operations"].push_back(json_of(entry));
+    for (const auto& entry : EntryRing::read(record->entries)) rank["operations"].push_back(json_of(entry));
     json["ranks"].push_back(std::move(rank));
   }
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-void write(const std::string& text, const std::string& file) try {
-  write_text(file, text + '\n');
-} catch (const FileError& error) {
-  throw Error(str_cat("[fsdp] flight recorder: ", error.what()));
 }
 
 }  // namespace
@@ -157,23 +141,20 @@ std::shared_ptr<Timeline> open_timeline(const Ranks& ranks) {
   const char* named = std::getenv(kFlightRecorderVariable);
   if (named == nullptr || *named == 0) return timeline;
   const auto file = absolute_path(named);
-  const auto memory = map_new_file(ranks, rank_file(file, ranks.name()));
-  RecordHead head;
-  head.rank = ranks.name();
-  head.world_size = ranks.global.empty() ? ranks.world_size : ranks.global_size;
-  head.process = getpid();
-  head.opened = timeline->now();
-  gethostname(head.host.data(), head.host.size() - 1);
-  std::memcpy(memory.get(), &head, sizeof(head));
-  auto* slots = reinterpret_cast<TimelineEntry*>(static_cast<std::byte*>(memory.get()) + kHeadBytes);
-  timeline->record_into(std::make_shared<EntryRing>(std::span(slots, kEntries), memory));
+  const auto record = map_new_file(ranks, rank_file(file, ranks.name()));
+  record->rank = ranks.name();
+  record->world_size = ranks.global.empty() ? ranks.world_size : ranks.global_size;
+  record->process = getpid();
+  record->opened = timeline->now();
+  gethostname(record->host.data(), record->host.size() - 1);
+  timeline->record_into(std::make_shared<EntryRing>(record->entries, record));
   timeline->flight_file = file;
   return timeline;
 }
 
 // Of ranks that fail at once, one that read before others had written their last operation may be the last to write the
 // file: each looks again once it has written. Ranks that go on meanwhile are not waited for.
-int gather_flight_records(const std::string& file) {
+int gather_flight_records(const std::string& file) try {
   constexpr int kMostTimes = 10;
   std::string written;
   size_t ranks = 0;
@@ -181,11 +162,13 @@ int gather_flight_records(const std::string& file) {
     const auto records = read_records(file);
     auto text = records.empty() ? std::string() : text_of(records);
     if (text == written) break;
-    write(text, file);
+    write_text(file, text + '\n');
     written = std::move(text);
     ranks = records.size();
   }
   return static_cast<int>(ranks);
+} catch (const FileError& error) {
+  throw Error(str_cat("[fsdp] flight recorder: ", error.what()));
 }
 
 void remove_flight_records(const std::string& file) {

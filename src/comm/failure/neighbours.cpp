@@ -6,49 +6,57 @@
 
 #include <array>
 #include <fstream>
+#include <string_view>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 namespace {
 
-// Equal for two processes that know each other under the same numbers.
-std::string process_domain() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 128> space{};
-  if (boot.empty() || readlink("/proc/self/ns/pid", space.data(), space.size() - 1) < 0) return "";
-  return boot + '/' + space.data() + '/';
+// Whether the kernel has one of these letters for the process's state; X: there is no such process.
+bool is_in_state(pid_t process, std::string_view states) {
+  std::ifstream file(str_cat("/proc/", process, "/stat"));
+  std::string line;  // "pid (name) state ...", where the name may hold anything
+  std::getline(file, line);
+  const size_t name_end = line.rfind(") ");
+  return states.find(name_end == std::string::npos ? 'X' : line[name_end + 2]) != std::string_view::npos;
 }
 
 }  // namespace
 
-std::string own_process_name() {
-  const std::string domain = process_domain();
-  return domain.empty() ? "" : domain + std::to_string(getpid());
+std::string process_namespace() {
+  std::array<char, 128> space{};
+  return readlink("/proc/self/ns/pid", space.data(), space.size() - 1) < 0 ? "" : space.data();
 }
 
-Neighbours::Neighbours(const std::vector<std::string>& names, const Ranks& ranks) {
-  const std::string domain = process_domain(), own = own_process_name();
-  if (domain.empty()) return;
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    if (!names[rank].starts_with(domain) || names[rank] == own) continue;
-    const auto process = static_cast<pid_t>(std::stol(names[rank].substr(domain.size())));
-    Descriptor descriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
-    if (descriptor.is_open()) watched_.push_back({ranks.name_of(static_cast<int>(rank)), std::move(descriptor)});
-  }
+Neighbours::Neighbours(const std::map<int, pid_t>& processes) {
+  for (const auto& [rank, number] : processes)
+    processes_[rank] = {number, Descriptor(static_cast<int>(syscall(SYS_pidfd_open, number, 0)))};
+}
+
+bool Neighbours::has_ended(int rank) const {
+  const auto& [number, end] = processes_.at(rank);
+  pollfd file{end.number(), POLLIN, 0};
+  return end.is_open() ? poll(&file, 1, 0) > 0 : is_in_state(number, "ZX");
+}
+
+bool Neighbours::is_running(int rank) const {
+  return is_in_state(processes_.at(rank).number, "RSD");
 }
 
 std::vector<int> Neighbours::wait(int stop) {
+  std::vector<int> ranks, ended;
   std::vector<pollfd> files{{stop, POLLIN, 0}};
-  for (const auto& watched : watched_) files.push_back({watched.process.number(), POLLIN, 0});
-  std::vector<int> ended;
+  for (const auto& [rank, process] : processes_) {
+    ranks.push_back(rank);
+    files.push_back({process.end.number(), POLLIN, 0});
+  }
   while (ended.empty() && files[0].revents == 0) {
     poll(files.data(), files.size(), -1);
-    for (size_t i = watched_.size(); i > 0; --i) {
-      if (files[i].revents == 0) continue;
-      ended.push_back(watched_[i - 1].rank);
-      watched_.erase(watched_.begin() + static_cast<std::ptrdiff_t>(i - 1));
-    }
+    for (size_t i = 0; i < ranks.size(); ++i)
+      if (files[i + 1].revents != 0) ended.push_back(ranks[i]);
   }
+  for (const int rank : ended) processes_.erase(rank);
   return files[0].revents == 0 ? ended : std::vector<int>();
 }
 

@@ -2,35 +2,40 @@
 /// \file
 /// The processes of other ranks on this host, as the kernel sees them.
 
+#include <sys/types.h>
+
+#include <map>
 #include <string>
 #include <vector>
 
-#include "comm/core/ranks.h"
 #include "comm/posix/descriptor.h"
 
 namespace fsdp {
 
-/// What a rank tells the others about its process.
-std::string own_process_name();
+/// Equal for two processes of one kernel that know each other under the same numbers; empty if that is unknown.
+std::string process_namespace();
 
 /// Connections tell of a rank's death unless a child that it forked lives on and keeps them open; this does always.
 class Neighbours {
  public:
-  /// `names[r]`: what rank r says of its process. Those on other hosts or in other process namespaces are not watched,
-  /// nor is this process itself; and none where the kernel or a sandbox has no descriptors for processes.
-  Neighbours(const std::vector<std::string>& names, const Ranks& ranks);
+  /// `processes`: by rank. Ranks are called here as the caller calls them.
+  explicit Neighbours(const std::map<int, pid_t>& processes);
 
-  bool empty() const { return watched_.empty(); }
-  /// Blocks until a process ends; the global ranks of those that have since the last call. None once the descriptor
-  /// `stop` can be read. Thread safety: one thread.
+  bool empty() const { return processes_.empty(); }
+  bool has_ended(int rank) const;
+  /// Whether the rank's process is there and not stopped by a signal.
+  bool is_running(int rank) const;
+  /// Blocks until a process ends; the ranks whose processes have ended since the last call. None once the descriptor
+  /// `stop` can be read, nor where the kernel or a sandbox has no descriptors for processes. Thread safety: one thread,
+  /// which calls nothing else meanwhile.
   std::vector<int> wait(int stop);
 
  private:
-  struct Watched {
-    int rank;
-    Descriptor process;
+  struct Process {
+    pid_t number;
+    Descriptor end;  // can be read once the process has ended
   };
-  std::vector<Watched> watched_;
+  std::map<int, Process> processes_;
 };
 
 }  // namespace fsdp

@@ -1,7 +1,6 @@
 #include "comm/failure/roll_call.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -9,10 +8,8 @@
 namespace fsdp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStep{25};
 // The rank that hosts the store waits for so long at least for the others.
 constexpr milliseconds kLeastFarewell{3000};
 // How long the store may take beyond the time in which a rank answers.
@@ -31,11 +28,22 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 //   left/R      rank R destroyed its process group; stands in for its answer
 //   answers     how many ranks have answered or left
 //   verdict     set once; every rank throws it
-//   told/R      rank R has read the verdict
+//   told/R      rank R has read the verdict, or has left
 // The rank whose answer is the last one decides, or the judge when the others' time to answer is over. Should the judge
 // be lost meanwhile, whoever else raised the alarm decides.
 // The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
 // may end of it, and would take the verdict with it.
+
+void await_others(c10d::Store& store, const Ranks& ranks, const std::string& step, int lost, milliseconds patience) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < ranks.world_size; ++rank)
+    if (ranks.name_of(rank) != lost) keys.push_back(str_cat(step, '/', rank));
+  try {
+    store.wait(keys, patience);
+  } catch (const std::exception&) {
+    // Whoever is gone need not follow.
+  }
+}
 
 std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options) {
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
@@ -56,7 +64,7 @@ void RollCall::enroll(std::weak_ptr<Witness> witness) {
 
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
   const Report report{cause, waiting_for, operations(), str_cat("rank ", ranks_.name(), "'s ", operation), detail};
-  try {
+  return verdict_after([&] {
     const std::string own = str_cat(ranks_.rank);
     const bool is_judge = store_->compareSet("alarm", "", own) == own;
     const bool is_last = answer(report);
@@ -65,20 +73,23 @@ Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operati
     const auto patience = is_last ? milliseconds(0) : is_judge ? options_.answer_time : 2 * options_.answer_time;
     changed_.wait_for(lock, patience, [&] { return verdict_.has_value(); });
     lock.unlock();
-    if (!known()) publish(decide(ranks_, read_reports(), options_.answer_time));
-  } catch (const std::exception& error) {
-    settle(store_is_gone(first_line(error.what())));
-  }
-  return *verdict();
+    if (!known()) publish(decide_by_reports());
+  });
 }
 
 Verdict RollCall::pronounce(const Verdict& verdict) {
+  return verdict_after([&] { publish(verdict); });
+}
+
+// What holds after `act`, which makes a verdict known unless the store is gone.
+Verdict RollCall::verdict_after(const std::function<void()>& act) {
   try {
-    publish(verdict);
+    act();
   } catch (const std::exception& error) {
-    settle(store_is_gone(first_line(error.what())));
+    end_operations(store_lost(ranks_.rank, options_.store_in_rank_0, first_line(error.what()),
+                              " This rank's last operations: " + operations() + '.'));
   }
-  return *this->verdict();
+  return *verdict();
 }
 
 std::optional<Verdict> RollCall::verdict() {
@@ -101,7 +112,8 @@ void RollCall::say_goodbye() {
   try {
     const Report report{Cause::kLeft, -1, "left; before: " + operations(), {}, {}};
     store_->set(left_key(ranks_.rank), encode(report));
-    if (answer(report) && store_->check({"alarm"})) publish(decide(ranks_, read_reports(), options_.answer_time));
+    store_->set(told_key(ranks_.rank), "1");
+    if (answer(report) && store_->check({"alarm"})) publish(decide_by_reports());
   } catch (const std::exception&) {
     // Nobody is there to be told.
   }
@@ -113,7 +125,7 @@ void RollCall::look() {
     if (store_->check({"verdict"})) {
       conclude(decode<Verdict>(store_->get_to_str("verdict")));
     } else if (store_->check({"alarm"}) && answer(report(Cause::kNone))) {
-      publish(decide(ranks_, read_reports(), options_.answer_time));
+      publish(decide_by_reports());
     }
   } catch (const std::exception&) {
     // A store that went away is no news until a collective fails.
@@ -164,12 +176,12 @@ void RollCall::publish(const Verdict& verdict) {
 }
 
 void RollCall::conclude(const Verdict& verdict) {
-  settle(verdict);
+  end_operations(verdict);
   store_->set(told_key(ranks_.rank), "1");
 }
 
 // Makes the verdict known in this rank and ends what its lanes wait for.
-void RollCall::settle(const Verdict& verdict) {
+void RollCall::end_operations(const Verdict& verdict) {
   {
     std::lock_guard lock(mutex_);
     if (!verdict_) verdict_ = verdict;
@@ -178,32 +190,18 @@ void RollCall::settle(const Verdict& verdict) {
   for (const auto& witness : witnesses()) witness->interrupt();
 }
 
-std::vector<std::optional<Report>> RollCall::read_reports() {
+Verdict RollCall::decide_by_reports() {
   std::vector<std::optional<Report>> reports(static_cast<size_t>(ranks_.world_size));
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
     for (const auto& key : {report_key(rank), left_key(rank)})
       if (!reports[rank] && store_->check({key})) reports[rank] = decode<Report>(store_->get_to_str(key));
   }
-  return reports;
+  return decide(ranks_, reports, "did not answer within " + in_seconds(options_.answer_time));
 }
 
 void RollCall::let_others_follow() {
-  if (!options_.store_in_rank_0 || ranks_.rank != 0) return;
-  const auto deadline = Clock::now() + std::max(options_.answer_time, kLeastFarewell);
-  const int lost = ranks_.number_of(known()->rank);
-  try {
-    for (int rank = 1; rank < ranks_.world_size; ++rank)
-      while (rank != lost && !store_->check({told_key(rank)}) && !store_->check({left_key(rank)}) &&
-             Clock::now() < deadline)
-        std::this_thread::sleep_for(kStep);
-  } catch (const std::exception&) {
-    // Nobody can follow.
-  }
-}
-
-Verdict RollCall::store_is_gone(const std::string& detail) const {
-  return store_lost(ranks_.rank, options_.store_in_rank_0, detail,
-                    " This rank's last operations: " + operations() + '.');
+  if (options_.store_in_rank_0 && ranks_.rank == 0)
+    await_others(*store_, ranks_, "told", known()->rank, std::max(options_.answer_time, kLeastFarewell));
 }
 
 std::string RollCall::operations() const {

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +18,10 @@
 #include <vector>
 
 namespace fsdp {
+
+/// Returns when the ranks but 0, and but for the global rank `lost`, have set the key "STEP/RANK", or after `patience`.
+void await_others(c10d::Store& store, const Ranks& ranks, const std::string& step, int lost,
+                  std::chrono::milliseconds patience);
 
 struct RollCallOptions {
   /// How long a rank may take to answer before it counts as lost.
@@ -33,7 +38,7 @@ struct RollCallOptions {
 ///
 /// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
 /// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
-/// same culprit, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
+/// same rank, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
 class RollCall : public Alarm::Listener {
  public:
   /// What a rank can be asked about. Called from the alarm's thread.
@@ -70,16 +75,16 @@ class RollCall : public Alarm::Listener {
 
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
+  Verdict verdict_after(const std::function<void()>& act);
   Report report(Cause cause) const;
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
   void conclude(const Verdict& verdict);
-  void settle(const Verdict& verdict);
-  std::vector<std::optional<Report>> read_reports();
+  void end_operations(const Verdict& verdict);
+  Verdict decide_by_reports();
   void say_goodbye();
   void let_others_follow();
-  Verdict store_is_gone(const std::string& detail) const;
   std::string operations() const;
   std::vector<std::shared_ptr<Witness>> witnesses() const;
   std::optional<Verdict> known() const;

@@ -17,30 +17,16 @@ constexpr std::string_view kOrForThreads =
     ", or for threads that come in another order on each rank (give the models of each thread a process group of their "
     "own)";
 
-std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports) {
-  std::string text = " Last operations:";
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    text += str_cat(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ",
-                    reports[rank] ? reports[rank]->operations : "no answer");
-  }
-  return text + '.';
-}
-
 std::string names(const Ranks& ranks, const std::vector<int>& some) {
   std::string text = some.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < some.size(); ++i) text += str_cat(i == 0 ? "" : ", ", ranks.name_of(some[i]));
   return text;
 }
 
-// The report of the rank whose alarm says most: a timeout is the origin of the broken connections that it leaves.
-const Report* leading_alarm(std::span<const std::optional<Report>> reports) {
-  const Report* best = nullptr;
-  for (const auto& report : reports) {
-    if (!report) continue;
-    if (report->cause == Cause::kTimeout) return &*report;
-    if (report->cause == Cause::kTransport && best == nullptr) best = &*report;
-  }
-  return best;
+// The first rank that raised the alarm for this reason; -1: none.
+int first_with(Cause cause, std::span<const std::optional<Report>> reports) {
+  const auto first = std::ranges::find_if(reports, [&](const auto& one) { return one && one->cause == cause; });
+  return first == reports.end() ? -1 : static_cast<int>(first - reports.begin());
 }
 
 Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report* alarm,
@@ -56,14 +42,13 @@ Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report*
 
 }  // namespace
 
-Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,
-                     const std::string& last_operations) {
-  const int name = ranks.name_of(peer);
-  return {
-      Verdict::Kind::kMismatch, name,
-      str_cat(operation, " timed out: rank ", name, " is alive but did not join", reported, '.', last_operations,
-              kLookForDifference, "a forward, a backward, a save or a loop that only some ranks run", kOrForThreads,
-              "; or raise the timeout if rank ", name, " needs longer.")};
+std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports) {
+  std::string text = " Last operations:";
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    text += str_cat(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ",
+                    reports[rank] ? reports[rank]->operations : "no answer");
+  }
+  return text + '.';
 }
 
 std::string in_seconds(std::chrono::milliseconds time) {
@@ -112,7 +97,7 @@ void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operatio
   throw Error(message);
 }
 
-int find_culprit(std::span<const int> waits_for, int rank) {
+int find_blocking_rank(std::span<const int> waits_for, int rank) {
   int current = waits_for[rank];
   for (size_t steps = 0; steps < waits_for.size(); ++steps) {
     if (waits_for[current] < 0) return current;
@@ -121,13 +106,11 @@ int find_culprit(std::span<const int> waits_for, int rank) {
   return waits_for[rank];
 }
 
-Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,
-               std::chrono::milliseconds answer_time) {
-  const Report* alarm = leading_alarm(reports);
-  const auto rank_of = [&](const Report* report) {
-    return static_cast<int>(std::ranges::find_if(reports, [&](const auto& one) { return one && &*one == report; }) -
-                            reports.begin());
-  };
+Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports, const std::string& silence) {
+  // A timeout is the origin of the broken connections that it leaves.
+  const int timed_out = first_with(Cause::kTimeout, reports);
+  const int alarmed = timed_out >= 0 ? timed_out : first_with(Cause::kTransport, reports);
+  const Report* alarm = alarmed < 0 ? nullptr : &*reports[static_cast<size_t>(alarmed)];
   const auto left = [&](int rank) {
     return lost(ranks, rank, str_cat("rank ", ranks.name_of(rank), " has left the process group"), alarm, reports);
   };
@@ -142,15 +125,12 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       if (alarm != nullptr && candidate == alarm->waiting_for) rank = candidate;
     }
     return lost(ranks, rank,
-                str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
-                        " did not answer within ", in_seconds(answer_time)),
+                str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it " : " are lost: they ", silence),
                 alarm, reports);
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
     // While ranks connect, Gloo does not say whose end was closed: a rank that was faster may have left already.
-    for (size_t rank = 0; rank < reports.size(); ++rank) {
-      if (reports[rank]->cause == Cause::kLeft) return left(static_cast<int>(rank));
-    }
+    if (const int rank = first_with(Cause::kLeft, reports); rank >= 0) return left(rank);
     return {Verdict::Kind::kError, -1,
             str_cat(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(ranks, reports))};
   }
@@ -162,10 +142,15 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
     if (alarm->cause == Cause::kTimeout) {
       std::vector<int> waits_for;
       for (const auto& report : reports) waits_for.push_back(report->cause == Cause::kLeft ? -1 : report->waiting_for);
-      const int culprit = find_culprit(waits_for, rank_of(alarm));
-      if (reports[culprit]->cause == Cause::kLeft) return left(culprit);
-      return did_not_join(ranks, culprit, alarm->failed_operation, "; it reports: " + reports[culprit]->operations,
-                          last_operations(ranks, reports));
+      const int blocking = find_blocking_rank(waits_for, alarmed);
+      if (reports[blocking]->cause == Cause::kLeft) return left(blocking);
+      const int name_of_blocking = ranks.name_of(blocking);
+      return {Verdict::Kind::kMismatch, name_of_blocking,
+              str_cat(alarm->failed_operation, " timed out: rank ", name_of_blocking,
+                      " is alive but did not join; it reports: ", reports[blocking]->operations, '.',
+                      last_operations(ranks, reports), kLookForDifference,
+                      "a forward, a backward, a save or a loop that only some ranks run", kOrForThreads,
+                      "; or raise the timeout if rank ", name_of_blocking, " needs longer.")};
     }
     return {Verdict::Kind::kError, name,
             str_cat(alarm->failed_operation, " failed: the connection to rank ", name,

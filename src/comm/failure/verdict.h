@@ -34,9 +34,10 @@ struct Report {
   auto fields() { return std::tie(cause, waiting_for, operations, failed_operation, detail); }
 };
 
-/// What to do about a lost rank, and where to look when ranks differ: the sentence goes on with what only some ranks
-/// do.
+/// What to do about a lost rank.
 inline constexpr std::string_view kLookAtLost = " Look at the output of the lost rank, then start all ranks again.";
+
+/// Where to look when ranks differ: the sentence goes on with what only some ranks do.
 inline constexpr std::string_view kLookForDifference =
     " Every rank must issue the same collectives in the same order: look for ";
 
@@ -61,10 +62,6 @@ Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std
                      std::optional<int> lost);
 /// The verdict for ranks that go on while this one starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations);
-/// The verdict when this rank's `operation` timed out because `peer`, which is alive, runs something else. `reported`
-/// is empty or says what; `last_operations` begins with a space.
-Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,
-                     const std::string& last_operations);
 /// The verdict of `rank` when the rendezvous store does not answer; rank 0, which is the global one, or another process
 /// hosts it. `detail`: the transport's words; `last_operations` is empty or begins with a space.
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
@@ -73,11 +70,13 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 
 /// Follows who waits for whom, by rank (-1: it does not wait), from `rank`, which waits, to the one that does not; the
 /// one that `rank` waits for if there is none.
-int find_culprit(std::span<const int> waits_for, int rank);
+int find_blocking_rank(std::span<const int> waits_for, int rank);
 
-/// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
-Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,
-               std::chrono::milliseconds answer_time);
+/// Decides from the reports; nullopt: that rank is lost, because it `silence`, e.g. "did not answer within 5.0 s".
+Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports, const std::string& silence);
+
+/// " Last operations: rank 0: ...; rank 1: ..."
+std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports);
 
 /// "2.5 s"
 std::string in_seconds(std::chrono::milliseconds time);

@@ -26,12 +26,10 @@ struct Attachment {
   /// Thread safety: the caller serialises.
   static std::shared_ptr<Communicator> order_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
                                                  const std::string& name);
-  /// What its errors call its ranks.
+  /// What its errors call its ranks, and where what its rank does is written down.
   static Ranks ranks_of(const ProcessGroup& group);
   /// What its rank exchanges, counted; null over a communicator of one's own.
   static std::shared_ptr<TrafficCount> traffic_of(const ProcessGroup& group);
-  /// Where what its rank does is written down; null over a communicator of one's own.
-  static std::shared_ptr<Timeline> timeline_of(const ProcessGroup& group);
 
  private:
   struct All {

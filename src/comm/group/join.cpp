@@ -12,18 +12,16 @@
 #include "comm/core/message.h"
 #include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
-#include "comm/group/carrier_choice.h"
 #include "comm/rendezvous/job_store.h"
 #include "comm/rendezvous/network.h"
-#include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <iostream>
+#include <numeric>
 #include <optional>
-#include <thread>
 #include <vector>
 
 namespace fsdp {
@@ -38,13 +36,8 @@ std::string prefix_of(const Membership& membership) { return membership.ranks.wh
 
 // How long the rank that hosts the store waits for the others before it fails.
 constexpr std::chrono::seconds kFarewell{4};
-// How long a rank that looks lost has to say that it is not.
-constexpr std::chrono::seconds kReportTime{1};
-
-bool hosts_store(const Meeting& meeting) { return meeting.store_in_rank_0 && meeting.membership.rank() == 0; }
 
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
-std::string contacts_key(int host) { return str_cat("contacts/", host); }
 constexpr const char* kRoster = "roster";
 
 // Keys of this group alone.
@@ -75,12 +68,13 @@ void add_missing(c10d::Store& store, int begin, int end, std::vector<int>& missi
   add_missing(store, (begin + end) / 2, end, missing);
 }
 
-// What `read` gives, which waits for other ranks as long as the store does.
-template <class Read>
-auto await_ranks(const Meeting& meeting, c10d::Store& store, Read read) {
+// What ranks have written under these keys, for which this waits as long as the store does.
+std::vector<std::string> read(const Meeting& meeting, c10d::Store& store, const std::vector<std::string>& keys) {
   const auto& membership = meeting.membership;
   try {
-    return read();
+    std::vector<std::string> texts;
+    for (const auto& bytes : store.multiGet(keys)) texts.emplace_back(bytes.begin(), bytes.end());
+    return texts;
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {
@@ -116,71 +110,57 @@ void compare_claims(const Membership& membership, const std::string& own, const 
   }
 }
 
-template <class T>
-std::vector<uint8_t> in_bytes(const T& message) {
-  const auto text = encode(message);
-  return {text.begin(), text.end()};
-}
-
-// Rank 0's part: it reads what each rank wrote, and writes what all need.
-void introduce_ranks(Meeting& meeting, c10d::Store& store) {
+std::vector<Profile> read_profiles(const Meeting& meeting, c10d::Store& store, const std::vector<int>& ranks) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < meeting.membership.world_size(); ++rank) keys.push_back(profile_key(rank));
+  for (const int rank : ranks) keys.push_back(profile_key(rank));
   std::vector<Profile> profiles;
-  for (const auto& text : await_ranks(meeting, store, [&] { return store.multiGet(keys); }))
-    profiles.push_back(decode<Profile>({text.begin(), text.end()}));
-  const auto roster = std::make_shared<const Roster>(roster_of(profiles));
-  auto contacts = contacts_of(profiles, roster->hosts.unpack());
-  std::vector<std::vector<uint8_t>> values;
-  keys.clear();
-  for (size_t host = 0; host < contacts.size(); ++host) {
-    if (contacts[host].empty()) continue;
-    keys.push_back(contacts_key(static_cast<int>(host)));
-    values.push_back(in_bytes(contacts[host]));
-  }
-  keys.emplace_back(kRoster);  // the last one: whoever has it finds the others
-  values.push_back(in_bytes(*roster));
-  store.multiSet(keys, values);
-  meeting.contacts = std::move(contacts.front());
-  meeting.roster = roster;
+  for (const auto& text : read(meeting, store, keys)) profiles.push_back(decode<Profile>(text));
+  return profiles;
 }
 
-// The part of the others. Those that differ from rank 0 learn it though it may wait for further ones.
-void meet_ranks(Meeting& meeting, const Profile& own, c10d::Store& store) {
+// Rank 0 reads what each rank wrote, and writes what all need. Ranks that differ from rank 0 learn it though rank 0 may
+// wait for further ones.
+Roster read_roster(const Meeting& meeting, const Profile& own, c10d::Store& store) {
   const auto& membership = meeting.membership;
-  const auto read = [&](const std::string& key) {
-    return await_ranks(meeting, store, [&] { return store.get_to_str(key); });
-  };
-  compare_claims(membership, own.claims, {{0, decode<Profile>(read(profile_key(0))).claims}});
-  meeting.roster = std::make_shared<const Roster>(decode<Roster>(read(kRoster)));
-  const auto hosts = meeting.roster->hosts.unpack();
-  const int host = hosts[static_cast<size_t>(membership.rank())];
-  if (std::ranges::count(hosts, host) > 1) meeting.contacts = decode<Contacts>(read(contacts_key(host)));
+  if (membership.rank() == 0) {
+    std::vector<int> all(static_cast<size_t>(membership.world_size()));
+    std::iota(all.begin(), all.end(), 0);
+    auto roster = roster_of(read_profiles(meeting, store, all));
+    store.set(kRoster, encode(roster));
+    return roster;
+  }
+  compare_claims(membership, own.claims, {{0, read_profiles(meeting, store, {0}).front().claims}});
+  return decode<Roster>(read(meeting, store, {kRoster}).front());
 }
 
 void meet(Meeting& meeting, c10d::Store& store) {
   const auto& membership = meeting.membership;
   Profile own{.claims = claims_of(membership),
-              .domain = loopback_domain(),
+              .domain = str_cat(loopback_domain(), '/', process_namespace()),
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
-              .process = own_process_name(),
-              .listener = ""};
+              .contact = {getpid(), "fsdp-" + random_token()}};
   try {
-    if (may_share_memory(membership.backend)) {
-      own.obstacle = shared_memory_obstacle();
-      meeting.listener = std::make_shared<const shm::Listener>();
-      own.listener = meeting.listener->contact();
-    }
+    if (may_share_memory(membership.backend))
+      meeting.page =
+          std::make_shared<const Descriptor>(shm::make_host_page(membership.world_size(), own.contact.page));
   } catch (const shm::Obstacle& obstacle) {
     own.obstacle = obstacle.what();
   }
   fault_point("joining");
   store.set(profile_key(membership.rank()), encode(own));
-  membership.rank() == 0 ? introduce_ranks(meeting, store) : meet_ranks(meeting, own, store);
-  fault_point("joined");
+  meeting.roster = std::make_shared<const Roster>(read_roster(meeting, own, store));
   compare_claims(membership, own.claims, meeting.roster->claims);
+  const auto hosts = meeting.roster->hosts.unpack();
+  std::vector<int> beside;  // the ranks of this host
+  for (int rank = 0; rank < membership.world_size(); ++rank)
+    if (hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(membership.rank())]) beside.push_back(rank);
+  if (beside.size() > 1) {
+    const auto profiles = read_profiles(meeting, store, beside);
+    for (size_t i = 0; i < beside.size(); ++i) meeting.contacts[beside[i]] = profiles[i].contact;
+  }
+  fault_point("joined");
 }
 
 // This rank says how far it got. The rank that hosts the store may end: before it fails it lets the others, but for one
@@ -189,50 +169,20 @@ void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::st
   const auto& ranks = meeting.membership.ranks;
   try {
     store.set(str_cat(step, '/', ranks.rank), "");
-    if (!hosts_store(meeting)) return;
-    std::vector<std::string> keys;
-    for (int rank = 1; rank < ranks.world_size; ++rank)
-      if (ranks.name_of(rank) != lost) keys.push_back(str_cat(step, '/', rank));
-    store.wait(keys, kFarewell);
   } catch (const std::exception&) {
-    // Whoever is gone need not read.
+    return;  // nobody is there to be told
   }
+  if (meeting.store_in_rank_0 && ranks.rank == 0) await_others(store, ranks, step, lost, kFarewell);
 }
 
-// What carries the data; rank 0 says why if that is strange.
-Carrier carrier_of(const Membership& membership, const Roster& roster, const std::vector<int>& hosts) {
-  const auto [carrier, obstacle] = choose_carrier(membership.backend, membership.ranks, roster, prefix_of(membership));
-  if (!obstacle.empty() && membership.rank() == 0)
-    std::cerr << "fsdp: the ranks of " << (hosts.back() == 0 ? "this" : "each")
-              << " host use Gloo instead of shared memory: " << obstacle << ".\n";
-  return carrier;
-}
-
-// Whom this rank takes for lost, after the ranks that it does not hear of have had time to say that they are there and
-// whom they lost: a rank that gives up closes its sockets and looks lost to the next one. Global ranks, as in PeerLost.
-int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
-  const auto key = [](int rank) { return str_cat("lost_by/", rank); };
-  store.set(key(ranks.name()), str_cat(lost));
-  for (int hop = 1; hop < ranks.world_size; ++hop) {
-    const auto deadline = std::chrono::steady_clock::now() + kReportTime;
-    while (!store.check({key(lost)})) {
-      if (std::chrono::steady_clock::now() > deadline) return lost;
-      std::this_thread::sleep_for(std::chrono::milliseconds(25));
-    }
-    const int next = std::stoi(store.get_to_str(key(lost)));
-    if (next == ranks.name()) return lost;
-    lost = next;
-  }
-  return lost;
-}
-
-// Ranks that lost another one while they met or set up shared memory name the same one.
+// Ranks that lost another one while they met or connected name the same one: that of the rank that says it first, since
+// one that gives up looks lost to others from then on.
 [[noreturn]] void agree_on_lost(const Meeting& meeting, const StorePtr& store, const PeerLost& error) {
   const auto& membership = meeting.membership;
   int first = error.rank();
   try {
     store->setTimeout(kFarewell / 2);
-    first = std::stoi(store->compareSet("lost", "", str_cat(trace_lost(*store, membership.ranks, first))));
+    first = std::stoi(store->compareSet("lost", "", str_cat(first)));
     let_others_follow(meeting, *store, "told", first);
   } catch (const StoreIsSilent& silent) {
     raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""), membership.ranks,
@@ -250,20 +200,20 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
   const auto& membership = meeting.membership;
   const auto& rendezvous = membership.rendezvous;
   const auto timeout = meeting.timeout;
-  const bool one_domain = std::ranges::max(meeting.roster->domains.unpack()) == 0;
-  const std::string address = one_domain                ? "127.0.0.1"
-                              : rendezvous.host.empty() ? ""
-                                                        : address_towards(rendezvous.host, rendezvous.port);
+  const std::string address = meeting.roster->is_one_domain ? "127.0.0.1"
+                              : rendezvous.host.empty()     ? ""
+                                                            : address_towards(rendezvous.host, rendezvous.port);
   C10dOptions options;
   options.ranks = membership.ranks;
   options.traffic.reset(new CountByPeer{meeting.traffic, hosts, membership.ranks});
   options.timeout = timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
-  std::vector<std::string> processes(hosts.size());
-  for (const auto& [rank, contact] : meeting.contacts) processes[static_cast<size_t>(rank)] = contact.process;
+  std::map<int, pid_t> processes;
+  for (const auto& [rank, contact] : meeting.contacts)
+    if (contact.process != getpid()) processes[membership.ranks.name_of(rank)] = contact.process;
   options.roll_call.alarm = meeting.alarm;
-  options.roll_call.neighbours = std::make_shared<Neighbours>(processes, membership.ranks);
+  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
@@ -279,17 +229,17 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
 // The ranks of this rank's host that are in the group.
 std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const HostGrid& grid) {
   std::vector<int> members;
-  std::vector<std::string> contacts;
+  std::vector<shm::Contact> contacts;
   for (const auto& [rank, contact] : meeting.contacts) {
     members.push_back(meeting.membership.ranks.name_of(rank));
-    contacts.push_back(contact.listener);
+    contacts.push_back(contact);
   }
   const auto& all = meeting.membership.ranks;
   if (members.empty()) return make_local_communicator(all.in_subgroup("host", {all.name()}));
   const auto ranks = grid.count() == 1 ? all : all.in_subgroup("host", std::move(members));
   // In the middle of a collective of several hosts it is its lane that goes on.
   const auto own_rank = grid.count() == 1 ? meeting.own_rank : std::make_shared<shm::OwnRank>();
-  return make_shm_communicator(*meeting.listener, contacts, ranks, meeting.timeout, own_rank, meeting.traffic);
+  return make_shm_communicator(contacts, ranks, meeting.timeout, own_rank, meeting.traffic);
 }
 
 // A rank of this host that does not come may have given up because of rank 0, on another host, with which the store
@@ -303,15 +253,13 @@ std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, con
   }
 }
 
-Joined join_ranks(Meeting meeting) {
+std::shared_ptr<Communicator> join_ranks(Meeting& meeting) {
   try {
     if (!meeting.roster) meet(meeting, *meeting.store);
-    auto hosts = meeting.roster->hosts.unpack();
-    auto communicator = meeting.connect(meeting, hosts);
-    meeting.listener = nullptr;
-    return {std::move(communicator), std::move(meeting), std::move(hosts)};
+    auto communicator = meeting.connect(meeting, meeting.roster->hosts.unpack());
+    meeting.page = nullptr;
+    return communicator;
   } catch (const PeerLost& error) {
-    meeting.listener = nullptr;  // whoever still waits for this rank there need not
     agree_on_lost(meeting, meeting.store, error);
   } catch (const c10::DistError&) {
     throw;  // the store's own
@@ -333,7 +281,11 @@ StorePtr meeting_place(const Meeting& meeting) {
 
 std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts) {
   const auto& membership = meeting.membership;
-  const auto carrier = carrier_of(membership, *meeting.roster, hosts);
+  const auto [carrier, obstacle] =
+      choose_carrier(membership.backend, membership.ranks, *meeting.roster, prefix_of(membership));
+  if (!obstacle.empty() && membership.rank() == 0)
+    std::cerr << "fsdp: the ranks of " << (hosts.back() == 0 ? "this" : "each")
+              << " host use Gloo instead of shared memory: " << obstacle << ".\n";
   log(LogLevel::kInfo, prefix_of(membership),
       str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
               carrier == Carrier::kSharedMemory   ? "over shared memory"
@@ -349,20 +301,20 @@ std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::v
   return make_c10d_communicator(meeting.store, std::move(options));
 }
 
-Joined join(Meeting meeting) {
-  const auto membership = meeting.membership;
-  const bool store_in_rank_0 = meeting.store_in_rank_0;
-  if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), std::move(meeting), {0}};
+std::shared_ptr<Communicator> join(Meeting& meeting) {
+  const auto& membership = meeting.membership;
+  if (membership.world_size() == 1) return make_local_communicator(membership.ranks);
   try {
     if (!meeting.roster) meeting.store = meeting_place(meeting);
-    return join_ranks(std::move(meeting));
+    return join_ranks(meeting);
   } catch (const PeerLost& error) {
     blame(membership.ranks.name(), error.rank());
     throw;
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
-    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), membership.ranks, kOperation);
+    raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(error.what()), ""), membership.ranks,
+          kOperation);
   } catch (const std::exception& error) {
     throw Error(str_cat(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what()),
                         ". Look at the output of the other ranks and at the network, then start all ranks again."));
@@ -382,17 +334,14 @@ Meeting subgroup_of(const Meeting& all, const std::string& name, const std::vect
   for (size_t rank = 0; rank < numbers.size(); ++rank) {
     const auto known = all.contacts.find(numbers[rank]);
     if (known == all.contacts.end()) continue;
-    auto contact = known->second;
-    if (const size_t name_end = contact.listener.find('/'); name_end != std::string::npos)
-      contact.listener.insert(name_end, str_cat('.', number));
-    own.contacts[static_cast<int>(rank)] = std::move(contact);
+    own.contacts[static_cast<int>(rank)] = {known->second.process, str_cat(known->second.page, '.', number)};
   }
   if (own.contacts.size() == 1) own.contacts.clear();
   own.store_in_rank_0 = all.store_in_rank_0 && members.front() == 0;
   own.store = c10::make_intrusive<c10d::PrefixStore>(str_cat("split_", number, '_', members.front()), all.store);
-  if (const auto contact = own.contacts.find(own.membership.rank());
-      contact != own.contacts.end() && !contact->second.listener.empty())
-    own.listener = std::make_shared<const shm::Listener>(contact->second.listener);
+  if (!own.contacts.empty() && may_share_memory(own.membership.backend) && own.roster->obstacle.empty())
+    own.page = std::make_shared<const Descriptor>(
+        shm::make_host_page(own.membership.world_size(), own.contacts.at(own.membership.rank()).page));
   return own;
 }
 

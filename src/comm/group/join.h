@@ -38,37 +38,30 @@ struct Meeting {
   /// What the ranks know of each other: of a subgroup from the start, else null until they have met, when the store is
   /// one of this group's keys alone, too.
   std::shared_ptr<const Roster> roster = nullptr;
-  /// Of the ranks on this one's host.
-  Contacts contacts = {};
-  /// Where these connect to this rank; null once they have.
-  std::shared_ptr<const shm::Listener> listener = nullptr;
+  /// By rank, how to find those on this one's host, itself among them; none if it is alone there.
+  std::map<int, shm::Contact> contacts = {};
+  /// What this rank has made for them to meet on; null once they have.
+  std::shared_ptr<const Descriptor> page = nullptr;
   /// Called once the ranks know each other; simulations have one of their own.
   std::function<std::shared_ptr<Communicator>(const Meeting&, const std::vector<int>& hosts)> connect = connect_ranks;
   /// How many groups were split from this one, the same on every rank.
   mutable int splits = 0;
 };
 
-struct Joined {
-  std::shared_ptr<Communicator> communicator;
-  /// After the ranks have met.
-  Meeting meeting;
-  /// By rank: the number of its host.
-  std::vector<int> hosts;
-};
-
-/// Connects to the other ranks, after all have met in the store unless they know each other. Collective.
+/// Connects to the other ranks, after all have met in the store unless they know each other: then `meeting` says what
+/// they know. Collective.
 ///
 /// The n-th call of a rank meets the n-th calls of the others, so one store serves any number of groups one after
-/// another. Each rank writes one entry, which rank 0 alone reads; it writes the roster, which all others read: at most
-/// 8 calls of the store a rank, however many there are. Throws PeerLost naming the ranks that do not come within the
-/// timeout, Mismatch if ranks disagree about the world size or backend.
-Joined join(Meeting meeting);
+/// another. Each rank writes one entry, which rank 0 and the ranks of its host read; rank 0 writes the roster, which
+/// all others read: at most 8 calls of the store a rank, however many there are. Throws PeerLost naming the ranks that
+/// do not come within the timeout, Mismatch if ranks disagree about the world size or backend.
+std::shared_ptr<Communicator> join(Meeting& meeting);
 
 /// The same, as a process group.
 std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting);
 
 /// Where the next subgroup split from these ranks meets: this rank's, of `members`, their global ranks. They know each
-/// other, so they read nothing in the store. Listens for those on this rank's host. Throws Error.
+/// other, so they read nothing in the store. Makes a page for those on this rank's host. Throws Error.
 Meeting subgroup_of(const Meeting& all, const std::string& name, const std::vector<int>& members);
 
 /// A subgroup of this rank alone, which needs nobody else.

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Who this rank is and where the ranks meet: options first, then the environment.
+/// Who this rank is, where the ranks meet, and which backend carries its data: options first, then the environment.
 
 #include <c10/core/Device.h>
 #include <fsdp/process_group.h>
@@ -10,8 +10,38 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace fsdp {
+
+/// How errors begin before a rank knows who it is.
+inline constexpr std::string_view kInitPrefix = "[fsdp] init_process_group: ";
+
+/// What a process finds on its machine.
+struct CudaSupport {
+  /// This build of fsdp has NCCL.
+  bool has_nccl = false;
+  /// How many CUDA devices this process sees; CUDA_VISIBLE_DEVICES can hide some.
+  int devices = 0;
+};
+
+struct BackendChoice {
+  /// "nccl", "cpu", "shm", "gloo" or "hierarchical"
+  std::string backend;
+  /// With "nccl": the device of this rank.
+  std::optional<c10::Device> device = std::nullopt;
+};
+
+/// "auto" is NCCL where it is compiled in and there is a device, else "cpu". With NCCL, a rank takes the device that
+/// has its local rank's number. Pure; throws UsageError for another name, for "nccl" where it is not available, and for
+/// a local rank that has no device.
+BackendChoice choose_backend(const std::string& asked, int local_rank, const CudaSupport& cuda);
+
+/// Asks LibTorch; makes no CUDA context.
+CudaSupport cuda_support();
+
+/// Makes `device` the one that the calling thread's "cuda" tensors are on.
+void make_current(c10::Device device);
 
 struct Membership {
   Rendezvous rendezvous;

@@ -4,7 +4,7 @@
 #include "comm/failure/alarm.h"
 #include "comm/failure/flight_recorder.h"
 #include "comm/group/attachment.h"
-#include "comm/group/backend_choice.h"
+#include "comm/group/membership.h"
 #include "comm/group/join.h"
 #include "comm/posix/descriptor.h"
 #include "comm/rendezvous/store_connection.h"
@@ -76,13 +76,12 @@ std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& place) {
   Meeting meeting = place;
   if (!meeting.membership.ranks.timeline)
     meeting.membership.ranks.timeline = open_timeline(meeting.membership.ranks);
-  auto joined = join(std::move(meeting));
-  auto group = make_group(std::move(joined.communicator), joined.meeting.membership.rendezvous.local_rank);
-  const auto& ranks = joined.meeting.membership.ranks;
+  auto group = make_group(join(meeting), meeting.membership.rendezvous.local_rank);
+  const auto& ranks = meeting.membership.ranks;
   group->name_ = ranks.group;
   if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
-  group->hosts_ = std::move(joined.hosts);
-  group->meeting_ = std::make_shared<const Meeting>(std::move(joined.meeting));
+  if (group->world_size() > 1) group->hosts_ = meeting.roster->hosts.unpack();
+  group->meeting_ = std::make_shared<const Meeting>(std::move(meeting));
   return group;
 }
 
@@ -103,10 +102,6 @@ std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::s
 
 Ranks Attachment::ranks_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
-}
-
-std::shared_ptr<Timeline> Attachment::timeline_of(const ProcessGroup& group) {
-  return group.meeting_ ? group.meeting_->membership.ranks.timeline : nullptr;
 }
 
 std::shared_ptr<TrafficCount> Attachment::traffic_of(const ProcessGroup& group) {

@@ -1,41 +1,44 @@
 #include "comm/group/roster.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
+
+#include "comm/core/check.h"
+#include "comm/core/host_grid.h"
 
 namespace fsdp {
 namespace {
 
+// A number for each key: equal keys have one number, counted from 0 in the order of the first ones.
 template <class Key>
-struct Numbered {
-  std::vector<int> numbers;  // of each key: equal keys have one number, counted from 0 in the order of the first ones
-  std::vector<Key> keys;     // the different ones, by number
-};
-
-template <class Key>
-Numbered<Key> number(const std::vector<Key>& keys) {
-  Numbered<Key> result;
+std::vector<int> number(const std::vector<Key>& keys) {
+  std::vector<int> numbers;
   std::map<Key, int> known;
-  for (const auto& key : keys) {
-    const auto [place, is_new] = known.try_emplace(key, static_cast<int>(known.size()));
-    if (is_new) result.keys.push_back(key);
-    result.numbers.push_back(place->second);
+  for (const auto& key : keys) numbers.push_back(known.try_emplace(key, static_cast<int>(known.size())).first->second);
+  return numbers;
+}
+
+// See Roster.
+std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> hosts) {
+  std::map<int, size_t> first_of;  // by host
+  for (size_t rank = 0; rank < profiles.size(); ++rank) {
+    const size_t first = first_of.try_emplace(hosts[rank], rank).first->second;
+    if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
+    if (!profiles[rank].obstacle.empty()) return str_cat("rank ", rank, ": ", profiles[rank].obstacle);
+    if (profiles[rank].user != profiles[first].user)
+      return str_cat("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
+                     rank, ") beside one of user ", profiles[first].user, " (rank ", first, ")");
   }
-  return result;
+  return "";
 }
 
-template <class Field>
-auto column(std::span<const Profile> profiles, Field Profile::*field) {
-  std::vector<Field> values;
-  for (const auto& profile : profiles) values.push_back(profile.*field);
-  return values;
-}
-
-std::vector<int> pick(const PackedNumbers& numbers, std::span<const int> ranks) {
-  const auto all = numbers.unpack();
-  std::vector<int> picked;
-  for (const int rank : ranks) picked.push_back(all[static_cast<size_t>(rank)]);
-  return picked;
+// Why not all ranks are on one host; empty if they are.
+std::string several_hosts(const Ranks& ranks, std::span<const int> hosts) {
+  const auto other = std::ranges::find_if(hosts, [&](int host) { return host != hosts[0]; });
+  if (other == hosts.end()) return "";
+  return str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
+                 " are on different hosts or in different namespaces of networks or processes");
 }
 
 }  // namespace
@@ -59,40 +62,47 @@ std::vector<int> PackedNumbers::unpack() const {
 }
 
 Roster roster_of(std::span<const Profile> profiles) {
+  Roster roster;
   std::vector<std::pair<std::string, std::string>> places;
-  for (const auto& profile : profiles) places.emplace_back(profile.domain, profile.host);
-  const auto claims = number(column(profiles, &Profile::claims));
-  const auto obstacles = number(column(profiles, &Profile::obstacle));
-  Roster roster{.claims = {},
-                .hosts = PackedNumbers(number(places).numbers),
-                .domains = PackedNumbers(number(column(profiles, &Profile::domain)).numbers),
-                .users = PackedNumbers(column(profiles, &Profile::user)),
-                .obstacles = PackedNumbers(obstacles.numbers),
-                .obstacle_texts = obstacles.keys};
-  for (size_t i = 0; i < claims.keys.size(); ++i) {
-    const auto first = std::ranges::find(claims.numbers, static_cast<int>(i)) - claims.numbers.begin();
-    roster.claims[static_cast<int>(first)] = claims.keys[i];
+  std::set<std::string> known;
+  for (const auto& profile : profiles) {
+    if (known.insert(profile.claims).second) roster.claims[static_cast<int>(places.size())] = profile.claims;
+    if (profile.domain != profiles.front().domain) roster.is_one_domain = false;
+    places.emplace_back(profile.domain, profile.host);
   }
+  const auto hosts = number(places);
+  roster.hosts = PackedNumbers(hosts);
+  roster.obstacle = obstacle_in(profiles, hosts);
   return roster;
 }
 
 Roster roster_of(const Roster& roster, std::span<const int> ranks) {
-  return {.claims = {},
-          .hosts = PackedNumbers(number(pick(roster.hosts, ranks)).numbers),
-          .domains = PackedNumbers(number(pick(roster.domains, ranks)).numbers),
-          .users = PackedNumbers(pick(roster.users, ranks)),
-          .obstacles = PackedNumbers(pick(roster.obstacles, ranks)),
-          .obstacle_texts = roster.obstacle_texts};
+  const auto all = roster.hosts.unpack();
+  std::vector<int> hosts;
+  for (const int rank : ranks) hosts.push_back(all[static_cast<size_t>(rank)]);
+  return {{}, PackedNumbers(number(hosts)), roster.is_one_domain, roster.obstacle};
 }
 
-std::vector<Contacts> contacts_of(std::span<const Profile> profiles, std::span<const int> hosts) {
-  std::vector<Contacts> contacts(static_cast<size_t>(*std::ranges::max_element(hosts)) + 1);
-  for (size_t rank = 0; rank < profiles.size(); ++rank)
-    contacts[static_cast<size_t>(hosts[rank])][static_cast<int>(rank)] = {profiles[rank].process,
-                                                                          profiles[rank].listener};
-  for (auto& host : contacts)
-    if (host.size() == 1) host.clear();
-  return contacts;
+bool may_share_memory(std::string_view backend) {
+  return backend == "shm" || backend == "cpu" || backend == "hierarchical";
+}
+
+CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, const Roster& roster,
+                             const std::string& prefix) {
+  if (!may_share_memory(backend)) return {};
+  const auto hosts = roster.hosts.unpack();
+  const int count = 1 + std::ranges::max(hosts);
+  const auto wanted = count == 1                   ? Carrier::kSharedMemory
+                      : count == std::ssize(hosts) ? Carrier::kNetwork
+                                                   : Carrier::kHierarchical;
+  std::string obstacle = backend == "shm" ? several_hosts(ranks, hosts) : "";
+  if (obstacle.empty() && wanted != Carrier::kNetwork) obstacle = roster.obstacle;
+  if (obstacle.empty() && wanted == Carrier::kHierarchical) obstacle = HostGrid::why_not(hosts);
+  if (obstacle.empty()) return {wanted, ""};
+  require(backend == "cpu", prefix, "the backend \"", backend, "\" needs memory that ",
+          backend == "shm" ? "all ranks share: " : "the ranks of each host share: ", obstacle,
+          ". Use the backend \"gloo\" or \"cpu\".");
+  return {Carrier::kNetwork, std::move(obstacle)};
 }
 
 }  // namespace fsdp

@@ -1,23 +1,19 @@
 #include "comm/group/texts.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 
 namespace fsdp {
 namespace {
 
-// As many bytes as asked for, of which the first ones are the text.
-at::Tensor bytes_of(const std::string& text, int64_t bytes) {
-  auto tensor = at::zeros({bytes}, at::kByte);
-  if (!text.empty()) std::memcpy(tensor.mutable_data_ptr(), text.data(), text.size());
-  return tensor;
+// The bytes of a text, which outlives the tensor.
+at::Tensor bytes_of(const std::string& text) {
+  return at::from_blob(const_cast<char*>(text.data()), {std::ssize(text)}, at::kByte);
 }
-at::Tensor bytes_of(const std::string& text) { return bytes_of(text, static_cast<int64_t>(text.size())); }
 
 std::string_view text_in(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
@@ -36,8 +32,10 @@ std::vector<int64_t> gather_sizes(const ProcessGroup& group, const std::string& 
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& own, const Tag& tag) {
   const auto sizes = gather_sizes(group, own, tag);
   const int64_t longest = std::ranges::max(sizes);
+  std::string padded = own;
+  padded.resize(static_cast<size_t>(longest));
   const auto all = at::empty({longest * group.world_size()}, at::kByte);
-  group.communicator().all_gather(all, bytes_of(own, longest), tag)->wait();
+  group.communicator().all_gather(all, bytes_of(padded), tag)->wait();
   std::vector<std::string> texts;
   for (const int64_t size : sizes)
     texts.emplace_back(text_in(all.narrow(0, std::ssize(texts) * longest, size)));

@@ -10,24 +10,11 @@
 #include "comm/core/check.h"
 
 namespace fsdp::shm {
-namespace {
-
-std::string message_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return what_without_backtrace(error);
-  }
-}
-
-}  // namespace
 
 class Collectives::Started {
  public:
-  Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, const Ranks& ranks, std::string_view order,
-          Steps steps)
-      : rounds_(std::move(rounds)),
-        fingerprint_(fingerprint),
+  Started(Fingerprint fingerprint, const Ranks& ranks, std::string_view order, Steps steps)
+      : fingerprint_(fingerprint),
         operation_(describe(fingerprint, ranks)),
         steps_(std::move(steps)),
         span_(collective_span(ranks, fingerprint, order)) {}
@@ -53,20 +40,19 @@ class Collectives::Started {
   bool wants_to_post() const { return posted_ < steps_.count && (steps_.overlap || posted_ == read_); }
   bool is_all_posted() const { return posted_ == steps_.count; }
   bool has_unread() const { return read_ < posted_; }
-  Rounds& rounds() const { return *rounds_; }
 
-  void post() {
-    std::byte* slot = rounds_->open();
+  void post(Rounds& rounds) {
+    std::byte* slot = rounds.open();
     if (steps_.write) steps_.write(posted_, slot);
-    rounds_->post(fingerprint_);
+    rounds.post(fingerprint_);
     ++posted_;
   }
 
-  void read() {
-    rounds_->meet();
+  void read(Rounds& rounds) {
+    rounds.meet();
     if (read_ == 0) span_.reach(Stage::kAgreed);
-    if (steps_.read) steps_.read(read_, *rounds_);
-    rounds_->close();
+    if (steps_.read) steps_.read(read_, rounds);
+    rounds.close();
     if (++read_ < steps_.count) return;
     steps_ = {.count = steps_.count};  // lets tensors go
     span_.end(Stage::kDone);
@@ -80,7 +66,6 @@ class Collectives::Started {
   }
 
  private:
-  const std::shared_ptr<Rounds> rounds_;
   const Fingerprint fingerprint_;
   const std::string operation_;
   Steps steps_;
@@ -120,16 +105,15 @@ Collectives::~Collectives() {
   if (peers_->is_own_process()) {
     const auto lock = peers_->lock();
     drop();
-  } else {
-    attendant_.abandon();
+  } else if (!followed_.empty()) {
+    static_cast<void>(new auto(std::move(followed_)));  // a child has no such threads, and cannot join them
   }
 }
 
-std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, Steps steps) {
+std::shared_ptr<Work> Collectives::start(Fingerprint fingerprint, Steps steps) {
   const auto lock = peers_->lock();
-  fingerprint.sequence = rounds->next_sequence();
-  auto work =
-      std::make_shared<Started>(std::move(rounds), fingerprint, peers_->ranks(), name_, std::move(steps));
+  fingerprint.sequence = rounds_.next_sequence();
+  auto work = std::make_shared<Started>(fingerprint, peers_->ranks(), name_, std::move(steps));
   guarded([&] {
     peers_->announce(work->operation());
     peers_->check();
@@ -157,7 +141,7 @@ void Collectives::drop() {
 
 void Collectives::finish_all() {
   const auto lock = peers_->lock();
-  if (const auto last = queue_.empty() ? nullptr : queue_.back()) wait_for(*last);
+  while (!queue_.empty()) wait_for(*std::shared_ptr(queue_.back()));
 }
 
 void Collectives::wait_for(Started& work) {
@@ -176,7 +160,9 @@ void Collectives::wait_for(Started& work) {
 void Collectives::then(const std::shared_ptr<Started>& work, Work::Next next) {
   const auto lock = peers_->lock();
   work->then(std::move(next));
-  if (!work->is_over()) attendant_.add([this, work] { wait_for(*work); });
+  while (!followed_.empty() && followed_.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    followed_.pop_front();
+  if (!work->is_over()) followed_.push_back(std::async(std::launch::async, [this, work] { wait_for(*work); }));
 }
 
 void Collectives::abandon(Started& work) {
@@ -191,9 +177,9 @@ void Collectives::guarded(const std::function<void()>& act) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   try {
     act();
-  } catch (...) {
+  } catch (const std::exception& error) {
     failure_ = std::current_exception();
-    peers_->tell(message_of(failure_));
+    peers_->tell(what_without_backtrace(error));
     drop();
     throw;
   }
@@ -209,24 +195,16 @@ void Collectives::advance_until(const std::function<bool()>& is_over) {
       oldest = queue_.front();
       waited = {};
     }
-    wait_for_peer(*oldest, is_over, waited);
+    rounds_.wait(oldest->has_unread(), is_over, waited);
   }
-}
-
-void Collectives::wait_for_peer(const Started& oldest, const std::function<bool()>& is_over,
-                                std::chrono::milliseconds& waited) {
-  if (oldest.has_unread())
-    oldest.rounds().wait_to_meet(is_over, waited);
-  else
-    oldest.rounds().wait_to_open(is_over, waited);
 }
 
 // Posts a round of the first collective that is not all posted.
 bool Collectives::post_next() {
   const auto next = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return !work->is_all_posted(); });
-  if (next == queue_.end() || !(*next)->wants_to_post() || (*next)->rounds().in_flight() == 2) return false;
-  if (!(*next)->rounds().can_open()) return false;
-  (*next)->post();
+  if (next == queue_.end() || !(*next)->wants_to_post() || rounds_.in_flight() == 2 || !rounds_.can_open())
+    return false;
+  (*next)->post(rounds_);
   return true;
 }
 
@@ -234,8 +212,8 @@ bool Collectives::post_next() {
 bool Collectives::read_next() {
   if (queue_.empty() || !queue_.front()->has_unread()) return false;
   const auto front = queue_.front();
-  if (!front->rounds().can_meet()) return false;
-  front->read();
+  if (!rounds_.can_meet()) return false;
+  front->read(rounds_);
   if (front->is_done()) {
     queue_.pop_front();
     peers_->wake_threads();

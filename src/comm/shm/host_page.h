@@ -5,31 +5,46 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
-
-#include "comm/failure/verdict.h"
+#include <tuple>
 
 namespace fsdp::shm {
 
-/// Text that one rank writes while others may read it; a reader may see half of a new one.
-class SharedText {
- public:
-  void set(std::string_view text);
-  std::string get() const;
+/// How ranks of one host find a rank, and the page that it has made, of which they use one: that of the first rank.
+struct Contact {
+  int process = 0;
+  std::string page = {};
 
- private:
-  std::array<std::atomic<uint64_t>, 32> words_;
+  auto fields() { return std::tie(process, page); }
 };
 
-/// A verdict in shared memory.
-struct SharedVerdict {
-  int32_t kind, rank;
-  uint32_t length;
-  std::array<char, 2000> text;
+/// Text that one rank writes while others may read it; a reader may see half of a new one. It is cut if it is too long.
+template <size_t kBytes>
+class SharedText {
+ public:
+  void set(std::string_view text) {
+    std::array<char, kBytes> padded{};
+    text.copy(padded.data(), kBytes - 1);
+    for (size_t i = 0; i < words_.size(); ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, padded.data() + i * sizeof(word), sizeof(word));
+      words_[i].store(word, std::memory_order_relaxed);
+    }
+  }
+  std::string get() const {
+    std::array<char, kBytes> text{};
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const uint64_t word = words_[i].load(std::memory_order_relaxed);
+      std::memcpy(text.data() + i * sizeof(word), &word, sizeof(word));
+    }
+    text.back() = '\0';
+    return text.data();
+  }
 
-  void set(const Verdict& verdict);
-  Verdict get() const;
+ private:
+  std::array<std::atomic<uint64_t>, kBytes / sizeof(uint64_t)> words_;
 };
 
 /// Note [Bells]. A rank that publishes something (in any shared word) rings its own bell, and whoever waits for that
@@ -39,9 +54,11 @@ struct alignas(64) RankStatus {
   std::atomic<int32_t> waits_for;  // the rank + 1; 0: it does not wait
   std::atomic<uint32_t> is_busy;   // whether `operation` is in progress
   std::atomic<uint32_t> has_left;  // it destroyed its process group
-  std::atomic<uint32_t> restarts;  // stages of Peers::start_over that it has reached
-  SharedText operation;            // what it does or did last
-  SharedVerdict verdict;           // why it says that the ranks failed; see HostPage::failed
+  std::atomic<uint64_t> meetings;  // how often it has met the others, see Peers
+  std::atomic<uint64_t> segments;  // the newest one that it has mapped, or has failed to
+  SharedText<512> errors[2];       // why it failed to, of segments with even numbers and of those with odd ones
+  SharedText<256> operation;       // what it does or did last
+  SharedText<2048> verdict;        // why it says that the ranks failed; see HostPage::failed
 };
 
 /// `ranks` is as long as there are ranks.

@@ -5,25 +5,28 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <tuple>
+#include <map>
 #include <utility>
 
 #include "comm/core/fault_point.h"
+#include "comm/core/message.h"
 #include "comm/core/text.h"
 #include "comm/failure/blame.h"
 #include "comm/posix/futex.h"
-#include "comm/shm/watch.h"
 
 namespace fsdp::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 // A peer that is nearly there comes before a system call would return.
 constexpr std::chrono::microseconds kSpin{50};
 // How long a waiting thread sleeps at most while other Peers of its rank have something in flight, whose bells it does
 // not hear.
-constexpr std::chrono::milliseconds kGlance{1};
+constexpr milliseconds kGlance{1};
+// How long it sleeps before it looks whether its waiting is in vain.
+constexpr milliseconds kLook{100};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -49,65 +52,96 @@ bool has_core_for_each(int ranks) {
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= ranks;
 }
 
-void require_descriptor(const Descriptor& segment) {
-  if (!segment.is_open())
-    throw Obstacle("no descriptor arrived with the segment. Raise the limit on open files (ulimit -n)");
-}
-
-std::shared_ptr<std::byte> memory_of(std::shared_ptr<Mapping> mapping) {
-  auto* data = mapping->data();
-  return {std::move(mapping), data};
+std::map<int, pid_t> processes_of(const std::vector<Contact>& contacts) {
+  std::map<int, pid_t> processes;
+  for (const auto& contact : contacts) processes[static_cast<int>(processes.size())] = contact.process;
+  return processes;
 }
 
 }  // namespace
 
+Descriptor make_host_page(int world_size, const std::string& name) {
+  auto page = make_segment(name, HostPage::bytes(world_size), Paging::kWhenUsed);
+  if (find_segment(getpid(), name).is_open()) return page;
+  throw Obstacle("no memory of a process is found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
+}
+
 // A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
 class Peers::WaitingThread {
  public:
-  WaitingThread(Peers& peers, int peer) : peers_(peers), peer_(peer) {
+  WaitingThread(Peers& peers, int peer, milliseconds& waited) : peers_(peers), peer_(peer), waited_(waited) {
     peers_.awaited_.push_back(peer_);
-    if (peers_.page_ != nullptr) ++peers_.status(peer_).sleepers;
+    ++peers_.status(peer_).sleepers;
     show();
   }
   ~WaitingThread() {
+    count();
     peers_.awaited_.erase(std::ranges::find(peers_.awaited_, peer_));
-    if (peers_.page_ != nullptr) --peers_.status(peer_).sleepers;
+    --peers_.status(peer_).sleepers;
     show();
   }
   WaitingThread(const WaitingThread&) = delete;
   WaitingThread& operator=(const WaitingThread&) = delete;
 
+  /// Why waiting is in vain, if it is; call after each sleep.
+  std::optional<Verdict> look() {
+    count();
+    const bool has_left = peers_.has_left(peer_);
+    if (!has_left && waited_ < peers_.timeout_) return std::nullopt;
+    auto reports = peers_.reports();
+    auto& own = *reports[peers_.rank()];
+    own.cause = has_left ? Cause::kTransport : Cause::kTimeout;
+    own.waiting_for = peer_;  // whatever other threads of this rank do
+    own.failed_operation = peers_.operation();
+    return decide(peers_.ranks_, reports, has_left ? "ended" : "did not come within " + in_seconds(peers_.timeout_));
+  }
+
  private:
   void show() const {
-    if (peers_.page_ != nullptr)
-      peers_.status(peers_.ranks_.rank).waits_for = peers_.awaited_.empty() ? 0 : peers_.awaited_.back() + 1;
+    peers_.status(peers_.rank()).waits_for = peers_.awaited_.empty() ? 0 : peers_.awaited_.back() + 1;
+  }
+  // While this rank was stopped, it did not wait.
+  void count() {
+    const auto now = Clock::now();
+    waited_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look_), 2 * kLook);
+    last_look_ = now;
   }
 
   Peers& peers_;
   const int peer_;
+  milliseconds& waited_;
+  Clock::time_point last_look_ = Clock::now();
 };
 
-Peers::Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout, std::shared_ptr<OwnRank> own_rank)
+Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds timeout, std::shared_ptr<OwnRank> own_rank)
     : own_rank_(std::move(own_rank)),
-      links_(std::move(links)),
+      first_(contacts.front()),
+      neighbours_(processes_of(contacts)),
       ranks_(std::move(ranks)),
       timeout_(timeout),
       may_spin_(has_core_for_each(ranks_.world_size)) {
-  memory_ = share(HostPage::bytes(ranks_.world_size), "the host page");
+  const auto page = find_segment(first_.process, first_.page);
+  if (!page.is_open())
+    throw PeerLost(ranks_.name_of(0), str_cat(ranks_.where("init_process_group"), "rank ", ranks_.name_of(0),
+                                              " has ended. Look at its output, then start all ranks again."));
+  memory_ = map_segment(page);
   page_ = reinterpret_cast<HostPage*>(memory_.get());
   const std::lock_guard lock(lock_);
+  announce("init_process_group");
+  meet();
+  has_joined_ = true;
+  announce_end();
   own_rank_->peers.push_back(this);
 }
 
 Peers::~Peers() {
-  if (page_ == nullptr || !is_own_process()) return;
+  if (!is_own_process()) return;
   {
     const std::lock_guard lock(lock_);
     std::erase(own_rank_->peers, this);
   }
-  status(ranks_.rank).has_left = 1;
+  status(rank()).has_left = 1;
   ring();
-  links_.leave();
 }
 
 void Peers::add(Progress& other) {
@@ -123,16 +157,33 @@ void Peers::remove(Progress& other) {
 }
 
 void Peers::announce(const std::string& operation) {
-  status(ranks_.rank).operation.set(operation);
-  status(ranks_.rank).is_busy = 1;
+  status(rank()).operation.set(operation);
+  status(rank()).is_busy = 1;
 }
 
-std::string Peers::operation() const {
-  return page_ == nullptr ? "init_process_group" : status(ranks_.rank).operation.get();
+// What every rank of this host does.
+std::vector<std::optional<Report>> Peers::reports() const {
+  std::vector<std::optional<Report>> reports;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto& its = status(rank);
+    Report report;
+    report.cause = its.has_left.load() != 0 ? Cause::kLeft : Cause::kNone;
+    report.waiting_for = its.waits_for.load() - 1;
+    report.operations = its.operation.get();
+    if (report.operations.empty())
+      report.operations = "none";
+    else if (report.waiting_for >= 0)
+      report.operations += str_cat(", waiting for rank ", ranks_.name_of(report.waiting_for));
+    else
+      report.operations += its.is_busy.load() != 0 ? ", in progress" : ", done";
+    const bool answers = rank == this->rank() || report.cause == Cause::kLeft || neighbours_.is_running(rank);
+    reports.push_back(answers ? std::optional(std::move(report)) : std::nullopt);
+  }
+  return reports;
 }
 
 void Peers::ring() {
-  auto& own = status(ranks_.rank);
+  auto& own = status(rank());
   own.bell.fetch_add(1);
   if (own.sleepers.load() > 0) wake_all(own.bell);
 }
@@ -146,28 +197,31 @@ void Peers::wake_threads() {
 
 // What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
 std::optional<Verdict> Peers::failure() const {
-  if (lost_ || page_ == nullptr || is_starting_over_) return lost_;
+  if (lost_ || is_starting_over_) return lost_;
   const int failed = page_->failed.load(std::memory_order_acquire);
-  return failed == 0 ? std::nullopt : std::optional(status(failed - 1).verdict.get());
+  return failed == 0 ? std::nullopt : std::optional(decode<Verdict>(status(failed - 1).verdict.get()));
 }
 
 // The first one holds.
-void Peers::record(const Verdict& verdict) {
+void Peers::record(Verdict verdict) {
   if (page_->failed.load() != 0) return;
-  status(ranks_.rank).verdict.set(verdict);
+  verdict.text.resize(std::min<size_t>(verdict.text.size(), 2000));
+  status(rank()).verdict.set(encode(verdict));
   fault_point("verdict written");
   int32_t none = 0;
-  page_->failed.compare_exchange_strong(none, ranks_.rank + 1);
+  page_->failed.compare_exchange_strong(none, rank() + 1);
 }
 
 void Peers::check() const {
-  if (is_starting_over_) raise(starts_over(ranks_, last_operations(*page_, ranks_)), ranks_, operation());
+  if (is_starting_over_) raise(starts_over(ranks_, last_operations(ranks_, reports())), ranks_, operation());
   if (const auto verdict = failure()) raise(*verdict, ranks_, operation());
 }
 
-void Peers::fail(const Verdict& verdict) {
-  if (is_starting_over_) lost_ = {Verdict::Kind::kPeerLost, verdict.rank, verdict.text};
-  if (page_ != nullptr && !lost_) record(verdict);
+// Who does not come when all meet is lost.
+void Peers::fail(Verdict verdict) {
+  if (is_starting_over_ || !has_joined_) verdict.kind = Verdict::Kind::kPeerLost;
+  if (is_starting_over_) lost_ = verdict;
+  if (!lost_) record(verdict);
   raise(failure().value_or(verdict), ranks_, operation());
 }
 
@@ -178,14 +232,13 @@ void Peers::tell(const std::string& operation, const std::string& error, std::op
   wake_threads();
 }
 
-void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited) {
+void Peers::wait_for(int peer, const std::function<bool()>& ready, milliseconds& waited) {
   if (ready() || (may_spin_ && spin_until(ready))) return;
   const auto& bell = status(peer).bell;
   uint32_t heard = bell.load();
   make_progress();  // Before others see that this rank waits: what they wait for may come of it.
-  Watch watch(page_, links_, ranks_, peer, timeout_, waited);
-  const WaitingThread waiting(*this, peer);
-  const uint32_t restarts = restarts_;
+  WaitingThread waiting(*this, peer, waited);
+  const uint64_t meetings = meetings_;
   while (true) {
     if (ready()) return;
     {
@@ -197,8 +250,9 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
     heard = bell.load();
     make_progress();
     if (ready()) return;
-    require_no_restart(restarts);
-    const auto verdict = watch.look();
+    if (meetings_ != meetings)  // another thread of this rank has dropped what this one waits for
+      throw Error(prefix() + "dropped: the ranks started over. Start the iteration again on every rank.");
+    const auto verdict = waiting.look();
     // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
     // is ready on every rank.
     const auto failed = failure();
@@ -208,57 +262,44 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
   }
 }
 
-// Another thread of this rank has dropped what this one waits for.
-void Peers::require_no_restart(uint32_t restarts) const {
-  if (restarts_ != restarts)
-    throw Error(prefix() + "dropped: the ranks started over. Start the iteration again on every rank.");
-}
-
 void Peers::start_over() {
   const std::lock_guard lock(lock_);
   if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost)
     raise(*before, ranks_, operation());
   announce("starting over");
-  record(starts_over(ranks_, last_operations(*page_, ranks_)));
+  record(starts_over(ranks_, last_operations(ranks_, reports())));
   is_starting_over_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
   for (auto* other : others_) other->drop();
-  meet_again();
+  meet();
   // Every rank is here, and none goes on before the next meeting.
   fault_point("starting over");
-  empty_links();
+  segments_ = meetings_ << 32;  // no rank has seen a segment with such a number
   for (auto* other : others_) other->begin_anew();
-  if (ranks_.rank == 0) page_->failed = 0;
-  meet_again();
+  if (rank() == 0) page_->failed = 0;
+  meet();
   announce_end();
   blame(ranks_.name(), -1);
 }
 
-// Returns when every rank has come as often as this one.
-void Peers::meet_again() {
-  status(ranks_.rank).restarts.store(++restarts_);
+// Returns when every rank has come as far in what `count` counts.
+void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, milliseconds& waited) {
+  (status(rank()).*count).store(number);
   ring();
-  std::chrono::milliseconds waited{0};
-  for (int peer = 0; peer < ranks_.world_size; ++peer)
-    if (peer != ranks_.rank) wait_for(peer, [&] { return status(peer).restarts.load() >= restarts_; }, waited);
-}
-
-// Messages of a segment that was never shared.
-void Peers::empty_links() {
-  for (int peer = 0; peer < ranks_.world_size; ++peer)
-    if (peer != ranks_.rank) links_.drain(peer);
-  segments_ = uint64_t{restarts_} << 32;
+  for (int peer = 0; peer < world_size(); ++peer)
+    if (peer != rank()) wait_for(peer, [&] { return (status(peer).*count).load() >= number; }, waited);
 }
 
 // A failure elsewhere ends what waits there, and nothing here.
 void Peers::make_progress() {
   for (size_t i = 0; i < own_rank_->peers.size(); ++i) {
     auto* peers = own_rank_->peers[i];
-    if (peers != this) try {
-        peers->make_progress_here();
-      } catch (const std::exception&) {
-        // Of the collective there, which keeps it.
-      }
+    if (peers == this) continue;
+    try {
+      peers->make_progress_here();
+    } catch (const std::exception&) {
+      // Of the collective there, which keeps it.
+    }
   }
   make_progress_here();
 }
@@ -274,136 +315,40 @@ void Peers::make_progress_here() {
   for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
 }
 
-std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes) {
-  try {
-    const auto segment = make_segment(bytes);
-    auto mapping = map_segment(segment, bytes);
-    links_.send(peer, {.bytes = bytes, .channel = channel}, segment);
-    ring();
-    return memory_of(std::move(mapping));
-  } catch (const Obstacle& obstacle) {
-    throw Error(str_cat(prefix(), "rank ", ranks_.name(), " cannot share memory for messages to rank ",
-                        ranks_.name_of(peer), ": ", obstacle.what(), '.'));
-  }
-}
-
-std::shared_ptr<std::byte> Peers::take(int peer, uint64_t channel, size_t bytes) {
-  const auto arrived = links_.receive(peer, std::chrono::milliseconds(0), channel);
-  if (!arrived) return nullptr;
-  try {
-    require_descriptor(arrived->second);
-    return memory_of(map_segment(arrived->second, bytes));
-  } catch (const Obstacle& obstacle) {
-    throw Error(str_cat(prefix(), "rank ", ranks_.name(), " cannot share memory for messages from rank ",
-                        ranks_.name_of(peer), ": ", obstacle.what(), '.'));
-  }
-}
-
-Notice Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited) {
-  Watch watch(page_, links_, ranks_, peer, timeout_, waited);
-  const WaitingThread waiting(*this, peer);
-  const uint32_t restarts = restarts_;
-  Notice notice;
-  const auto arrives = [&] {
-    auto arrived = links_.receive(peer, std::chrono::milliseconds(0));
-    if (arrived) std::tie(notice, attached) = std::move(*arrived);
-    return arrived.has_value();
-  };
-  while (true) {
-    make_progress();
-    if (arrives()) return notice;
-    {
-      const RankLock::LetGo others_go_on(lock_);
-      links_.await(peer, kLook);
-    }
-    require_no_restart(restarts);
-    const auto verdict = watch.look();
-    if (arrives()) return notice;  // a rank may leave after it has sent
-    check();
-    if (verdict) fail(*verdict);
-  }
-}
-
-std::unique_lock<std::mutex> Peers::take_turn_to_share() {
-  const RankLock::LetGo others_go_on(lock_);
-  return std::unique_lock(sharing_);
-}
-
-// Rank 0 makes the segment and sends it to the others; then all tell rank 0, and it tells all, whether they have it.
+// Rank 0 makes the segment, the others find it; then all see whether all have it.
 std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose, Paging paging) {
   const std::lock_guard lock(lock_);
-  const auto turn = take_turn_to_share();
-  if (page_ != nullptr) announce("sharing memory for " + purpose);
+  std::unique_lock turn(sharing_, std::defer_lock);
+  {
+    const RankLock::LetGo others_go_on(lock_);
+    turn.lock();
+  }
+  announce("sharing memory for " + purpose);
   check();
   fault_point("segment wanted");
-  ++segments_;
+  const uint64_t number = ++segments_;
+  const std::string name = str_cat(first_.page, ':', number);
+  milliseconds waited{0};
+  Descriptor segment;
+  std::shared_ptr<std::byte> memory;
   std::string error;
-  std::shared_ptr<Mapping> mapping;
-  std::chrono::milliseconds waited{0};
   try {
-    mapping = ranks_.rank == 0 ? offer(bytes, paging) : accept(bytes, waited);
+    if (rank() != 0) wait_for(0, [&] { return status(0).segments.load() >= number; }, waited);
+    segment = rank() == 0 ? make_segment(name, bytes, paging) : find_segment(first_.process, name);
+    memory = map_segment(segment, bytes);
   } catch (const Obstacle& obstacle) {
     error = str_cat("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
   }
   fault_point("segment mapped");
-  error = agree(std::move(error), waited);
+  // A rank that shares the next one waits there for those that still read these.
+  const auto error_of = [&](int rank) -> auto& { return status(rank).errors[number % 2]; };
+  error_of(rank()).set(error);
+  meet(&RankStatus::segments, number, waited);
   fault_point("segment agreed");
-  if (page_ != nullptr) announce_end();
-  if (!error.empty()) throw Error(prefix() + error + '.');
-  return memory_of(std::move(mapping));
-}
-
-std::shared_ptr<Mapping> Peers::offer(size_t bytes, Paging paging) {
-  Notice notice{.number = segments_};
-  Descriptor segment;
-  const auto send_to_all = [&] {
-    for (int peer = 1; peer < ranks_.world_size; ++peer) links_.send(peer, notice, segment);
-  };
-  std::shared_ptr<Mapping> mapping;
-  try {
-    segment = make_segment(bytes, paging);
-    mapping = map_segment(segment, bytes);
-  } catch (const Obstacle&) {
-    segment.close();
-    send_to_all();
-    throw;
-  }
-  notice.bytes = bytes;
-  send_to_all();
-  return mapping;
-}
-
-std::shared_ptr<Mapping> Peers::accept(size_t bytes, std::chrono::milliseconds& waited) {
-  Descriptor segment;
-  const Notice notice = receive(0, segment, waited);
-  if (notice.bytes == 0 && notice.number == segments_) return nullptr;  // rank 0 says why
-  if (notice.number != segments_ || notice.bytes != bytes)
-    throw Obstacle(str_cat("it expects ", bytes, " bytes in segment #", segments_, ", rank ", ranks_.name_of(0),
-                           " offers ", notice.bytes, " in #", notice.number,
-                           ": the ranks do not build the same model"));
-  require_descriptor(segment);
-  return map_segment(segment, bytes);
-}
-
-// An error of one of the ranks, the same on all of them; empty if none has one.
-std::string Peers::agree(std::string error, std::chrono::milliseconds& waited) {
-  const auto notice_of = [&](const std::string& text) {
-    Notice notice{.number = segments_};
-    text.copy(notice.error.data(), notice.error.size() - 1);
-    return notice;
-  };
-  Descriptor none;
-  if (ranks_.rank == 0) {
-    for (int peer = 1; peer < ranks_.world_size; ++peer) {
-      const Notice answer = receive(peer, none, waited);
-      if (error.empty()) error = answer.error.data();
-    }
-    for (int peer = 1; peer < ranks_.world_size; ++peer) links_.send(peer, notice_of(error));
-  } else {
-    links_.send(0, notice_of(error));
-    error = receive(0, none, waited).error.data();
-  }
-  return error;
+  announce_end();
+  for (int rank = 0; rank < world_size(); ++rank)
+    if (const auto its = error_of(rank).get(); !its.empty()) throw Error(prefix() + its + '.');
+  return memory;
 }
 
 }  // namespace fsdp::shm

@@ -14,9 +14,9 @@
 
 #include "comm/core/rank_lock.h"
 #include "comm/core/ranks.h"
+#include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
 #include "comm/shm/host_page.h"
-#include "comm/shm/links.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {
@@ -26,14 +26,18 @@ class Progress {
  public:
   virtual ~Progress() = default;
   /// Does what can be done without waiting.
-  virtual void progress() {}
+  virtual void progress() = 0;
   /// Whether there may be something to do as soon as a peer has done its part.
-  virtual bool is_under_way() const { return false; }
+  virtual bool is_under_way() const = 0;
   /// Drops what is in flight.
-  virtual void drop() {}
+  virtual void drop() = 0;
   /// Counts from the beginning again; every rank has dropped what was in flight.
   virtual void begin_anew() = 0;
 };
+
+/// A host page for up to so many ranks, under a name that nobody else has. Throws Obstacle, also where other processes
+/// would not find it.
+Descriptor make_host_page(int world_size, const std::string& name);
 
 class Peers;
 
@@ -46,14 +50,15 @@ struct OwnRank {
 };
 
 /// Every wait ends: with what it waited for, with the loss of a rank, or with the timeout. The first rank that sees a
-/// failure records it for all.
+/// failure records it on the host page for all.
 ///
 /// Thread safety: all of it. What a rank's threads do with communicators they do under the rank's one lock, which
 /// `wait_for` lets go while it sleeps. `ring` and `is_own_process` need none.
 class Peers {
  public:
-  /// Shares the host page. Collective.
-  Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout, std::shared_ptr<OwnRank> own_rank);
+  /// Meets the others on the first one's host page, see make_shm_communicator. Collective.
+  Peers(const std::vector<Contact>& contacts, Ranks ranks, std::chrono::milliseconds timeout,
+        std::shared_ptr<OwnRank> own_rank);
   /// Leaves: whoever still waits for this rank learns that it will not come.
   ~Peers();
   Peers(const Peers&) = delete;
@@ -67,14 +72,6 @@ class Peers {
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
   /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
   std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce);
-
-  /// Numbers what the ranks set up together, alike on every rank.
-  uint64_t next_number() { return ++numbers_; }
-  /// Memory of `bytes` zeros that `peer` sees beside this rank once it calls `take`; concerns no other rank. `channel`:
-  /// a number from 1, which one rank gives another only once. Throws Error.
-  std::shared_ptr<std::byte> give(int peer, uint64_t channel, size_t bytes);
-  /// What `peer` has given; null if it has not.
-  std::shared_ptr<std::byte> take(int peer, uint64_t channel, size_t bytes);
 
   /// Says what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
@@ -93,7 +90,7 @@ class Peers {
   void add(Progress& other);
   void remove(Progress& other);
   /// Whether the peer's process ended or left.
-  bool has_left(int peer) const { return links_.is_closed(peer); }
+  bool has_left(int peer) const { return status(peer).has_left.load() != 0 || neighbours_.has_ended(peer); }
   /// Not in a child that was forked: there nothing must be written for this rank.
   bool is_own_process() const { return getpid() == process_; }
 
@@ -102,47 +99,45 @@ class Peers {
   void start_over();
 
   /// Records the failure for every rank and throws the one that was recorded first.
-  [[noreturn]] void fail(const Verdict& verdict);
+  [[noreturn]] void fail(Verdict verdict);
   /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own,
   /// or with the loss of a global rank.
   void tell(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt);
   /// The operation that was announced.
-  void tell(const std::string& error) { tell(status(rank()).operation.get(), error); }
+  void tell(const std::string& error) { tell(operation(), error); }
   /// Throws the failure that is recorded, if one is.
   void check() const;
 
  private:
   class WaitingThread;
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
-  std::optional<Verdict> failure() const;
-  void record(const Verdict& verdict);
-  std::string operation() const;
+  std::string operation() const { return status(rank()).operation.get(); }
   std::string prefix() const { return ranks_.where(operation()); }
-  Notice receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited);
-  std::shared_ptr<Mapping> offer(size_t bytes, Paging paging);
-  std::shared_ptr<Mapping> accept(size_t bytes, std::chrono::milliseconds& waited);
-  std::string agree(std::string error, std::chrono::milliseconds& waited);
-  void meet_again();
+  std::vector<std::optional<Report>> reports() const;
+  std::optional<Verdict> failure() const;
+  void record(Verdict verdict);
+  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::milliseconds& waited);
+  void meet() {
+    std::chrono::milliseconds waited{0};
+    meet(&RankStatus::meetings, ++meetings_, waited);
+  }
   void make_progress();
   void make_progress_here();
   bool is_under_way_elsewhere() const;
-  void require_no_restart(uint32_t restarts) const;
-  [[nodiscard]] std::unique_lock<std::mutex> take_turn_to_share();
-  void empty_links();
 
   const pid_t process_ = getpid();
   const std::shared_ptr<OwnRank> own_rank_;
   RankLock& lock_ = own_rank_->lock;
-  std::mutex sharing_;  // for as long as a segment is shared; never waited for under the lock
+  std::mutex sharing_;        // for as long as a segment is shared; never waited for under the lock
   std::vector<int> awaited_;  // the peers that this rank's threads wait for
-  Links links_;
+  const Contact first_;       // makes the segments
+  const Neighbours neighbours_;
   const Ranks ranks_;
-  std::chrono::milliseconds timeout_;
-  bool may_spin_;
+  const std::chrono::milliseconds timeout_;
+  const bool may_spin_;
   std::vector<Progress*> others_;
-  uint64_t segments_ = 0, numbers_ = 0;
-  uint32_t restarts_ = 0;
-  bool is_starting_over_ = false;
+  uint64_t segments_ = 0, meetings_ = 0;
+  bool has_joined_ = false, is_starting_over_ = false;
   std::optional<Verdict> lost_;  // why starting over came to nothing
   std::shared_ptr<std::byte> memory_;
   HostPage* page_ = nullptr;

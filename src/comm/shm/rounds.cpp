@@ -8,52 +8,34 @@ namespace fsdp::shm {
 
 Rounds::Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
                size_t slot_bytes)
-    : Rounds(std::move(peers), std::move(members), [memory = std::move(memory)] { return memory; }, slot_bytes) {
-  attach();
-}
-
-Rounds::Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, FindMemory find_memory, size_t slot_bytes)
     : peers_(std::move(peers)),
       members_(std::move(members)),
+      own_(static_cast<size_t>(std::ranges::find(members_, peers_->rank()) - members_.begin())),
       slot_bytes_(slot_bytes),
-      find_memory_(std::move(find_memory)) {
-  const auto place = std::find(members_.begin(), members_.end(), peers_->rank());
-  own_ = static_cast<size_t>(place - members_.begin());
-  peers_->add(*this);
-}
-
-bool Rounds::attach() {
-  if (memory_) return true;
-  memory_ = find_memory_();
-  if (!memory_) return false;
-  posts_ = reinterpret_cast<Post*>(memory_.get());
-  slots_ = memory_.get() + members_.size() * sizeof(Post);
-  return true;
-}
+      memory_(std::move(memory)),
+      posts_(reinterpret_cast<Post*>(memory_.get())),
+      slots_(memory_.get() + members_.size() * sizeof(Post)) {}
 
 void Rounds::begin_anew() {
   posted_ = closed_ = sequence_ = 0;
-  if (memory_) {
-    posts_[own_].posted = 0;
-    posts_[own_].closed = 0;
-  }
-  memory_.reset();
+  posts_[own_].posted = 0;
+  posts_[own_].closed = 0;
 }
 
-bool Rounds::can_open() {
-  if (!attach()) return false;
+bool Rounds::can_open() const {
   for (size_t i = 0; i < members_.size(); ++i)
-    if (posts_[i].closed.load(std::memory_order_acquire) + 2 <= posted_) return false;
+    if (!has_read(i, posted_)) return false;
   return true;
 }
 
 // While this thread sleeps, others may go on to later rounds.
-void Rounds::wait_to_open(const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
-  if (!attach()) return peers_->wait_for(members_.front(), [&] { return is_over() || attach(); }, waited);
+void Rounds::wait(bool to_meet, const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
   for (size_t i = 0; i < members_.size(); ++i) {
-    const auto has_read = [&, round = posted_] { return posts_[i].closed.load(std::memory_order_acquire) + 2 > round; };
-    if (i == own_ || has_read()) continue;
-    return peers_->wait_for(members_[i], [&] { return is_over() || has_read(); }, waited);
+    const auto has_come = [&, round = to_meet ? closed_ : posted_] {
+      return to_meet ? has_posted(i, round) : has_read(i, round);
+    };
+    if (!has_come()) return peers_->wait_for(members_[i], [&] { return is_over() || has_come(); }, waited);
+    if (to_meet) compare(i);
   }
 }
 
@@ -73,16 +55,8 @@ void Rounds::post(const Fingerprint& fingerprint) {
 
 bool Rounds::can_meet() const {
   for (size_t i = 0; i < members_.size(); ++i)
-    if (posts_[i].posted.load(std::memory_order_acquire) <= closed_) return false;
+    if (!has_posted(i, closed_)) return false;
   return true;
-}
-
-void Rounds::wait_to_meet(const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const auto has_posted = [&, round = closed_] { return posts_[i].posted.load(std::memory_order_acquire) > round; };
-    if (!has_posted()) return peers_->wait_for(members_[i], [&] { return is_over() || has_posted(); }, waited);
-    compare(i);
-  }
 }
 
 void Rounds::meet() {

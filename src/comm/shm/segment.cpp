@@ -39,36 +39,30 @@ std::optional<uint64_t> field(const std::string& text, const std::string& key) {
   return place == std::string::npos ? std::nullopt : number_at(text, place + key.size());
 }
 
-// Where this process' control group has its limits, and where the outermost group visible from here has them.
-struct ControlGroup {
-  std::filesystem::path folder, root = "/sys/fs/cgroup";
-  bool is_version_1 = false;
-};
-
-ControlGroup control_group() {
-  ControlGroup group{"/sys/fs/cgroup"};
+// What the control groups around this process leave.
+std::optional<uint64_t> left_by_control_groups() {
+  std::optional<uint64_t> left;
   TextReader lines(text_of("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     const bool is_version_1 = line.find(":memory:/") != std::string::npos;
-    if (!is_version_1 && (!line.starts_with("0::/") || group.is_version_1)) continue;
-    group = {"", is_version_1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", is_version_1};
-    group.folder = group.root.string() + line.substr(line.find('/'));
+    if (!is_version_1 && !line.starts_with("0::/")) continue;
+    const std::string root = is_version_1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    std::filesystem::path folder = root + line.substr(line.find('/'));
+    for (; folder.string().size() >= root.size(); folder = folder.parent_path()) {
+      const auto read = [&](const char* name) { return text_of((folder / name).string()); };
+      const auto here =
+          left_by_limit(read(is_version_1 ? "memory.limit_in_bytes" : "memory.max"),
+                        read(is_version_1 ? "memory.usage_in_bytes" : "memory.current"), read("memory.stat"));
+      if (here) left = std::min(left.value_or(*here), *here);
+    }
   }
-  return group;
+  return left;
 }
 
-// What the control groups around this process leave.
-std::optional<uint64_t> left_by_control_groups() {
-  const auto [own, root, is_version_1] = control_group();
-  std::optional<uint64_t> left;
-  for (auto folder = own;; folder = folder.parent_path()) {
-    const auto read = [&](const char* name) { return text_of((folder / name).string()); };
-    const auto here =
-        left_by_limit(read(is_version_1 ? "memory.limit_in_bytes" : "memory.max"),
-                      read(is_version_1 ? "memory.usage_in_bytes" : "memory.current"), read("memory.stat"));
-    if (here) left = std::min(left.value_or(*here), *here);
-    if (folder.string().size() <= root.string().size()) return left;
-  }
+std::string problem(const std::string& what, int error) {
+  return str_cat(what, " failed: ", std::strerror(error),
+                 error == EMFILE ? ". Raise the limit on open files (ulimit -n)"
+                                 : ". A sandbox may forbid it; use the backend \"gloo\"");
 }
 
 std::string mebibytes(uint64_t bytes) { return str_cat((bytes + (1u << 20) - 1) >> 20, " MiB"); }
@@ -96,52 +90,58 @@ std::optional<uint64_t> left_by_limit(const std::string& limit, const std::strin
   return *most > held ? *most - held : 0;
 }
 
-Descriptor make_segment(size_t bytes, Paging paging) {
+Descriptor make_segment(const std::string& name, size_t bytes, Paging paging) {
   if (paging == Paging::kAtOnce) require_room(bytes);
-  Descriptor segment(memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!segment.is_open()) {
-    throw Obstacle(str_cat("memfd_create failed: ", std::strerror(errno),
-                           errno == EMFILE ? ". Raise the limit on open files (ulimit -n)"
-                                           : ". A sandbox may forbid it; use the backend \"gloo\""));
-  }
+  Descriptor segment(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!segment.is_open()) throw Obstacle(problem("memfd_create", errno));
   if (const int error = set_file_size(segment.number(), bytes, paging == Paging::kAtOnce))
     throw Obstacle(str_cat(
         "no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
         error == EFBIG ? ". Raise the limit on the size of files (ulimit -f)" : ". Use a smaller model, more memory",
         " or the backend \"gloo\""));
   if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw Obstacle(str_cat("a shared segment could not be sealed: ", std::strerror(errno),
-                           ". A sandbox may forbid it; use the backend \"gloo\""));
+    throw Obstacle(problem("sealing a shared segment", errno));
   return segment;
 }
 
-std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
+Descriptor find_segment(pid_t process, const std::string& name) {
+  const std::string link = str_cat("/memfd:", name, " (deleted)"), folder = str_cat("/proc/", process, "/fd");
+  std::error_code error;
+  for (std::filesystem::directory_iterator next(folder, error), end; !error && next != end; next.increment(error)) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(next->path(), gone) != link) continue;
+    Descriptor segment(open(next->path().c_str(), O_RDWR | O_CLOEXEC));
+    if (!segment.is_open()) throw Obstacle(problem("opening a segment of another process", errno));
+    return segment;
+  }
+  if (error && error.value() != ENOENT && error.value() != ESRCH)
+    throw Obstacle(problem("reading " + folder, error.value()));
+  return {};
+}
+
+std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes) {
   static std::mutex mutex;
-  static auto* mappings = new std::map<ino_t, std::weak_ptr<Mapping>>;
-  struct stat file{};
-  if (fstat(segment.number(), &file) != 0)
-    throw Obstacle(str_cat("looking at a shared segment failed: ", std::strerror(errno),
-                           ". A sandbox may forbid it; use the backend \"gloo\""));
+  static auto* mappings = new std::map<ino_t, std::weak_ptr<std::byte>>;
   static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
+  struct stat file{};
+  if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("looking at a shared segment", errno));
+  const auto size = static_cast<size_t>(file.st_size);
+  if (size != bytes.value_or(size))
+    throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
   const std::lock_guard lock(mutex);
   if (mappings->size() >= tidy_at) {
     std::erase_if(*mappings, [](const auto& entry) { return entry.second.expired(); });
     tidy_at = 2 * mappings->size() + 64;
   }
   auto& known = (*mappings)[file.st_ino];
-  auto mapping = known.lock();
-  if (!mapping) known = mapping = std::make_shared<Mapping>(segment, bytes);
-  return mapping;
-}
-
-Mapping::Mapping(const Descriptor& segment, size_t bytes) : bytes_(bytes) {
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.number(), 0);
+  auto memory = known.lock();
+  if (memory) return memory;
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, segment.number(), 0);
   if (address == MAP_FAILED)
-    throw Obstacle(str_cat("a shared segment of ", mebibytes(bytes), " could not be mapped: ", std::strerror(errno),
+    throw Obstacle(str_cat("a shared segment of ", mebibytes(size), " could not be mapped: ", std::strerror(errno),
                            ". Raise the limit on address space (ulimit -v) or use the backend \"gloo\""));
-  data_ = static_cast<std::byte*>(address);
+  known = memory = {static_cast<std::byte*>(address), [size](std::byte* data) { munmap(data, size); }};
+  return memory;
 }
-
-Mapping::~Mapping() { munmap(data_, bytes_); }
 
 }  // namespace fsdp::shm

@@ -1,14 +1,13 @@
 #include "comm/shm/shm_communicator.h"
 
-#include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "comm/core/check.h"
 #include "comm/core/front.h"
 #include "comm/shm/collectives.h"
-#include "comm/shm/host_memory.h"
-#include "comm/shm/shared_rows.h"
+#include "comm/shm/shared_buffers.h"
 #include "comm/shm/steps.h"
 
 namespace fsdp {
@@ -20,13 +19,12 @@ using shm::Rounds;
 using shm::Steps;
 using shm::Writer;
 
-constexpr size_t kLeastSlotBytes = size_t{256} << 10;
-// Larger reductions go through in several rounds: slots stay in caches and cost no memory that only the largest group
-// needs once a step.
-constexpr size_t kMostSlotBytes = size_t{2} << 20;
+// Larger reductions go through in several rounds: slots stay in caches.
+constexpr size_t kSlotBytes = size_t{2} << 20;
 constexpr size_t kMessageSlotBytes = size_t{64} << 10;
-
-size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+// What messages from one rank to another take: two slots, and less than a page beside them.
+constexpr size_t kMessageBytes = 2 * kMessageSlotBytes + 4096;
+static_assert(Rounds::bytes_needed(2, kMessageSlotBytes, /*writers=*/1) <= kMessageBytes);
 
 class ShmCommunicator : public Front {
  public:
@@ -35,10 +33,10 @@ class ShmCommunicator : public Front {
         peers_(std::move(peers)),
         traffic_(std::move(traffic)),
         name_(name),
-        number_(peers_->next_number()),
-        collectives_(std::make_shared<Collectives>(peers_, name_)) {
-    make_rounds(kLeastSlotBytes);
-  }
+        memory_(peers_->share(collective_bytes() + kMessageBytes * static_cast<size_t>(world_size() * world_size()),
+                              name_.empty() ? "collectives" : str_cat("collectives of '", name_, "'"),
+                              shm::Paging::kWhenUsed)),
+        collectives_(std::make_shared<Collectives>(peers_, Rounds(peers_, all_ranks(), memory_, kSlotBytes), name_)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto lock = peers_->lock();
@@ -106,98 +104,64 @@ class ShmCommunicator : public Front {
   void progress() override {
     const auto lock = peers_->lock();
     collectives_->progress();
-    for (auto& [direction, messages] : messages_) messages.order->progress();
+    for (const auto& [direction, order] : messages_) order->progress();
   }
 
-  // A rank publishes what others own, which is its share less than everything; slices begin aligned.
-  void reserve(size_t bytes) override {
-    const auto lock = peers_->lock();
-    const auto others = static_cast<size_t>(world_size() - 1);
-    const size_t needed =
-        std::min(kMostSlotBytes, round_up(bytes / static_cast<size_t>(world_size()) * others + 4096));
-    if (needed <= rounds_->slot_bytes()) return;
-    collectives_->finish_all();
-    make_rounds(needed);
-  }
+  void reserve(size_t /*bytes*/) override {}
 
  private:
-  // From one rank to another.
-  struct Messages {
-    std::shared_ptr<Collectives> order;
-    std::shared_ptr<Rounds> rounds;
-  };
-
-  void make_rounds(size_t slot_bytes) {
-    std::vector<int> members;
-    for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);
-    auto memory =
-        peers_->share(Rounds::bytes_needed(members.size(), slot_bytes, members.size()), purpose("collectives"));
-    auto rounds = std::make_shared<Rounds>(peers_, std::move(members), std::move(memory), slot_bytes);
-    if (rounds_) rounds->continue_from(*rounds_);
-    rounds_ = std::move(rounds);
+  size_t collective_bytes() const {
+    const auto ranks = static_cast<size_t>(world_size());
+    return Rounds::bytes_needed(ranks, kSlotBytes, ranks);
+  }
+  std::vector<int> all_ranks() const {
+    std::vector<int> ranks(static_cast<size_t>(world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
   }
 
-  // Made when a rank sends or receives first; the sender brings the memory when it comes to it.
-  const Messages& messages_with(int peer, bool sends) {
-    auto& messages = messages_[{peer, sends}];
-    if (messages.order) return messages;
-    const size_t bytes = Rounds::bytes_needed(2, kMessageSlotBytes, /*writers=*/1);
-    const auto find_memory = [peers = peers_.get(), number = number_, peer, sends, bytes] {
-      return sends ? peers->give(peer, number, bytes) : peers->take(peer, number, bytes);
-    };
-    messages.order = std::make_shared<Collectives>(peers_);
-    messages.rounds = std::make_shared<Rounds>(peers_, sends ? std::vector{rank(), peer} : std::vector{peer, rank()},
-                                               find_memory, kMessageSlotBytes);
-    return messages;
+  Collectives& messages_with(int peer, bool sends) {
+    auto& order = messages_[{peer, sends}];
+    if (order) return *order;
+    const int sender = sends ? rank() : peer, receiver = sends ? peer : rank();
+    const size_t place = collective_bytes() + kMessageBytes * static_cast<size_t>(sender * world_size() + receiver);
+    const std::shared_ptr<std::byte> memory(memory_, memory_.get() + place);
+    order = std::make_shared<Collectives>(peers_, Rounds(peers_, {sender, receiver}, memory, kMessageSlotBytes), "");
+    return *order;
   }
-
-  std::string purpose(const char* what) const { return name_.empty() ? what : str_cat(what, " of '", name_, "'"); }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
     const auto lock = peers_->lock();
     const bool sends = fingerprint.operation == Operation::kSend;
-    const auto& messages = messages_with(fingerprint.peer, sends);
-    return messages.order->start(messages.rounds, fingerprint,
-                                 copy_steps(tensor, /*source=*/0, sends, writer(kMessageSlotBytes)));
+    return messages_with(fingerprint.peer, sends)
+        .start(fingerprint, copy_steps(tensor, /*source=*/0, sends, writer(kMessageSlotBytes)));
   }
 
   std::shared_ptr<Work> start(const Fingerprint& fingerprint, Steps steps) {
-    return collectives_->start(rounds_, fingerprint, std::move(steps));
+    return collectives_->start(fingerprint, std::move(steps));
   }
 
-  Writer writer() const { return writer(rounds_->slot_bytes()); }
-  Writer writer(size_t slot_bytes) const {
+  Writer writer(size_t slot_bytes = kSlotBytes) const {
     return {rank(), world_size(), slot_bytes, {traffic_, &traffic_->inside_host}};
   }
 
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<TrafficCount> traffic_;
   const std::string name_;
-  const uint64_t number_;  // the same on every rank
+  // For collectives, and behind that by sender and receiver for messages; pages come as they are used.
+  const std::shared_ptr<std::byte> memory_;
   const std::shared_ptr<Collectives> collectives_;
-  std::shared_ptr<Rounds> rounds_;
-  std::map<std::pair<int, bool>, Messages> messages_;  // by peer, and whether this rank sends
+  std::map<std::pair<int, bool>, std::shared_ptr<Collectives>> messages_;  // by peer, and whether this rank sends
 };
 
 }  // namespace
 
-std::string shared_memory_obstacle() {
-  try {
-    shm::make_segment(4096);
-    return "";
-  } catch (const shm::Obstacle& obstacle) {
-    return obstacle.what();
-  }
-}
-
-std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
-                                                    const std::vector<std::string>& contacts, const Ranks& ranks,
+std::shared_ptr<Communicator> make_shm_communicator(const std::vector<shm::Contact>& contacts, const Ranks& ranks,
                                                     std::chrono::milliseconds timeout,
                                                     std::shared_ptr<shm::OwnRank> own_rank,
                                                     std::shared_ptr<TrafficCount> traffic) {
-  shm::Links links(listener, contacts, ranks, timeout);
-  return std::make_shared<ShmCommunicator>(
-      std::make_shared<Peers>(std::move(links), ranks, timeout, std::move(own_rank)), std::move(traffic), "");
+  return std::make_shared<ShmCommunicator>(std::make_shared<Peers>(contacts, ranks, timeout, std::move(own_rank)),
+                                           std::move(traffic), "");
 }
 
 }  // namespace fsdp

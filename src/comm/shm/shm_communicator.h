@@ -11,20 +11,15 @@
 
 #include "comm/core/ranks.h"
 #include "comm/core/traffic_count.h"
-#include "comm/shm/links.h"
 #include "comm/shm/peers.h"
 
 namespace fsdp {
 
-/// Why this process cannot share memory with others, in one sentence; empty if it can.
-std::string shared_memory_obstacle();
-
-/// Connects the ranks, which are on one host. `contacts[r]`: the contact of rank r's listener, of which `listener` is
-/// this rank's; `own_rank`: what it shares with the rank's other communicators over shared memory; `traffic`: where
-/// what it copies counts. Collective. Throws what shm::Links throws, and Error when a rank has no room for what they
-/// share.
-std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
-                                                    const std::vector<std::string>& contacts, const Ranks& ranks,
+/// Connects the ranks, which are processes or threads on one host. `contacts`: by rank; the first one's page stays open
+/// until all have joined. `own_rank`: what the rank's communicators over shared memory have in common; `traffic`: where
+/// what it copies counts. Collective. Throws PeerLost naming a rank that is gone or does not come, Obstacle, and Error
+/// when a rank has no room for what they share.
+std::shared_ptr<Communicator> make_shm_communicator(const std::vector<shm::Contact>& contacts, const Ranks& ranks,
                                                     std::chrono::milliseconds timeout,
                                                     std::shared_ptr<shm::OwnRank> own_rank,
                                                     std::shared_ptr<TrafficCount> traffic);

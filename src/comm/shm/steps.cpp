@@ -25,112 +25,90 @@ Windows::Plane plane_of(int64_t numel, const at::Tensor& tensor) {
   return {numel, static_cast<int64_t>(tensor.element_size())};
 }
 
-class Reduction {
- public:
-  /// `outputs`: of which this rank fills its slices, or what it has of whole tensors.
-  Reduction(std::vector<std::vector<Piece>> inputs, std::vector<at::Tensor> outputs, Windows windows, ReduceOp op,
-            double scale, Writer writer)
-      : inputs_(std::move(inputs)),
-        outputs_(std::move(outputs)),
-        windows_(std::move(windows)),
-        op_(op),
-        scale_(scale),
-        writer_(std::move(writer)) {}
+struct Reduction {
+  std::vector<std::vector<Piece>> inputs;
+  std::vector<at::Tensor> outputs;  // of which this rank fills its slices, or what it has of whole tensors
+  Windows windows;
+  ReduceOp op;
+  double scale;
+  Writer writer;
 
   void write(int64_t round, std::byte* slot) const {
-    for (int reader = 0; reader < writer_.world_size; ++reader) {
-      if (reader == writer_.rank) continue;
-      auto* window = slot + windows_.position(writer_.rank, reader);
-      writer_.traffic->add_sent(windows_.visit(reader, round, [&](const Stretch& stretch) {
-        copy_stretch(inputs_[stretch.plane], stretch.in_whole, stretch.in_whole + stretch.count,
-                     outputs_[stretch.plane].element_size(), window + stretch.position);
+    for (int reader = 0; reader < writer.world_size; ++reader) {
+      if (reader == writer.rank) continue;
+      auto* window = slot + windows.position(writer.rank, reader);
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
+        copy_stretch(inputs[stretch.plane], stretch.in_whole, stretch.in_whole + stretch.count,
+                     outputs[stretch.plane].element_size(), window + stretch.position);
       }));
     }
   }
 
   void read(int64_t round, const Rounds& rounds) const {
-    const size_t bytes = windows_.visit(writer_.rank, round, [&](const Stretch& stretch) { sum(stretch, rounds); });
-    writer_.traffic->add_received(bytes * static_cast<size_t>(writer_.world_size - 1));
+    const size_t bytes = windows.visit(writer.rank, round, [&](const Stretch& stretch) { sum(stretch, rounds); });
+    writer.traffic->add_received(bytes * static_cast<size_t>(writer.world_size - 1));
   }
 
- private:
   void sum(const Stretch& stretch, const Rounds& rounds) const {
-    const at::Tensor& output = outputs_[stretch.plane];
+    const at::Tensor& output = outputs[stretch.plane];
     const int64_t begin = stretch.in_whole;
     visit_stretches(
-        inputs_[stretch.plane], begin, begin + stretch.count, [&](int64_t first, int64_t count, const std::byte* own) {
-          const auto zeros = own == nullptr ? at::zeros({count}, output.options()) : at::Tensor();
+        inputs[stretch.plane], begin, begin + stretch.count, [&](int64_t first, int64_t count, const std::byte* own) {
           std::vector<at::Tensor> contributions;
-          for (int rank = 0; rank < writer_.world_size; ++rank) {
-            if (rank == writer_.rank)
-              contributions.push_back(own != nullptr ? tensor_at(own, count, output.options()) : zeros);
-            else
-              contributions.push_back(tensor_at(rounds.slot_of(static_cast<size_t>(rank)) +
-                                                    windows_.position(rank, writer_.rank) + stretch.position +
-                                                    bytes_of(output, first - begin),
-                                                count, output.options()));
+          for (int rank = 0; rank < writer.world_size; ++rank) {
+            const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
+            const auto* memory =
+                rank == writer.rank ? own : window + stretch.position + bytes_of(output, first - begin);
+            contributions.push_back(memory == nullptr ? at::zeros({count}, output.options())
+                                                      : tensor_at(memory, count, output.options()));
           }
-          reduce_in_rank_order(output.narrow(0, stretch.in_slice + first - begin, count), contributions, writer_.rank,
-                               op_, scale_);
+          reduce_in_rank_order(output.narrow(0, stretch.in_slice + first - begin, count), contributions, writer.rank,
+                               op, scale);
         });
   }
-
-  const std::vector<std::vector<Piece>> inputs_;
-  const std::vector<at::Tensor> outputs_;
-  const Windows windows_;
-  const ReduceOp op_;
-  const double scale_;
-  const Writer writer_;
 };
 
 // Copies slices of `input` to the other ranks: the same to all, or a window for each.
-class Exchange {
- public:
-  Exchange(std::vector<GatherPlane> planes, Windows windows, bool is_for_each, Writer writer)
-      : planes_(std::move(planes)),
-        windows_(std::move(windows)),
-        is_for_each_(is_for_each),
-        writer_(std::move(writer)) {}
+struct Exchange {
+  std::vector<GatherPlane> planes;
+  Windows windows;
+  bool is_for_each;
+  Writer writer;
 
   void write(int64_t round, std::byte* slot) const {
-    for (int reader = 0; reader < writer_.world_size; ++reader) {
-      if (is_for_each_ == (reader == writer_.rank)) continue;
-      auto* window = slot + begin_of(writer_.rank, reader);
-      writer_.traffic->add_sent(windows_.visit(reader, round, [&](const Stretch& stretch) {
-        copy_bytes(window + stretch.position, own(stretch), bytes_of(planes_[stretch.plane].input, stretch.count));
+    for (int reader = 0; reader < writer.world_size; ++reader) {
+      if (is_for_each == (reader == writer.rank)) continue;
+      auto* window = slot + begin_of(writer.rank, reader);
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
+        copy_bytes(window + stretch.position, own(stretch), bytes_of(planes[stretch.plane].input, stretch.count));
       }));
     }
   }
 
   void read(int64_t round, const Rounds& rounds) const {
-    for (int rank = 0; rank < writer_.world_size; ++rank) {
-      const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + begin_of(rank, writer_.rank);
-      const size_t bytes = windows_.visit(rank, round, [&](const Stretch& stretch) {
-        const auto& output = planes_[stretch.plane].output;
+    for (int rank = 0; rank < writer.world_size; ++rank) {
+      const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + begin_of(rank, writer.rank);
+      const size_t bytes = windows.visit(rank, round, [&](const Stretch& stretch) {
+        const auto& output = planes[stretch.plane].output;
         copy_bytes(address_of(output, stretch.in_whole),
-                   rank == writer_.rank ? own(stretch) : window + stretch.position, bytes_of(output, stretch.count));
+                   rank == writer.rank ? own(stretch) : window + stretch.position, bytes_of(output, stretch.count));
       });
-      if (rank != writer_.rank) writer_.traffic->add_received(bytes);
+      if (rank != writer.rank) writer.traffic->add_received(bytes);
     }
   }
 
- private:
-  size_t begin_of(int writer, int reader) const { return is_for_each_ ? windows_.position(writer, reader) : 0; }
+  size_t begin_of(int from, int to) const { return is_for_each ? windows.position(from, to) : 0; }
   // What this rank gives to whom the stretch is for.
   const std::byte* own(const Stretch& stretch) const {
-    return address_of(planes_[stretch.plane].input, is_for_each_ ? stretch.in_whole : stretch.in_slice);
+    return address_of(planes[stretch.plane].input, is_for_each ? stretch.in_whole : stretch.in_slice);
   }
-
-  const std::vector<GatherPlane> planes_;
-  const Windows windows_;
-  const bool is_for_each_;
-  const Writer writer_;
 };
 
 // One that is gone through round by round.
 template <class Collective>
-Steps steps_of(const std::shared_ptr<Collective>& collective, int64_t rounds) {
-  return {.count = rounds,
+Steps steps_of(Collective all) {
+  const auto collective = std::make_shared<const Collective>(std::move(all));
+  return {.count = collective->windows.rounds(),
           .write = [collective](int64_t round, std::byte* slot) { collective->write(round, slot); },
           .read = [collective](int64_t round, const Rounds& slots) { collective->read(round, slots); }};
 }
@@ -144,9 +122,8 @@ Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer) {
     input = input.detach();
     slices.push_back(plane_of(input.numel(), input));
   }
-  const auto windows = Windows::of_slices(std::move(slices), /*targets=*/1, writer.slot_bytes);
-  return steps_of(std::make_shared<Exchange>(std::move(planes), windows, /*is_for_each=*/false, writer),
-                  windows.rounds());
+  const Windows windows(std::move(slices), /*targets=*/1, writer.slot_bytes);
+  return steps_of(Exchange{std::move(planes), windows, /*is_for_each=*/false, writer});
 }
 
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer) {
@@ -158,10 +135,8 @@ Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& 
     outputs.push_back(output.detach());
     slices.push_back(plane_of(output.numel(), output));
   }
-  const auto windows = Windows::of_slices(std::move(slices), writer.world_size - 1, writer.slot_bytes);
-  return steps_of(std::make_shared<Reduction>(std::move(inputs), std::move(outputs), windows, ReduceOp::kSum, scale,
-                                              writer),
-                  windows.rounds());
+  const Windows windows(std::move(slices), writer.world_size - 1, writer.slot_bytes);
+  return steps_of(Reduction{std::move(inputs), std::move(outputs), windows, ReduceOp::kSum, scale, writer});
 }
 
 Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer& writer) {
@@ -173,32 +148,26 @@ Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer&
     planes.push_back({flat, flat});
     lengths.push_back(plane_of(flat.numel(), flat));
   }
-  const auto windows = Windows::of_turns(std::move(lengths), writer.world_size, writer.slot_bytes);
-  auto reduction =
-      std::make_shared<Reduction>(std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer);
-  auto gather = std::make_shared<Exchange>(std::move(planes), windows, /*is_for_each=*/false, writer);
+  const Windows windows(std::move(lengths), writer.world_size - 1, writer.slot_bytes, /*turns=*/writer.world_size);
+  const auto reduction = steps_of(Reduction{std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer}),
+             gather = steps_of(Exchange{std::move(planes), windows, /*is_for_each=*/false, writer});
   return {.count = 2 * windows.rounds(),
           .overlap = false,
-          .write =
-              [=](int64_t round, std::byte* slot) {
-                round % 2 == 0 ? reduction->write(round / 2, slot) : gather->write(round / 2, slot);
-              },
-          .read =
-              [=](int64_t round, const Rounds& rounds) {
-                round % 2 == 0 ? reduction->read(round / 2, rounds) : gather->read(round / 2, rounds);
-              }};
+          .write = [=](int64_t round,
+                       std::byte* slot) { (round % 2 == 0 ? reduction : gather).write(round / 2, slot); },
+          .read = [=](int64_t round,
+                      const Rounds& rounds) { (round % 2 == 0 ? reduction : gather).read(round / 2, rounds); }};
 }
 
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer) {
-  const auto windows = Windows::of_slices({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1,
-                                          writer.slot_bytes);
-  const std::vector<GatherPlane> planes{{output.detach(), input.detach()}};
-  return steps_of(std::make_shared<Exchange>(planes, windows, /*is_for_each=*/true, writer), windows.rounds());
+  const Windows windows({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1,
+                        writer.slot_bytes);
+  return steps_of(Exchange{{{output.detach(), input.detach()}}, windows, /*is_for_each=*/true, writer});
 }
 
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer) {
   const at::Tensor flat = tensor.detach().view({-1});
-  const auto windows = Windows::of_slices({plane_of(flat.numel(), flat)}, /*targets=*/1, writer.slot_bytes);
+  const Windows windows({plane_of(flat.numel(), flat)}, /*targets=*/1, writer.slot_bytes);
   Steps steps{.count = windows.rounds()};
   if (is_source)
     steps.write = [=](int64_t round, std::byte* slot) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "comm/core/pieces.h"
@@ -30,20 +31,20 @@ class Windows {
     int64_t element_bytes;
   };
 
-  /// Planes of slices of equal length; `targets`: the windows that a slot must hold.
-  static Windows of_slices(std::vector<Plane> planes, int targets, size_t slot_bytes) {
-    Windows windows(std::move(planes));
-    windows.set_length(windows.bytes_, targets, slot_bytes);
-    windows.rounds_ = divide_up(windows.bytes_, windows.length_);
-    return windows;
-  }
-  /// Whole tensors of any length, of which the ranks take turns: what a rank has of them differs from round to round.
-  static Windows of_turns(std::vector<Plane> planes, int world_size, size_t slot_bytes) {
-    Windows windows(std::move(planes));
-    windows.turns_ = world_size;
-    windows.set_length(divide_up(windows.bytes_, world_size), world_size - 1, slot_bytes);
-    windows.rounds_ = divide_up(windows.bytes_, windows.length_ * world_size);
-    return windows;
+  /// `targets`: the windows that a slot must hold. `turns`: 0 if planes are of slices of equal length; else they are
+  /// whole tensors of any length, of which so many ranks take turns, and what a rank has of them differs from round to
+  /// round.
+  Windows(std::vector<Plane> planes, int targets, size_t slot_bytes, int turns = 0)
+      : planes_(std::move(planes)), turns_(turns) {
+    int64_t bytes = 0;
+    for (const auto& plane : planes_) {
+      begins_.push_back(bytes);
+      bytes += align_slice(plane.numel * plane.element_bytes);
+    }
+    const int64_t sharers = std::max(1, turns), room = static_cast<int64_t>(slot_bytes) / std::max(1, targets);
+    length_ = std::max(kSliceAlignment, std::min(align_slice(divide_up(bytes, sharers)),
+                                                 room / kSliceAlignment * kSliceAlignment));
+    rounds_ = divide_up(bytes, length_ * sharers);
   }
 
   /// At least one, so that ranks meet.
@@ -70,21 +71,10 @@ class Windows {
   }
 
  private:
-  explicit Windows(std::vector<Plane> planes) : planes_(std::move(planes)) {
-    for (const auto& plane : planes_) {
-      begins_.push_back(bytes_);
-      bytes_ += align_slice(plane.numel * plane.element_bytes);
-    }
-  }
-  void set_length(int64_t needed, int targets, size_t slot_bytes) {
-    const int64_t room = static_cast<int64_t>(slot_bytes) / std::max(1, targets);
-    length_ = std::max(kSliceAlignment, std::min(align_slice(needed), room / kSliceAlignment * kSliceAlignment));
-  }
-
   std::vector<Plane> planes_;
   std::vector<int64_t> begins_;  // of the planes, in bytes
-  int64_t bytes_ = 0, length_ = 0, rounds_ = 0;
-  int turns_ = 0;  // 0: slices
+  int64_t length_ = 0, rounds_ = 0;
+  int turns_;
 };
 
 }  // namespace fsdp::shm
