@@ -12,7 +12,7 @@ namespace gpt {
 namespace {
 
 template <class Impl, class Config>
-Module make(int64_t vocabulary, const Arguments& arguments, const std::shared_ptr<fsdp::ProcessGroup>& tensor_axis) {
+Module make(int64_t vocabulary, const Arguments& arguments, const auto&... axis) {
   Config config{.vocab = vocabulary,
                 .seq = arguments.seq,
                 .dim = arguments.dim,
@@ -20,8 +20,7 @@ Module make(int64_t vocabulary, const Arguments& arguments, const std::shared_pt
                 .heads = arguments.heads,
                 .dropout = arguments.dropout};
   if constexpr (requires { config.tanh_gelu; }) config.tanh_gelu = arguments.tanh_gelu;
-  if constexpr (requires { config.tensor_axis; }) config.tensor_axis = tensor_axis;
-  return std::make_shared<Impl>(config);
+  return std::make_shared<Impl>(config, axis...);
 }
 
 }  // namespace
@@ -30,7 +29,7 @@ Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device d
                    const std::shared_ptr<fsdp::ProcessGroup>& tensor_axis) {
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));
   const Module module = arguments.architecture == Architecture::kLlama
-                            ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments, nullptr)
+                            ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments)
                             : make<models::GPTImpl, models::GPTConfig>(vocabulary, arguments, tensor_axis);
   if (!arguments.sharding.cpu_offload) module->to(device);  // else fully_shard leaves each rank its rows in host memory
   module->run_block = frame::part_runner(arguments.activations);

@@ -10,11 +10,11 @@ namespace {
 
 nn::LayerNorm layer_norm(int64_t dim) { return nn::LayerNorm(nn::LayerNormOptions({dim})); }
 
-nn::ModuleList make_blocks(const GPTConfig& config) {
+nn::ModuleList make_blocks(const GPTConfig& config, const TensorAxis& axis) {
   nn::ModuleList blocks;
   for (int64_t i = 0; i < config.layers; ++i) {
-    if (config.tensor_axis)
-      blocks->push_back(BlockPart(config));
+    if (axis)
+      blocks->push_back(BlockPart(config, axis));
     else
       blocks->push_back(Block(config));
   }
@@ -22,8 +22,8 @@ nn::ModuleList make_blocks(const GPTConfig& config) {
 }
 
 // Of one rank.
-int64_t heads_of_part(const GPTConfig& config) {
-  const int64_t ranks = config.tensor_axis->world_size();
+int64_t heads_of_part(const GPTConfig& config, const TensorAxis& axis) {
+  const int64_t ranks = axis->world_size();
   TORCH_CHECK_VALUE(config.heads % ranks == 0, "a GPT block's heads (", config.heads, ") must be a multiple of the ",
                     ranks, " ranks of its tensor axis");
   return config.heads / ranks;
@@ -58,18 +58,18 @@ BlockImpl::BlockImpl(const GPTConfig& config)
                nn::Linear(config.dim, 4 * config.dim), nn::Linear(4 * config.dim, config.dim)},
               config.heads) {}
 
-BlockPartImpl::BlockPartImpl(const GPTConfig& config)
+BlockPartImpl::BlockPartImpl(const GPTConfig& config, const TensorAxis& axis)
     : BlockOf(config,
               {fsdp::ColumnParallelLinear(nn::LinearOptions(config.dim, 3 * config.dim),
-                                          fsdp::TensorParallelOptions{config.tensor_axis}, /*gather_output=*/false,
+                                          fsdp::TensorParallelOptions{axis}, /*gather_output=*/false,
                                           /*fused=*/3),
                fsdp::RowParallelLinear(nn::LinearOptions(config.dim, config.dim),
-                                       fsdp::TensorParallelOptions{config.tensor_axis}),
+                                       fsdp::TensorParallelOptions{axis}),
                fsdp::ColumnParallelLinear(nn::LinearOptions(config.dim, 4 * config.dim),
-                                          fsdp::TensorParallelOptions{config.tensor_axis}),
+                                          fsdp::TensorParallelOptions{axis}),
                fsdp::RowParallelLinear(nn::LinearOptions(4 * config.dim, config.dim),
-                                       fsdp::TensorParallelOptions{config.tensor_axis})},
-              heads_of_part(config)) {}
+                                       fsdp::TensorParallelOptions{axis})},
+              heads_of_part(config, axis)) {}
 
 template <class Inward, class Outward>
 torch::Tensor BlockOf<Inward, Outward>::attention(const torch::Tensor& x) {
@@ -86,10 +86,10 @@ torch::Tensor BlockOf<Inward, Outward>::forward(torch::Tensor x) {
   return x + torch::dropout(fc2(hidden), dropout_, is_training());
 }
 
-GPTImpl::GPTImpl(const GPTConfig& config)
+GPTImpl::GPTImpl(const GPTConfig& config, const TensorAxis& axis)
     : tok(config.vocab, config.dim),
       pos(config.seq, config.dim),
-      blocks(make_blocks(config)),
+      blocks(make_blocks(config, axis)),
       norm(layer_norm(config.dim)),
       dropout_(config.dropout) {
   register_module("tok", tok);

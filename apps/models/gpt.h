@@ -27,10 +27,11 @@ struct GPTConfig {
   double dropout = 0;
   /// GELU by its approximation with tanh, as GPT-2 has it.
   bool tanh_gelu = false;
-  /// The ranks of which each has a part of every block: some of the heads, and of the network's inner features. Null:
-  /// every rank has all.
-  std::shared_ptr<fsdp::ProcessGroup> tensor_axis = nullptr;
 };
+
+/// The ranks of which each has a part of every block: some of the heads, and of the network's inner features. Null:
+/// every rank has all.
+using TensorAxis = std::shared_ptr<fsdp::ProcessGroup>;
 
 /// Attention and a two-layer network, each behind a norm and beside a residual connection. `Inward` and `Outward` are
 /// linear layers, whole ones or parts of them.
@@ -69,10 +70,10 @@ class BlockImpl : public BlockOf<torch::nn::Linear, torch::nn::Linear> {
 };
 TORCH_MODULE(Block);
 
-/// The part of a Block that a rank of `config.tensor_axis` has.
+/// The part of a Block that a rank of the axis has.
 class BlockPartImpl : public BlockOf<fsdp::ColumnParallelLinear, fsdp::RowParallelLinear> {
  public:
-  explicit BlockPartImpl(const GPTConfig& config);
+  BlockPartImpl(const GPTConfig& config, const TensorAxis& axis);
 };
 TORCH_MODULE(BlockPart);
 
@@ -80,7 +81,7 @@ TORCH_MODULE(BlockPart);
 /// same initial values as the same model written in Python.
 class GPTImpl : public LanguageModelImpl {
  public:
-  explicit GPTImpl(const GPTConfig& config);
+  explicit GPTImpl(const GPTConfig& config, const TensorAxis& axis = nullptr);
 
   torch::nn::Embedding tok, pos;
   torch::nn::ModuleList blocks;
