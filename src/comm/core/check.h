@@ -26,7 +26,7 @@ void require(bool ok, const Message&... message) {
   if (!ok) throw UsageError(str_cat(message...));
 }
 
-/// Runs `act`, whose failure is no news here. Whether it ended without an exception.
+/// Runs `act`, whose failure is no news here. Returns whether it ended without an exception.
 bool try_to(const auto& act) {
   try {
     act();

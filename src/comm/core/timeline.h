@@ -106,7 +106,7 @@ class Span {
   Span() = default;
   Span(const std::shared_ptr<Timeline>& timeline, Track track, std::string_view name, std::string_view subject,
        uint64_t bytes = 0);
-  /// `timeline` is on.
+  /// Begins `entry` on a timeline that is on.
   Span(std::shared_ptr<Timeline> timeline, const TimelineEntry& entry);
   Span(Span&&) noexcept = default;
   Span& operator=(Span&& other) noexcept;

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// File descriptors: with an owner, written to, and those that a process was started without.
+/// File descriptors: one with an owner, writing all bytes to one, and the standard ones that a process was started
+/// without.
 
 #include <fcntl.h>
 #include <poll.h>
