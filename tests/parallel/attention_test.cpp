@@ -160,15 +160,25 @@ std::string method_name(SequenceMethod method) {
   return "";
 }
 
+std::string name_of(const testing::TestParamInfo<MethodAndRanks>& info) {
+  const auto& [method, backend, ranks] = info.param;
+  return str_cat(method_name(method), '_', backend, '_', ranks);
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, Attention,
                          testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
                                                           SequenceMethod::kGather, SequenceMethod::kHeads,
                                                           SequenceMethod::kRingSelfAttention),
                                           testing::Values("shm", "gloo"), testing::Values(1, 2, 3, 4)),
-                         [](const auto& info) {
-                           return str_cat(method_name(std::get<0>(info.param)), '_', std::get<1>(info.param), '_',
-                                          std::get<2>(info.param));
-                         });
+                         name_of);
+
+// With one host of several ranks at least.
+INSTANTIATE_TEST_SUITE_P(BetweenHosts, Attention,
+                         testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
+                                                          SequenceMethod::kGather, SequenceMethod::kHeads,
+                                                          SequenceMethod::kRingSelfAttention),
+                                          testing::Values("hierarchical"), testing::Values(3)),
+                         name_of);
 
 }  // namespace
 }  // namespace fsdp::test
