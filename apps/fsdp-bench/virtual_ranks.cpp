@@ -9,7 +9,7 @@
 
 #include "comm/c10d/c10d_communicator.h"
 #include "comm/core/host_grid.h"
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/core/text.h"
 #include "comm/group/roster.h"
 #include "comm/group/join.h"

@@ -8,7 +8,7 @@
 
 #include "attendance.h"
 #include "comm/core/check.h"
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/rendezvous/environment.h"
 #include "comm/rendezvous/job_store.h"
 #include "launch/child.h"

@@ -77,10 +77,11 @@ struct LoadedCheckpoint {
 /// Writes `folder`/step-N: parameters and buffers by the module's names, the optimizer's state and options, the random
 /// state of every rank, `options`. Then the file `folder`/latest names it.
 ///
-/// Each rank writes its rows; no parameter is communicated, rank 0 is told which rows lie where, with their checksums.
-/// Ranks that hold the same rows write a share each; what is not sharded, rank 0 writes (so of buffers, rank 0's
-/// values). The checkpoint has its name when all of it is on the disk, so one that is interrupted at any point leaves
-/// the earlier ones as they were. Rows on a device go through host memory one tensor at a time.
+/// Each rank writes its rows; no parameter is communicated (but columns, where the ranks of a tensor axis have parts:
+/// then every rank of the program saves), rank 0 is told which rows lie where, with their checksums. Ranks that hold
+/// the same rows write a share each; what is not sharded, rank 0 writes (so of buffers, rank 0's values). The
+/// checkpoint has its name when all of it is on the disk, so one that is interrupted at any point leaves the earlier
+/// ones as they were. Rows on a device go through host memory one tensor at a time.
 ///
 /// `model`: a handle, or any module, also without fsdp and without a process group. `optimizer`: null, or one of
 /// parameters of the model: AdamW, Adam, SGD, Adagrad, RMSprop of torch::optim, those of fsdp::optim but LBFGS. The

@@ -15,20 +15,22 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// How the ranks of a tensor axis cut a parameter: rank r of N has part r of N equal ones along `dim`.
+/// How the ranks of a tensor axis split a parameter: `dim` of the whole tensor is split into N equal parts, and rank r
+/// of N holds part r.
 struct TensorCut {
-  /// The ranks that have a part each.
+  /// The ranks that hold a part each: one axis for all layers of a model, beside the axes that share its rows.
   std::shared_ptr<ProcessGroup> axis = nullptr;
   /// 0 or 1.
   int64_t dim = 0;
-  /// So many matrices lie one behind another along dim 0, and each of them is cut: 3 for queries, keys and values in
+  /// The number of matrices stacked along dim 0, each of which is split separately: 3 for queries, keys and values in
   /// one weight. 1 where `dim` is 1.
   int64_t fused = 1;
 };
 
-/// Layers that have parts of parameters derive from this, beside torch::nn::Module, and say so: then `fully_shard`
-/// knows, clipping and norms count each element once over the axis, and checkpoints have whole tensors, which another
-/// number of ranks can load. A parameter without a cut is taken to be the same on every rank of the axis.
+/// Layers whose parameters are split over an axis derive from this as well as from torch::nn::Module, and implement
+/// `cut_of`, which `fully_shard` queries. Clipping and norms then count each element once over the axis, a GradScaler
+/// skips a step on all of its ranks, and checkpoints have whole tensors, which another number of ranks can load. A
+/// parameter without a cut is taken to be the same on every rank of the axis.
 ///
 ///     struct Part : torch::nn::Module, fsdp::TensorParallelLayer {
 ///       std::optional<fsdp::TensorCut> cut_of(const std::string& parameter) const override {
@@ -38,7 +40,8 @@ struct TensorCut {
 class TensorParallelLayer {
  public:
   virtual ~TensorParallelLayer() = default;
-  /// Of the module's own parameter with this name; none: every rank has all of it. Not collective.
+  /// Returns how the module's own parameter of this name is split, or nullopt if every rank holds all of it. Not
+  /// collective.
   virtual std::optional<TensorCut> cut_of(const std::string& parameter) const = 0;
 };
 

@@ -123,9 +123,10 @@ TORCH_MODULE(VocabParallelEmbedding);
 
 /// The mean cross entropy of logits of which each rank has some of the classes, [rows, classes / ranks], as a
 /// ColumnParallelLinear without `gather_output` gives them, against `targets`, [rows] of int64, the same on every rank.
-/// Rows whose target is `ignore_index` do not count. No rank holds the logits of another one: three numbers for each
-/// row are exchanged. Collective over `axis` (null: the default process group), and the result is the same on every
-/// rank. Throws UsageError for other sizes.
+/// Rows whose target is `ignore_index` do not count, and where none does the loss is 0. No rank holds the logits of
+/// another one: three numbers for each row are exchanged. Collective over `axis` (null: the default process group), and
+/// the result is the same on every rank. Throws UsageError for other sizes, and on the CPU for targets that are no
+/// classes.
 ///
 ///     auto loss = fsdp::vocab_parallel_cross_entropy(head(x).flatten(0, 1), targets.flatten(), axis);
 [[nodiscard]] at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,

@@ -128,6 +128,17 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
   return some;
 }
 
+// The tensor axes whose ranks have parts of the parameters, each once.
+std::vector<const ProcessGroup*> tensor_axes_of(const std::vector<Parameter>& parameters) {
+  std::vector<const ProcessGroup*> axes;
+  for (const auto& [tensor, part] : parameters) {
+    if (!part) continue;
+    const auto& cut = part->group->slots()[part->slot].cut();
+    if (cut && std::ranges::find(axes, cut->axis.get()) == axes.end()) axes.push_back(cut->axis.get());
+  }
+  return axes;
+}
+
 // What ranks tell each other beside whether they found an inf.
 struct Votes {
   bool has_scaled, has_gradients;
@@ -202,6 +213,7 @@ Answer unscale(const torch::optim::Optimizer& optimizer, const Question& questio
   const bool are_told = std::ranges::any_of(told, [&](const ParamGroup* group) {
     return &group->placement().process_group() == question.ranks.get();
   });
+  for (const auto* axis : tensor_axes_of(parameters)) find_on_all(*axis, found, subject, votes);
   if (question.ranks && !are_told) find_on_all(*question.ranks, found, subject, votes);
   if (factor && votes.has_scaled && !question.has_scaled) {
     locks = runtime::lock_ranks(groups);

@@ -286,4 +286,32 @@ void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const st
   }
 }
 
+void check_cuts(const std::vector<PlannedGroup>& plan, const runtime::Placement& placement, const std::string& where) {
+  const ProcessGroup* axis = nullptr;
+  for (const auto& group : plan)
+    for (const auto& parameter : group.parameters) {
+      const auto& cut = parameter.cut;
+      if (!cut) continue;
+      const auto& tensor = parameter.tensor;
+      require(cut->axis && (cut->dim == 0 || cut->dim == 1) && cut->dim < tensor.dim() && cut->fused >= 1 &&
+                  (cut->fused == 1 || cut->dim == 0) && tensor.size(0) % cut->fused == 0,
+              where, "'", parameter.name, "' of sizes ", tensor.sizes(), ": expected a TensorCut with an axis, a dim ",
+              "of 0 or 1 that the parameter has, and fused matrices that divide dim 0, found dim ", cut->dim, ", ",
+              cut->fused, " fused and ", cut->axis ? "an axis" : "no axis");
+      require(axis == nullptr || axis == cut->axis.get(), where, "'", parameter.name,
+              "' is split over another tensor axis than the parameters before it. Give all layers one process group");
+      axis = cut->axis.get();
+    }
+  if (axis == nullptr) return;
+  std::vector<const ProcessGroup*> sharing{&placement.shard()};
+  for (const auto& replicas : placement.replicate()) sharing.push_back(replicas.get());
+  const auto& have_parts = axis->global_ranks();
+  for (const auto* ranks : sharing)
+    for (const int rank : ranks->global_ranks())
+      require(rank == ranks->global_ranks()[static_cast<size_t>(ranks->rank())] ||
+                  std::ranges::find(have_parts, rank) == have_parts.end(),
+              where, "rank ", rank, " holds another part of the parameters than this rank, by their tensor axis, and ",
+              "cannot share their rows. Shard over another axis of the mesh (FullyShardOptions::mesh)");
+}
+
 }  // namespace fsdp

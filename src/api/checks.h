@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/module_tree.h"
+#include "api/plan.h"
 #include "runtime/placement.h"
 
 namespace fsdp {
@@ -27,6 +28,10 @@ void check_order(const ModuleNode& tree, const std::string& where);
 /// that shares its memory with another tensor of the tree.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
+
+/// Throws UsageError naming the first parameter whose cut cannot be, or that the ranks of `placement` have different
+/// parts of, and for parts on several tensor axes.
+void check_cuts(const std::vector<PlannedGroup>& plan, const runtime::Placement& placement, const std::string& where);
 
 /// Throws UsageError if a tensor was written after what it holds had been put off.
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where);

@@ -224,6 +224,7 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   auto plan = plan_groups(*tree, parameters, options);
+  check_cuts(plan, placement, where);
   const auto of_ranks = placement.process_group().device();
   set_devices(options, of_ranks, plan);
   if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "comm/core/check.h"
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/failure/blame.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/signals.h"

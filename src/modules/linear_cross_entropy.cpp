@@ -39,20 +39,22 @@ Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     const auto part = x.narrow(0, first, count);
     auto came = targets.narrow(0, first, count).unsqueeze(1);
     const auto ignored = came.eq(ignore_index);
-    came = came.masked_fill(ignored, 0);
+    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // not to wait for a device
+    if (ignores) came = came.masked_fill(ignored, 0);
     const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
-    sum.loss.sub_(logs.gather(1, came).masked_fill_(ignored, 0).sum());
+    auto of_rows = logs.gather(1, came);
+    if (ignores) of_rows.masked_fill_(ignored, 0);
+    sum.loss.sub_(of_rows.sum());
     if (!with_gradients) continue;
     // Of a row's loss by its logits: the probabilities, less one for the token that came.
-    const auto gradient =
-        logs.exp_().scatter_add_(1, came, torch::full_like(came, -1, logs.options())).to(x.scalar_type());
-    // Features are fewer than classes, so rows that do not count are left out there.
-    sum.of_x.narrow(0, first, count).copy_(torch::mm(gradient, weight).masked_fill_(ignored, 0));
-    const auto counted = part.masked_fill(ignored, 0);
+    auto gradient = logs.exp_().scatter_add_(1, came, torch::full_like(came, -1, logs.options()));
+    if (ignores) gradient.masked_fill_(ignored, 0);
+    gradient = gradient.to(x.scalar_type());
+    sum.of_x.narrow(0, first, count).copy_(torch::mm(gradient, weight));
     if (exact(x) == x.scalar_type())
-      sum.of_weight.addmm_(gradient.t(), counted);
+      sum.of_weight.addmm_(gradient.t(), part);
     else
-      sum.of_weight.add_(torch::mm(gradient.t(), counted));
+      sum.of_weight.add_(torch::mm(gradient.t(), part));
   }
   return sum;
 }

@@ -28,6 +28,14 @@ void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_vie
           axis.world_size(), " ranks divide, found ", size, ". Choose another size, or fewer ranks for the axis.");
 }
 
+// On the CPU, as the whole layers do; a device would be waited for.
+void require_in_range(const at::Tensor& numbers, int64_t size, const std::string& where, std::string_view what) {
+  if (!numbers.is_cpu() || numbers.numel() == 0) return;
+  const auto [least, greatest] = at::aminmax(numbers);
+  require(least.item<int64_t>() >= 0 && greatest.item<int64_t>() < size, where, "expected ", what, " from 0 to ",
+          size - 1, ", found ", least.item<int64_t>(), " to ", greatest.item<int64_t>(), '.');
+}
+
 // This rank's part of a parameter of the whole layer.
 at::Tensor own_part(const at::Tensor& whole, const TensorCut& cut) {
   const auto matrices = whole.detach().unflatten(cut.dim, {cut.fused, -1});
@@ -136,6 +144,7 @@ std::optional<TensorCut> VocabParallelEmbeddingImpl::cut_of(const std::string& /
 
 torch::Tensor VocabParallelEmbeddingImpl::forward(const torch::Tensor& indices) {
   const int64_t count = options.num_embeddings() / parallel.axis->world_size();
+  require_in_range(indices, options.num_embeddings(), parallel.axis->where("VocabParallelEmbedding"), "indices");
   const auto own = indices - parallel.axis->rank() * count;
   const auto elsewhere = own.lt(0).logical_or(own.ge(count));
   auto known = torch::nn::functional::EmbeddingFuncOptions();
@@ -163,12 +172,14 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tens
   const int64_t classes = logits.size(1);
   const auto own = targets - ranks->rank() * classes;
   const auto is_here = own.ge(0).logical_and(own.lt(classes)), counts = targets.ne(ignore_index);
+  require_in_range(targets.masked_fill(counts.logical_not(), 0), classes * ranks->world_size(),
+                   ranks->where("vocab_parallel_cross_entropy"), "targets");
   const auto largest = all_reduce(std::get<0>(logits.detach().max(1)), ReduceOp::kMax, ranks);
   const auto shifted = logits.to(at::toOpMathType(logits.scalar_type())) - largest.unsqueeze(1);
   const auto sums = functional::reduce_from_ranks(shifted.exp().sum(1), ranks);
   const auto found = shifted.gather(1, own.masked_fill(is_here.logical_not(), 0).unsqueeze(1)).squeeze(1);
   const auto wanted = functional::reduce_from_ranks(found.masked_fill(is_here.logical_not(), 0), ranks);
-  return (sums.log() - wanted).masked_fill(counts.logical_not(), 0).sum() / counts.sum();
+  return (sums.log() - wanted).masked_fill(counts.logical_not(), 0).sum() / counts.sum().clamp_min(1);
 }
 
 }  // namespace fsdp

@@ -67,10 +67,10 @@ enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 /// What is reduced together, see Note [Order of buckets]. What of its gradients is still to come tells when it is
 /// complete.
 struct Bucket {
-  bool is_begun = false;      // its reduction, in the open backward; what arrives later is reduced once more
+  bool is_begun = false;      // whether the open backward has begun its reduction; what arrives later is reduced again
   size_t missing = 0;         // gradients that the outermost graph task has yet to give
   size_t missing_inside = 0;  // those that backwards inside it give, if they run
-  std::optional<Reduction> in_flight = {};  // of an earlier backward before this one's has begun
+  std::optional<Reduction> in_flight = {};  // an earlier backward's until this one starts its own
   PartialSum partial_sum = {};
 
   bool is_complete() const { return missing == 0 && missing_inside == 0; }
@@ -163,9 +163,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// in which case other threads may have changed the state.
   bool wait_for_operators() { return pins.wait_until_gone(rank_state().mutex); }
 
-  // While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked. A parameter that some
-  // rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. A backward that is not the
-  // last may close while reductions are in flight: their results are added by the one in which somebody waits for them.
+  // While a backward is open, autograd writes whole gradients to `.grad` and the rows' gradients are parked. A
+  // parameter that some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. A
+  // backward that is not the last may close while reductions are in flight: their results are added by the one in
+  // which somebody waits for them.
   /// Graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
   bool is_in_backward() const { return is_in_backward_; }
@@ -196,7 +197,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
   }
-  /// Of what has arrived. Waits for one in flight. Collective.
+  /// Starts to reduce what has arrived, after waiting for a reduction in flight. Collective.
   void start_reduction(size_t bucket);
   /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients.
   /// Then it calls the hook of complete gradients, if this is the last backward.

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Which groups are needed next, which lie inside one another, and which may be freed. Integers only; the runtime
-/// carries the decisions out.
+/// Which groups are needed next, how they nest, and which are in memory: integers, by which reads.cpp decides which are
+/// freed.
 
 #include <algorithm>
 #include <atomic>

@@ -57,8 +57,7 @@ void ParamGroup::enter() {
 
 // ---- Unshard: whole parameters come to memory
 
-// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
-// rank may write rows.
+// Makes the last write visible to other ranks, before they meet to read. Called only while this rank may write rows.
 void ParamGroup::publish() {
   if (published_version_ == version_) return;
   for (auto& flat : flats()) flat.publish();
@@ -98,8 +97,8 @@ void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
 }
 
 // Another stream than the current one where a gather comes after the event alone, or after nothing, since the rows are
-// the host's; whole parameters have their memory there. Memory of the current stream may still be in use by what that
-// was given. Second shards come after the gather that they were taken from, which the current stream knows.
+// the host's; whole parameters have their memory there. Memory of the current stream's pool may still be used by work
+// that was queued on it. Second shards come after the gather that they were taken from, which the current stream knows.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
   if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
     return std::nullopt;
@@ -178,14 +177,13 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
   order_read();
 }
 
-// kSharded (half way), kGathering -> kSharded: as if it had not been tried.
+// Rolls back a gather that failed or began in part: kSharded, kGathering -> kSharded.
 void ParamGroup::abandon_gather() {
   writes_.give_back(std::exchange(writes_told_, 0));
   drop_whole_buffers();
 }
 
-// The calling thread's current stream reads whole values from now on: after the gather, also if another stream waited
-// for it.
+// Makes the calling thread's current stream wait for the gather, even if another stream already has.
 void ParamGroup::order_read() {
   for (auto& flat : flats()) {
     if (!flat.note_reader()) continue;
@@ -194,13 +192,13 @@ void ParamGroup::order_read() {
   }
 }
 
-// ---- Reshard: they leave it
+// ---- Reshard: whole parameters leave memory
 
 void ParamGroup::reshard() {
   while (wait_for_operators()) {
   }
   if (pins.are_there()) {
-    version_in_copy_ = -1;  // old: the next scope drops it
+    version_in_copy_ = -1;  // stale: the next scope drops it
     return;
   }
   for (auto& flat : flats()) flat.drop_second_shard();
@@ -260,7 +258,8 @@ void ParamGroup::leave() {
 void ParamGroup::leave_reading() {
   if (params_->shared_buffers.empty() || openings > 0) return;
   epochs_.is_open = false;
-  // A rank without rows need not write them. So nobody reads after the close, and each backward meets the ranks again.
+  // A rank that holds no rows may never write, so nobody may wait for its write to stop reading: reading ends with the
+  // close, and each backward meets the ranks again.
   if (!epochs_.counts_writes) {
     epochs_.writes_seen = UINT64_MAX;
     return end_read();
@@ -299,9 +298,8 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
   tasks_.push_back(task);
 }
 
-// It reads what its scope saw, and what every rank has written since. Returns whether there is such a write, which is
-// in nothing that was read before. A peer that has yet to make a write that this rank made before does not wait for it.
-// What is read again has that write, where every rank counts it.
+// The backward reads what its scope saw, and what all ranks have written since. Returns whether there was such a write,
+// so that what was read before is stale. A peer that has not come to that write yet does not wait for this reading.
 bool ParamGroup::begin_backward() {
   const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
   const auto writes = rank_state().writes_by_all;
@@ -408,8 +406,8 @@ void ParamGroup::start_reduction(size_t index) {
   fault_point("gradients reducing");
 }
 
-// The whole gradients of the parameters in one plane, where they are, with what was kept of this rank's rows; the slots
-// let them go.
+// Takes the whole gradients of the parameters in one plane out of their slots, without copying them, and what was kept
+// of this rank's rows.
 std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken) {
   const auto dtype = plane.rows.form.dtype;
   const auto slice = kept.rows[plane.flat].take();
@@ -424,7 +422,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     taken.takes_part[number] = 1;
     slot.waits = false;
     if (gradient.defined()) {
-      if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // others may have it too
+      if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // not in place: it may be shared
       if (gradient.scalar_type() != dtype) slot.charge = charge_of(gradient = gradient.to(dtype));
       taken.charges.push_back(std::move(slot.charge));
       gradient = slot.flat_in_memory_order(gradient);
@@ -494,7 +492,7 @@ void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
     }
     landings_.push_back({plane.flat, votes, std::move(slice)});
   }
-  // What the host has to wait for it waits for once, when somebody is to see it.
+  // The host waits for copies once, when somebody needs the results.
   if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
 }
 
@@ -505,7 +503,7 @@ void ParamGroup::finish_landing() {
   const OwnOperators own_operators;
   for (auto& flat : flats())
     if (flat.host) flat.host->finish_landing();
-  if (!params_->is_on_cpu()) placement().progress();  // the host may have waited for what was aborted
+  if (!params_->is_on_cpu()) placement().progress();  // throws if what the host waited for was aborted
   for (const auto& [plane, votes, slice] : std::exchange(landings_, {}))
     for (auto& slot : params_->slots_in(plane))
       if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, slice));
@@ -530,7 +528,7 @@ void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
   }
 }
 
-// In the middle of a backward, if gradients were reduced since the user had them, none is on its way, and no other
+// Calls the hook during a backward if gradients were reduced since its last call, none is pending, and no other
 // backward goes through the group.
 void ParamGroup::call_post_accumulate_grad_hook() {
   const auto is_reduced = [](const Bucket& bucket) { return bucket.is_begun && !bucket.in_flight; };

@@ -169,9 +169,11 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const Modu
   auto in_flight = std::make_unique<AsyncSave::InFlight>(AsyncSave::InFlight{
       .ranks = ranks, .written = job.written.get_future(), .completed = job.completed.get_future()});
   std::promise<Job> given;  // goes before the thread that waits for it
+  auto own = part_of(tensors, optimizer, options, ranks);
   // All that may fail on one rank, before any rank goes on.
   step.write(ranks, [&] {
-    job.part = copied(part_of(tensors, optimizer, options, ranks));
+    add_random_states(own, tensors, options);
+    job.part = copied(std::move(own));
     manifest_text(job.part.manifest);  // throws for options that no file can have
     job.writer.emplace(job.path, ranks.rank());
     in_flight->thread = begin_thread(given.get_future());

@@ -35,21 +35,13 @@ void require_random_states(const ModelTensors& tensors, const SaveOptions& optio
   }
 }
 
-std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
-                                       const SaveOptions& options, const Ranks& ranks) {
+std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer) {
   std::vector<RowsToWrite> list;
-  if (optimizer)
-    for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
-      const auto& parameter = tensors.all[place];
-      list.push_back(with_whole_rows({parameter, name_of_state(parameter.name(), field), values}));
-    }
-  require_random_states(tensors, options);  // which each rank has of its own: after what ranks exchange
-  const auto add = [&](const std::string& name, const at::Tensor& state) {
-    const layout::RowRange all{0, state.numel()};
-    list.push_back({{state.sizes().vec(), 1, all, all}, name_of_random(ranks.rank(), name), state});
-  };
-  for (const auto& device : devices_of(tensors)) add(name_of(device), random_state(device));
-  for (const auto& [name, state] : options.random_states) add(name, state);
+  if (!optimizer) return list;
+  for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
+    const auto& parameter = tensors.all[place];
+    list.push_back(with_whole_rows({parameter, name_of_state(parameter.name(), field), values}));
+  }
   return list;
 }
 
@@ -71,7 +63,7 @@ CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimize
                                    .versions = {{"fsdp", FSDP_VERSION}, {"torch", TORCH_VERSION}}}};
   for (const auto& tensor : tensors.all)
     part.model.push_back(with_whole_rows({tensor, tensor.name(), tensor.tensor.detach()}));
-  part.training = training_rows(tensors, optimizer, options, ranks);
+  part.training = training_rows(tensors, optimizer);
   if (optimizer) part.manifest.optimizer = numbers_of(*optimizer, tensors);
   if (ranks.rank() == 0) {
     part.manifest.extra = options.extra;
@@ -79,6 +71,16 @@ CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimize
     if (options.scaler && options.scaler->is_enabled()) part.manifest.states[kScaler] = state_of(*options.scaler);
   }
   return part;
+}
+
+void add_random_states(CheckpointPart& part, const ModelTensors& tensors, const SaveOptions& options) {
+  require_random_states(tensors, options);
+  const auto add = [&](const std::string& name, const at::Tensor& state) {
+    const layout::RowRange all{0, state.numel()};
+    part.training.push_back({{state.sizes().vec(), 1, all, all}, name_of_random(part.rank, name), state});
+  };
+  for (const auto& device : devices_of(tensors)) add(name_of(device), random_state(device));
+  for (const auto& [name, state] : options.random_states) add(name, state);
 }
 
 CheckpointPart copied(CheckpointPart part) {

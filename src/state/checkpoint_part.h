@@ -27,6 +27,8 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
 /// Refers to the rows that the model and the optimizer have. Collective over a tensor axis, if there is one.
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks);
+/// Adds the random states that this rank saves. Throws UsageError for states that are none.
+void add_random_states(CheckpointPart& part, const ModelTensors& tensors, const SaveOptions& options);
 /// The same with rows of its own, on the CPU: those that this rank writes.
 CheckpointPart copied(CheckpointPart part);
 /// Writes this rank's files. Returns the text of its part of the manifest. Throws FileError, and UsageError for a

@@ -46,8 +46,8 @@ std::vector<int64_t> whole_sizes(at::IntArrayRef sizes, const std::optional<Tens
 void require_takes_parts(bool takes_parts, const TensorCut& cut, const std::string& name,
                          const std::string& operation) {
   require(takes_parts, cut.axis->where(operation), "'", name, "' is a part of a tensor, of which each rank of a ",
-          "tensor axis has one, and this call does not put parts together. Use fsdp::save_checkpoint and load_checkpoint, ",
-          "whose files have whole tensors");
+          "tensor axis has one, and this call does not put parts together. Use fsdp::save_checkpoint and ",
+          "load_checkpoint, whose files have whole tensors");
 }
 
 ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool takes_parts,
@@ -96,6 +96,8 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
   for (const auto& [name, tensor] : named)
     if (const auto part = runtime::registry().find(tensor)) require_same_ranks(tensors.ranks, *part->group, operation);
   if (!tensors.ranks || !cuts.empty()) tensors.ranks = default_ranks();
+  require(cuts.empty() || tensors.ranks, "[fsdp] ", operation, ": the model has parts of a tensor axis, of which all ",
+          "ranks make one checkpoint together, and there is no default process group. Call init_process_group");
   // What all ranks of the tensor axis have, the first of them writes.
   const bool writes_uncut = cuts.empty() || cuts.begin()->second.axis->rank() == 0;
   const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";

@@ -15,8 +15,12 @@ void save(const std::string& folder, const ModuleNode& tree, const torch::optim:
   const Ranks ranks(tensors.ranks, "save_checkpoint", folder);
   require_savable(tensors, optimizer, options, ranks.where());
   SharedStep step(options, ranks);
+  auto own = part_of(tensors, optimizer, options, ranks);
   std::string part;
-  step.write(ranks, [&] { part = write(step.path(), part_of(tensors, optimizer, options, ranks)); });
+  step.write(ranks, [&] {
+    add_random_states(own, tensors, options);
+    part = write(step.path(), std::move(own));
+  });
   step.complete(part, ranks);
 }
 

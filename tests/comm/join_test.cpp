@@ -7,7 +7,7 @@
 #include <atomic>
 #include <random>
 
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/frame.h"
 #include "comm/group/roster.h"
 #include "support/stores.h"

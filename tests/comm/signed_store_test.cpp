@@ -5,7 +5,7 @@
 #include <iomanip>
 #include <sstream>
 
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/frame.h"
 #include "comm/rendezvous/job_store.h"
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -233,6 +234,27 @@ TEST_P(TensorParallelTraining, PartsShardedOverDataTrainAndAreSavedAsTheWholeLay
 INSTANTIATE_TEST_SUITE_P(Transports, TensorParallelTraining, testing::Values("shm", "gloo", "hierarchical"),
                          [](const auto& info) { return info.param; });
 
+TEST(TensorParallelErrors, RanksWithOtherPartsCannotShareRows) {
+  run_thread_ranks(2, [](int) {
+    auto net = seeded([] { return std::make_shared<PartsNet>(std::nullopt); });
+    expect_error([&] { return fully_shard(*net); }, {"fully_shard", "another part of the parameters", "mesh"});
+  });
+}
+
+TEST(TensorParallelScaling, AnInfInOnePartSkipsTheStepOnAllRanksOfTheAxis) {
+  run_thread_ranks(4, [](int) {
+    TrainedParts parts({2, 2});
+    GradScaler scaler({.init_scale = 4});
+    scaler.scale(loss_of_share(*parts.net, parts.model, parts.mesh.coordinate("data"), 2)).backward();
+    if (parts.mesh.rank() == 3) parts.net->down->weight.mutable_grad().fill_(std::numeric_limits<double>::infinity());
+    const auto before = full_tensor(parts.net->norm->weight).clone();
+    scaler.step(parts.optimizer);
+    scaler.update();
+    EXPECT_TRUE(at::equal(full_tensor(parts.net->norm->weight), before));
+    EXPECT_EQ(scaler.get_scale(), 2);
+  });
+}
+
 TEST(TensorParallelErrors, SizesThatTheRanksDoNotDivideAreRefused) {
   run_thread_ranks(2, [](int) {
     expect_error([] { ColumnParallelLinear(torch::nn::LinearOptions(4, 3)); },
@@ -242,6 +264,10 @@ TEST(TensorParallelErrors, SizesThatTheRanksDoNotDivideAreRefused) {
     expect_error([] { RowParallelLinear(torch::nn::LinearOptions(3, 4)); }, {"in_features", "found 3."});
     expect_error([] { VocabParallelEmbedding(torch::nn::EmbeddingOptions(5, 4)); }, {"num_embeddings", "found 5."});
     expect_error([] { VocabParallelEmbedding(torch::nn::EmbeddingOptions(4, 4).max_norm(1.0)); }, {"max_norm"});
+    expect_error([] { return VocabParallelEmbedding(torch::nn::EmbeddingOptions(4, 4))(torch::full({1}, 4)); },
+                 {"VocabParallelEmbedding: expected indices from 0 to 3, found 4 to 4."});
+    expect_error([] { return vocab_parallel_cross_entropy(torch::ones({1, 2}), torch::full({1}, 4)); },
+                 {"vocab_parallel_cross_entropy: expected targets from 0 to 3, found 4 to 4."});
     expect_error([] { return vocab_parallel_cross_entropy(torch::ones({3, 2}), torch::ones({2}, torch::kLong)); },
                  {"vocab_parallel_cross_entropy: expected logits of sizes [rows, classes / ranks]"});
     std::ostringstream text;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/core/check.h"
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 
 namespace fsdp {
 namespace {

@@ -9,7 +9,7 @@
 #include "comm/core/host_grid.h"
 #include "comm/core/local_communicator.h"
 #include "comm/core/log.h"
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
 #include "comm/rendezvous/job_store.h"
@@ -284,7 +284,7 @@ std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::v
   const auto [carrier, obstacle] =
       choose_carrier(membership.backend, membership.ranks, *meeting.roster, prefix_of(membership));
   if (!obstacle.empty() && membership.rank() == 0)
-    std::cerr << "fsdp: the ranks of " << (hosts.back() == 0 ? "this" : "each")
+    std::cerr << "fsdp: the ranks of " << (std::ranges::max(hosts) == 0 ? "this" : "each")
               << " host use Gloo instead of shared memory: " << obstacle << ".\n";
   log(LogLevel::kInfo, prefix_of(membership),
       str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",

@@ -142,8 +142,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   // Before the others know that this rank is here, it listens for them.
   std::optional<Meeting> meeting;
   if (!own.empty()) meeting = subgroup_of(*meeting_, name, own);
+  ++meeting_->splits;  // also where the barrier fails, so that ranks count alike
   communicator_->barrier({str_cat("split into '", name, "':", wanted), {}})->wait();
-  ++meeting_->splits;
   return meeting ? meet_as_group(*meeting) : nullptr;
 }
 

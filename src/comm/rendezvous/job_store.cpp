@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/core/text.h"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "comm/core/fault_point.h"
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 #include "comm/core/text.h"
 #include "comm/failure/blame.h"
 #include "comm/posix/futex.h"
@@ -120,7 +120,12 @@ Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds tim
       ranks_(std::move(ranks)),
       timeout_(timeout),
       may_spin_(has_core_for_each(ranks_.world_size)) {
-  const auto page = find_segment(first_.process, first_.page);
+  Descriptor page;
+  try {
+    page = find_segment(first_.process, first_.page);
+  } catch (const Obstacle&) {
+    if (!neighbours_.has_ended(0)) throw;  // else the system does not show what it had
+  }
   if (!page.is_open())
     throw PeerLost(ranks_.name_of(0), str_cat(ranks_.where("init_process_group"), "rank ", ranks_.name_of(0),
                                               " has ended. Look at its output, then start all ranks again."));

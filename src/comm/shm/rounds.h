@@ -14,6 +14,10 @@
 
 namespace fsdp::shm {
 
+/// A slot of a collective; larger reductions go through in several rounds, so that slots stay in caches. And one of a
+/// message between two ranks.
+inline constexpr size_t kCollectiveSlotBytes = size_t{2} << 20, kMessageSlotBytes = size_t{64} << 10;
+
 /// Rounds of a set of ranks. In a round each member fills a slot (`open`, `post`), waits for the others' posts
 /// (`meet`), reads their slots and closes. A member has two slots, so it may post two rounds before it closes the
 /// first; then it waits for the slowest reader. Ranks that post different operations in one round fail with Mismatch.

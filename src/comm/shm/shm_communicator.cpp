@@ -17,11 +17,9 @@ using shm::Collectives;
 using shm::Peers;
 using shm::Rounds;
 using shm::Steps;
+using shm::kCollectiveSlotBytes, shm::kMessageSlotBytes;
 using shm::Writer;
 
-// Larger reductions go through in several rounds: slots stay in caches.
-constexpr size_t kSlotBytes = size_t{2} << 20;
-constexpr size_t kMessageSlotBytes = size_t{64} << 10;
 // What messages from one rank to another take: two slots, and less than a page beside them.
 constexpr size_t kMessageBytes = 2 * kMessageSlotBytes + 4096;
 static_assert(Rounds::bytes_needed(2, kMessageSlotBytes, /*writers=*/1) <= kMessageBytes);
@@ -36,7 +34,8 @@ class ShmCommunicator : public Front {
         memory_(peers_->share(collective_bytes() + kMessageBytes * static_cast<size_t>(world_size() * world_size()),
                               name_.empty() ? "collectives" : str_cat("collectives of '", name_, "'"),
                               shm::Paging::kWhenUsed)),
-        collectives_(std::make_shared<Collectives>(peers_, Rounds(peers_, all_ranks(), memory_, kSlotBytes), name_)) {}
+        collectives_(std::make_shared<Collectives>(
+            peers_, Rounds(peers_, all_ranks(), memory_, kCollectiveSlotBytes), name_)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto lock = peers_->lock();
@@ -112,7 +111,7 @@ class ShmCommunicator : public Front {
  private:
   size_t collective_bytes() const {
     const auto ranks = static_cast<size_t>(world_size());
-    return Rounds::bytes_needed(ranks, kSlotBytes, ranks);
+    return Rounds::bytes_needed(ranks, kCollectiveSlotBytes, ranks);
   }
   std::vector<int> all_ranks() const {
     std::vector<int> ranks(static_cast<size_t>(world_size()));
@@ -141,7 +140,7 @@ class ShmCommunicator : public Front {
     return collectives_->start(fingerprint, std::move(steps));
   }
 
-  Writer writer(size_t slot_bytes = kSlotBytes) const {
+  Writer writer(size_t slot_bytes = kCollectiveSlotBytes) const {
     return {rank(), world_size(), slot_bytes, {traffic_, &traffic_->inside_host}};
   }
 

@@ -1,4 +1,4 @@
-#include "comm/core/message.h"
+#include "comm/core/store_message.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
