@@ -18,7 +18,8 @@ namespace fsdp {
 /// How the ranks of a tensor axis split a parameter: `dim` of the whole tensor is split into N equal parts, and rank r
 /// of N holds part r.
 struct TensorCut {
-  /// The ranks that hold a part each: one axis for all layers of a model, beside the axes that share its rows.
+  /// The ranks that hold a part each. All layers of a model have the same axis, and `fully_shard` shards their rows
+  /// over other axes.
   std::shared_ptr<ProcessGroup> axis = nullptr;
   /// 0 or 1.
   int64_t dim = 0;

@@ -56,7 +56,7 @@ Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
   return {group, index, std::move(before), std::move(on_meta)};
 }
 
-// What set_data gives a parameter is not where its rows are taken from.
+// Refuses values that came by set_data: rows are taken from the memory that the parameter had.
 void require_in_place(const std::vector<Shown>& parameters) {
   for (const auto& [group, index, before, on_meta] : parameters) {
     const auto& slot = group->slots()[index];

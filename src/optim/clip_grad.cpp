@@ -61,9 +61,10 @@ const ProcessGroup* tensor_axis_of(const Group& model) {
 // `subject`: the operation with the arguments in which ranks could differ unseen.
 double norm_of(const Group& model, const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite,
                const std::string& subject, const std::string& where) {
+  const auto* tensor_axis = tensor_axis_of(model);
   std::vector<optim::RowsOnAxis> values;
   for (const auto& [group, gradients] : axes) {
-    auto& on_axis = values.emplace_back(optim::RowsOnAxis{{group, tensor_axis_of(model)}});
+    auto& on_axis = values.emplace_back(optim::RowsOnAxis{{group, tensor_axis}});
     for (const auto& [rows, gradient] : gradients)
       if (rows.is_cut || on_axis.ranks.counts_uncut())
         on_axis.rows.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});

@@ -60,7 +60,7 @@ void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& g
 /// throws; the operator or the accumulation that comes next throws it again. Any thread.
 void observe_backward_nodes();
 
-/// Whether the node hands a gradient straight to this tensor, so that the observer knows it.
+/// Returns whether the node passes a gradient directly to this parameter, in which case the observer sees the node.
 bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter);
 
 /// Forgets open graph tasks, reductions and all predictions, after an exception. Under the rank's lock.

@@ -50,7 +50,7 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   return marked;
 }
 
-// What printing sees. Nothing can be trained through it.
+// Returns the tensor that printing shows. Nothing can be trained through it.
 at::Tensor rows_to_print(const MarkedOperand& operand) {
   const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   const auto& group = *operand.part.group;
@@ -207,7 +207,8 @@ class OperandGroups {
   void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
   bool empty() const { return groups_.empty(); }
   /// If autograd recorded the operator that gave `result`, its node shows whole parameters before it runs backward.
-  /// Nodes below the number `first` are of earlier operators: some, such as type_as, give an operand back.
+  /// A node whose number is below `first` belongs to an earlier operator: some operators, such as type_as, return an
+  /// operand.
   void hook(const at::Tensor& result, uint64_t first);
 
  private:

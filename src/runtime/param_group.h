@@ -180,7 +180,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// After the last of them `.grad` holds the rows' gradients, and the backward is closed. Returns what is to be thrown
   /// then.
   [[nodiscard]] std::string leave_backward(int task);
-  /// A whole gradient, dense or sparse, arrived.
+  /// Takes a whole gradient, dense or sparse, that has arrived.
   void add_gradient(size_t slot, at::Tensor gradient, bool from_inside);
   const std::vector<Bucket>& buckets() const { return buckets_; }
   /// Whether the outermost graph task gives any gradient.

@@ -50,8 +50,8 @@ struct ScopeRecord {
   }
 };
 
-/// When a bucket of a group is reduced in a backward: groups in the reverse order of first reads, the same on every
-/// rank, the buckets of each in theirs. Groups that forward need not have reached come last, by number.
+/// The order in which a backward reduces buckets, the same on every rank: groups in the reverse order of their first
+/// reads, and the buckets of a group in turn. Groups that forward may not have reached come last, by number.
 struct OrderedBucket {
   bool is_last = false;
   uint64_t first_read = 0;

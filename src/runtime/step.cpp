@@ -344,7 +344,7 @@ void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_insid
     gradient = gradient.detach().clone();
   }
   if (auto sum = slot.arrived.take(); sum.defined()) {
-    // Many small gradients would be lost in a sum of low precision.
+    // A sum of low precision would lose many small gradients.
     const auto dtype = slot.rows_tensor.scalar_type();
     if (sum.scalar_type() != dtype) slot.charge = charge_of(sum = sum.to(dtype));
     return slot.arrived.put(sum.add_(gradient));

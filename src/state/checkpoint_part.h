@@ -27,7 +27,7 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
 /// Refers to the rows that the model and the optimizer have. Collective over a tensor axis, if there is one.
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks);
-/// Adds the random states that this rank saves. Throws UsageError for states that are none.
+/// Adds the random states that this rank saves. Throws UsageError if one of SaveOptions::random_states is no state.
 void add_random_states(CheckpointPart& part, const ModelTensors& tensors, const SaveOptions& options);
 /// The same with rows of its own, on the CPU: those that this rank writes.
 CheckpointPart copied(CheckpointPart part);

@@ -112,7 +112,7 @@ class NativeOrder::Watch {
 
 NativeOrder::Watch& NativeOrder::watch() { return of_this_process<Watch>(); }
 
-// What the watch keeps of an operation, which holds no tensors.
+// The part of an operation that the watch keeps; it holds no tensors.
 struct NativeOrder::Progress {
   c10::Event given, finished;
   Fingerprint fingerprint;

@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-/// Returns when the ranks but 0, and but for the global rank `lost`, have set the key "STEP/RANK", or after `patience`.
+/// Waits until every rank except 0 and the global rank `lost` has set the key "STEP/RANK", for at most `patience`.
 void await_others(c10d::Store& store, const Ranks& ranks, const std::string& step, int lost,
                   std::chrono::milliseconds patience);
 

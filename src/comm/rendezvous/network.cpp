@@ -26,7 +26,7 @@ Addresses addresses_of(const std::string& host, uint16_t port, int type, int* er
   return {result == 0 ? found : nullptr, freeaddrinfo};
 }
 
-// IPv6 has the port where IPv4 has it.
+// IPv4 and IPv6 addresses hold the port at the same offset.
 static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
 in_port_t& port_in(sockaddr_storage& address) { return reinterpret_cast<sockaddr_in&>(address).sin_port; }
 

@@ -31,8 +31,8 @@ Descriptor make_segment(const std::string& name, size_t bytes, Paging paging = P
 /// Throws Obstacle.
 Descriptor find_segment(pid_t process, const std::string& name);
 
-/// The segment in this process's address space: where the process has mapped it before, if it has, so that ranks which
-/// are threads of one process use the same addresses. Throws Obstacle, also if it does not have `bytes`. Thread safe.
+/// Maps the segment into this process, or returns the mapping that the process has already, so that ranks which are
+/// threads of one process use the same addresses. Throws Obstacle, also if it does not have `bytes`. Thread safe.
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes = std::nullopt);
 
 /// The bytes that a control group still gives, none if it has no limit. `limit`, `used`, `stat`: the texts of its
