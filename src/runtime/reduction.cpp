@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "comm/core/pieces.h"
@@ -54,22 +55,24 @@ class OverReplicas : public Work {
 
 // The counts first where a reduce_scatter of the user's sums the rows.
 std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placement, std::vector<ReducePlane> rows,
-                                                         ReducePlane counts, double scale, Tag tag,
+                                                         std::optional<ReducePlane> counts, double scale, Tag tag,
                                                          const ReduceScatter& with) {
   auto& ranks = placement.shard().reductions();
-  if (!with) {
-    rows.push_back(std::move(counts));
-    return {ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
-  }
+  if (counts && !with) rows.push_back(*std::exchange(counts, std::nullopt));
+  if (!counts)
+    return {with ? with(ranks, std::move(rows), scale, std::move(tag))
+                 : ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
   auto of_counts = tag;
   of_counts.subject += ", which have gradients";
-  auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
+  auto first = ranks.reduce_scatter({*std::move(counts)}, scale, std::move(of_counts));
   return {std::move(first), with(ranks, std::move(rows), scale, std::move(tag))};
 }
 
 // For each rank alike, 1 for each parameter that has a gradient here. On a device without a copy from the host.
 at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device device) {
-  const auto counts = at::zeros({ranks, std::ssize(votes)}, at::TensorOptions().dtype(at::kFloat).device(device));
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  if (std::ranges::count(votes, 0) == 0) return at::ones({ranks * std::ssize(votes)}, options);
+  const auto counts = at::zeros({ranks, std::ssize(votes)}, options);
   for (size_t begin = 0, end = 0; begin < votes.size(); begin = end + 1) {
     end = begin;
     while (end < votes.size() && votes[end] != 0) ++end;
@@ -81,10 +84,10 @@ at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device d
 }  // namespace
 
 StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) {
+                           std::optional<ReducePlane> counts, double scale, Tag tag, const ReduceScatter& with) {
   if (!over_replicas)
     return {start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with)};
-  std::vector<at::Tensor> sums{counts.output};
+  std::vector<at::Tensor> sums{counts.value().output};
   for (const auto& plane : rows) sums.push_back(plane.output);
   auto second = std::make_shared<OverReplicas>(placement.further_steps(), std::move(sums), tag);
   auto works = start_over_shard_axis(placement, std::move(rows), std::move(counts), 1.0, std::move(tag), with);
@@ -116,18 +119,22 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
   if (joined > 0) tag.subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) tag.subject += str_cat(" divided by ", *policy.divide_factor);
   const double scale = is_within_replica ? 1.0 : 1.0 / (policy.divide_factor.value_or(placement.divisor()) * factor);
-  const auto given = counts_of(votes, placement.shard().world_size(), planes.front().rows.form.device);
-  counts = at::empty({std::ssize(votes)}, given.options());
+  std::optional<ReducePlane> plane_of_counts;
+  if (const int ranks = placement.shard().world_size(); ranks > 1 || has_replicas) {
+    const auto given = counts_of(votes, ranks, planes.front().rows.form.device);
+    counts = at::empty({std::ssize(votes)}, given.options());
+    plane_of_counts = {counts, {{0, given}}};
+  }
   std::vector<ReducePlane> rows;
   for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(gradients[i])});
-  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), {counts, {{0, given}}}, scale,
-                      std::move(tag), policy.custom_reduce_scatter);
+  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(plane_of_counts),
+                      scale, std::move(tag), policy.custom_reduce_scatter);
 }
 
 std::vector<uint8_t> Reduction::votes_of_all() const {
-  bool is_known = true;
+  bool is_known = true;  // without asking the other ranks
   for (size_t i = 0; i < votes.size(); ++i) is_known = is_known && (votes[i] != 0 || takes_part[i] == 0);
-  if (is_known) return votes;
+  if (is_known || !counts.defined()) return votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> of_all;
   for (const float count : std::span(on_host.const_data_ptr<float>(), votes.size())) of_all.push_back(count != 0);

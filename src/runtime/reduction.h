@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/flat_params.h"
@@ -21,10 +22,10 @@ struct StartedReduction {
 
 /// Starts to sum over the ranks of the shard axis in their order and, if it goes `over_replicas`, then over those of
 /// each replicate axis in theirs, and multiplies once. The outputs receive this rank's slices of the sums; those of
-/// `rows` are multiplied by `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard
-/// axis's own reduce_scatter. Collective.
+/// `rows` are multiplied by `scale`, and `counts` may be. A rank alone gives no `counts`. If there is a `with`, it
+/// reduces `rows` in place of the shard axis's own reduce_scatter. Collective.
 StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
+                           std::optional<ReducePlane> counts, double scale, Tag tag, const ReduceScatter& with);
 
 /// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
 /// the sum again. It is a power of two, and 1 for every dtype but fp16, whose largest number is 65504: dividing by the
@@ -50,7 +51,7 @@ struct Reduction {
   double factor = 1;
   bool is_within_replica = false;
   StartedReduction started = {};
-  /// For each parameter, how many ranks have a gradient, times the scale of the sums.
+  /// For each parameter, how many ranks have a gradient, times the scale of the sums. Undefined on a rank alone.
   at::Tensor counts = {};
 
   /// Sums `gradients`, for each plane the unsharded ones where autograd left them and the sums that were kept for this
