@@ -23,6 +23,7 @@ LAYERS = [
     ["optim", "init", "amp", "modules", "parallel"],
     ["activation"],
     ["report", "state"],
+    ["pipeline"],
     ["train"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -37,6 +38,7 @@ PUBLIC_HEADERS = {
     "runtime": "tensor_cut",
     "api": "advice collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
     "activation": "tiled",
+    "pipeline": "pipeline_schedule",
     "state": "checkpoint",
     "optim": "clip_grad optim",
     "train": "batches images metrics samplers trainer_options",

@@ -127,8 +127,8 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
   }
   std::vector<ReducePlane> rows;
   for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(gradients[i])});
-  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(plane_of_counts),
-                      scale, std::move(tag), policy.custom_reduce_scatter);
+  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(plane_of_counts), scale,
+                      std::move(tag), policy.custom_reduce_scatter);
 }
 
 std::vector<uint8_t> Reduction::votes_of_all() const {

@@ -1,0 +1,79 @@
+#pragma once
+/// \file
+/// How long the slices of a sequence should be that pass a pipeline one behind the other: the planner of TeraPipe
+/// (Z. Li et al., TeraPipe: Token-Level Pipeline Parallelism for Training Large-Scale Language Models, 2021, section
+/// 3.3).
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace fsdp {
+
+/// \addtogroup pipeline
+/// \{
+
+/// The seconds that the slowest stage takes for a slice of `length` tokens behind `before` tokens of the same sequence.
+using SliceCost = std::function<double(int64_t length, int64_t before)>;
+
+/// A cut of one sequence into slices.
+struct SlicePlan {
+  std::vector<int64_t> lengths = {};  ///< in the order of the tokens
+  double seconds = 0;  ///< expected until the last stage has ended: all slices, and the longest once more
+                       ///< for each further stage
+};
+
+/// Finds the cut of `length` tokens that passes `stages` stages soonest: the least sum of its slices' costs plus
+/// `stages - 1` times the largest one. Slices are multiples of `granularity` tokens, but for the last one. Bounds of
+/// the largest cost that lie closer together than `tolerance` seconds are tried once, so the result is at most `stages
+/// * tolerance` above the best. Each bound takes time that grows with the square of `length / granularity`.
+///
+/// A plan of one slice says that slicing does not pay. Nothing is communicated. Throws UsageError for numbers below 1
+/// and for costs that are negative or not finite.
+///
+///     auto plan = fsdp::plan_slices(2048, 4, [&](int64_t length, int64_t before) { return cost(length, before); });
+SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t granularity = 8, double tolerance = 0);
+
+/// A cut of a batch into micro-batches, and of each of them into slices.
+struct BatchPlan {
+  /// One micro-batch.
+  struct MicroBatch {
+    int64_t sequences = 0;
+    SlicePlan slices = {};
+  };
+  std::vector<MicroBatch> micro_batches = {};
+  double seconds = 0;  ///< the sum of their plans' seconds
+};
+
+/// Cuts a batch of `sequences` sequences as well: plans the slices of a micro-batch of each size, then chooses sizes
+/// that add up to the batch and whose plans take the least time together. `cost_of(n)` gives the costs of slices of n
+/// sequences. Otherwise as plan_slices.
+BatchPlan plan_batch(int64_t sequences, int64_t length, int stages, const std::function<SliceCost(int64_t)>& cost_of,
+                     int64_t granularity = 8, double tolerance = 0);
+
+/// One measured slice.
+struct SliceTime {
+  int64_t length = 0, before = 0;
+  double seconds = 0;
+};
+
+/// The model of a slice's cost, fitted to measurements: t(length, 0) is interpolated between the measured lengths, and
+/// t(length, before) = t(length, 0) + a0 + a1 length + a2 before + a3 length before, by least squares.
+struct FittedSliceCost {
+  std::vector<SliceTime> alone = {};        ///< with nothing before them, by length
+  std::array<double, 4> coefficients = {};  ///< a0 to a3
+  double largest_error = 0;                 ///< among the measurements, as a share of each
+
+  double operator()(int64_t length, int64_t before) const;
+};
+
+/// Fits the model. `times` need at least one slice with nothing before it; without four others that tell the
+/// coefficients apart the ones of least size are taken. Throws UsageError without such a slice.
+FittedSliceCost fit_slice_cost(std::vector<SliceTime> times);
+
+/// \}
+
+}  // namespace fsdp
+#pragma GCC visibility pop

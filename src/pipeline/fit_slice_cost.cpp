@@ -1,0 +1,70 @@
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <fsdp/plan_slices.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/core/check.h"
+
+namespace fsdp {
+namespace {
+
+std::array<double, 4> terms_of(int64_t length, int64_t before) {
+  const auto i = static_cast<double>(length), j = static_cast<double>(before);
+  return {1, i, j, i * j};
+}
+
+// Between the measured lengths on a straight line; beyond them in proportion to the nearest one.
+double seconds_alone(const std::vector<SliceTime>& alone, int64_t length) {
+  const auto above = std::ranges::lower_bound(alone, length, {}, &SliceTime::length);
+  if (above != alone.end() && above->length == length) return above->seconds;
+  if (above == alone.begin() || above == alone.end()) {
+    const auto& nearest = above == alone.end() ? alone.back() : alone.front();
+    return nearest.seconds * static_cast<double>(length) / static_cast<double>(nearest.length);
+  }
+  const auto& below = *std::prev(above);
+  const double share = static_cast<double>(length - below.length) / static_cast<double>(above->length - below.length);
+  return below.seconds + share * (above->seconds - below.seconds);
+}
+
+}  // namespace
+
+double FittedSliceCost::operator()(int64_t length, int64_t before) const {
+  double seconds = seconds_alone(alone, length);
+  if (before == 0) return seconds;
+  const auto terms = terms_of(length, before);
+  for (size_t i = 0; i < terms.size(); ++i) seconds += coefficients[i] * terms[i];
+  return std::max(seconds, 0.0);
+}
+
+FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
+  const auto others = std::partition(times.begin(), times.end(), [](const auto& time) { return time.before == 0; });
+  FittedSliceCost cost{.alone = {times.begin(), others}};
+  require(!cost.alone.empty(),
+          "fsdp fit_slice_cost: expected the time of at least one slice with nothing before it, "
+          "found none. Measure slices at the beginning of a sequence too");
+  std::ranges::sort(cost.alone, {}, &SliceTime::length);
+  if (others != times.end()) {
+    std::vector<double> term_values, more_values;
+    for (const auto& time : std::span(others, times.end())) {
+      std::ranges::copy(terms_of(time.length, time.before), std::back_inserter(term_values));
+      more_values.push_back(time.seconds - seconds_alone(cost.alone, time.length));
+    }
+    const auto more = at::tensor(more_values).unsqueeze(1);
+    const auto terms = at::tensor(term_values).view({-1, 4});
+    // Columns of one size: positions run to thousands, and their products to millions.
+    const auto sizes = terms.abs().amax(0).clamp_min(1);
+    const auto solved = std::get<0>(at::linalg_lstsq(terms / sizes, more, std::nullopt, "gelsd")).squeeze(1) / sizes;
+    std::ranges::copy_n(solved.contiguous().const_data_ptr<double>(), 4, cost.coefficients.begin());
+  }
+  for (const auto& time : times)
+    cost.largest_error = std::max(cost.largest_error, std::abs(cost(time.length, time.before) / time.seconds - 1));
+  return cost;
+}
+
+}  // namespace fsdp

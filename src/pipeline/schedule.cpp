@@ -1,0 +1,89 @@
+#include <fsdp/pipeline_schedule.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/core/check.h"
+
+namespace fsdp {
+namespace {
+
+using Actions = std::vector<PipelineAction>;
+using Kind = PipelineAction::Kind;
+
+void require_positive(const std::string& schedule, std::initializer_list<std::pair<const char*, int>> numbers) {
+  for (const auto& [name, number] : numbers)
+    require(number >= 1, "fsdp ", schedule, ": expected at least 1 of '", name, "', found ", number);
+}
+
+// So many forwards first; then a backward after each further forward; then the backwards that are left.
+Actions alternate(const Actions& forwards, const Actions& backwards, size_t forwards_first) {
+  const size_t first = std::min(forwards_first, forwards.size());
+  Actions actions(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(first));
+  for (size_t i = 0; i < backwards.size(); ++i) {
+    if (first + i < forwards.size()) actions.push_back(forwards[first + i]);
+    actions.push_back(backwards[i]);
+  }
+  return actions;
+}
+
+}  // namespace
+
+std::string PipelineAction::name() const {
+  return str_cat(kind == Kind::kForward ? 'F' : 'B', micro_batch, '.', stage, slice > 0 ? str_cat(':', slice) : "");
+}
+
+PipelineSchedule gpipe_schedule(int ranks, int micro_batches, int slices) {
+  PipelineSchedule schedule{slices > 1 ? "TeraPipe" : "GPipe", ranks, 1, micro_batches, slices};
+  require_positive(schedule.name, {{"ranks", ranks}, {"micro_batches", micro_batches}, {"slices", slices}});
+  for (int rank = 0; rank < ranks; ++rank) {
+    Actions forwards, backwards;
+    for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
+      for (int slice = 0; slice < slices; ++slice) forwards.push_back({Kind::kForward, rank, micro_batch, slice});
+    for (auto action = forwards.rbegin(); action != forwards.rend(); ++action)
+      backwards.push_back({Kind::kBackward, rank, action->micro_batch, action->slice});
+    schedule.actions.push_back(alternate(forwards, backwards, forwards.size()));
+  }
+  return schedule;
+}
+
+PipelineSchedule one_forward_one_backward_schedule(int ranks, int micro_batches, int chunks) {
+  PipelineSchedule schedule{chunks > 1 ? "interleaved 1F1B" : "1F1B", ranks, chunks, micro_batches};
+  require_positive(schedule.name, {{"ranks", ranks}, {"micro_batches", micro_batches}, {"chunks", chunks}});
+  require(chunks == 1 || micro_batches % ranks == 0, "fsdp ", schedule.name,
+          ": expected a number of micro-batches that is a multiple of the ", ranks, " ranks, found ", micro_batches,
+          ". Choose another number of micro-batches, or one chunk for each rank");
+  // Micro-batches pass in rounds of as many as there are ranks, so that a round comes round when its next chunk begins.
+  const int in_round = chunks == 1 ? micro_batches : ranks;
+  for (int rank = 0; rank < ranks; ++rank) {
+    Actions forwards, backwards;
+    for (int first = 0; first < micro_batches; first += in_round)
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        for (int micro_batch = first; micro_batch < first + in_round; ++micro_batch) {
+          forwards.push_back({Kind::kForward, chunk * ranks + rank, micro_batch});
+          backwards.push_back({Kind::kBackward, (chunks - 1 - chunk) * ranks + rank, micro_batch});
+        }
+    const int after = ranks - 1 - rank;
+    const int forwards_first = chunks == 1 ? after : 2 * after + (chunks - 1) * ranks;
+    schedule.actions.push_back(alternate(forwards, backwards, static_cast<size_t>(forwards_first)));
+  }
+  return schedule;
+}
+
+std::vector<PipelineAction> inputs_of(const PipelineSchedule& schedule, const PipelineAction& action) {
+  std::vector<PipelineAction> inputs;
+  auto [kind, stage, micro_batch, slice] = action;
+  if (kind == Kind::kForward) {
+    if (stage > 0) inputs.push_back({kind, stage - 1, micro_batch, slice});
+    if (slice > 0) inputs.push_back({kind, stage, micro_batch, slice - 1});  // its keys and values
+  } else {
+    inputs.push_back({Kind::kForward, stage, micro_batch, slice});
+    if (stage + 1 < schedule.stages()) inputs.push_back({kind, stage + 1, micro_batch, slice});
+    if (slice + 1 < schedule.slices) inputs.push_back({kind, stage, micro_batch, slice + 1});
+  }
+  return inputs;
+}
+
+}  // namespace fsdp
