@@ -1,0 +1,126 @@
+#pragma once
+/// \file
+/// A model whose layers lie on several ranks.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/group.h>
+#include <fsdp/pipeline_schedule.h>
+#include <fsdp/process_group.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace fsdp {
+
+/// \addtogroup pipeline
+/// \{
+
+/// One stage of a pipeline: consecutive layers of a model, from one tensor to one tensor.
+///
+///     fsdp::PipelineStage stage(layers);         // a torch::nn::Sequential, or any module holder
+///     fsdp::PipelineStage sharded_stage(model);  // an fsdp::Sharded, over another axis of the mesh
+class PipelineStage {
+ public:
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
+
+  /// Of a function, whose parameters nobody else needs to know.
+  explicit PipelineStage(Forward forward) : forward_(std::move(forward)) {}
+  /// Of a module; a sharded one is unsharded and reduced as its options say, but reduced once for all micro-batches.
+  template <class Module>
+    requires(!std::convertible_to<Module, Forward>)
+  explicit PipelineStage(Module module)
+      : forward_([module](const at::Tensor& x) mutable -> at::Tensor {
+          if constexpr (std::derived_from<Module, Group>)
+            return module(x);
+          else
+            return module->forward(x);
+        }) {
+    if constexpr (std::derived_from<Module, Group>) group_ = module;
+  }
+
+  at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
+  /// That of a sharded module.
+  const std::optional<Group>& group() const { return group_; }
+
+ private:
+  Forward forward_;
+  std::optional<Group> group_;
+};
+
+/// Cuts a model into consecutive stages of about equal numbers of parameters: the largest has as few as any cut allows.
+/// The stages share the model's modules, so each rank keeps those that it runs and drops the rest. Not collective.
+/// Throws UsageError for fewer layers than stages, and for a parameter that two stages would share: then each rank
+/// would train a copy of its own. Use a parameter of its own in each of them, or put both uses into one stage.
+///
+///     auto stages = fsdp::split_stages(model, pipe.world_size());
+///     fsdp::Pipeline pipeline({fsdp::PipelineStage(stages[pipe.rank()])}, schedule, pipe);
+std::vector<torch::nn::Sequential> split_stages(const torch::nn::Sequential& model, int stages);
+/// Cuts it in front of the layers with these numbers, which ascend.
+std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequential& model,
+                                                       const std::vector<int64_t>& first_layers);
+
+/// Runs a model whose stages lie on the ranks of one axis of a mesh, micro-batch by micro-batch, in the order of a
+/// schedule. The gradients are those of the whole model on the whole batch. torch.distributed.pipelining calls the same
+/// PipelineStage and Schedule.
+///
+/// Every call is collective over the axis; one thread at a time. After an exception on one rank the others of the axis
+/// throw too. Tensors between stages have any sizes and any dtype; the first step finds them out, and each further step
+/// whose inputs have other sizes.
+///
+///     auto mesh = fsdp::init_device_mesh({2, 2}, {"data", "pipe"});
+///     auto pipe = mesh.process_group("pipe");
+///     auto stage = fsdp::fully_shard(stages[pipe->rank()], {.mesh = mesh["data"]});
+///     fsdp::Pipeline pipeline({fsdp::PipelineStage(stage)}, fsdp::one_forward_one_backward_schedule(2, 8), pipe);
+///     auto loss = pipeline.step(tokens, targets, [](auto output, auto target) {
+///       return torch::nn::functional::cross_entropy(output.flatten(0, 1), target.flatten());
+///     });
+///     optimizer.step();
+class Pipeline {
+ public:
+  /// The mean loss of a micro-batch's rows.
+  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+
+  /// `stages`: those of this rank, in the order of their numbers (PipelineSchedule::rank_of). `group`: the ranks of the
+  /// pipeline's axis; null: the default one. Throws UsageError if the schedule is for another number of ranks, lacks an
+  /// action or would never end (validate), and if this rank's stages are not as many as its chunks; Mismatch if ranks
+  /// have other schedules.
+  Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule, std::shared_ptr<ProcessGroup> group = nullptr);
+  ~Pipeline();
+  Pipeline(Pipeline&&) noexcept;
+  Pipeline& operator=(Pipeline&&) noexcept;
+
+  /// Runs forward and backward of one batch, cut along dim 0 into the schedule's micro-batches, whose sizes differ by
+  /// one row at most; gradients are added to those of the parameters. `inputs` are read on the rank of the first stage,
+  /// `targets` on that of the last one; other ranks may give undefined tensors. Returns the mean loss over all rows, on
+  /// every rank, without a graph.
+  ///
+  /// Throws UsageError on all ranks for inputs that are undefined or have fewer rows than there are micro-batches; on
+  /// the rank that finds it, and Error on the others, for targets with another number of rows, for what a stage gives
+  /// that has other sizes than before, and for what a stage or the loss throws; PeerLost if a rank is lost.
+  at::Tensor step(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss);
+
+  /// Runs forward alone, without a graph. Returns the outputs of all rows on the rank of the last stage, and an
+  /// undefined tensor on the others.
+  at::Tensor forward(const at::Tensor& inputs);
+
+  /// Begins anew after an exception that all ranks survived, with the stages' groups (Group::reset_iter_state).
+  void reset_iter_state();
+
+  const PipelineSchedule& schedule() const;
+
+ private:
+  class Run;
+  struct Plan;
+  std::unique_ptr<Plan> plan_;
+};
+
+/// \}
+
+}  // namespace fsdp
+#pragma GCC visibility pop

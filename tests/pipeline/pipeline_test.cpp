@@ -1,0 +1,269 @@
+// Stages on several ranks, against the whole model on the whole batch; and what is refused.
+
+#include <fsdp/fsdp.h>
+#include <fsdp/pipeline.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/error_text.h"
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+
+constexpr int64_t kRows = 7, kTokens = 5;
+
+nn::Sequential make_model() {
+  nn::Sequential model;
+  model->push_back(nn::Embedding(11, 6));
+  for (int i = 0; i < 3; ++i) {
+    model->push_back(nn::Linear(6, 6 + i % 2));
+    model->push_back(nn::Tanh());
+    model->push_back(nn::Linear(6 + i % 2, 6));
+  }
+  model->push_back(nn::Linear(6, 4));
+  model->to(torch::kDouble);
+  return model;
+}
+
+struct Step {
+  at::Tensor tokens, targets;
+};
+
+Step step_of(int number) {
+  const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + number));
+  return {at::randint(11, {kRows, kTokens}, generator), at::randn({kRows, kTokens, 4}, generator, at::kDouble)};
+}
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) { return (output - target).square().mean(); }
+
+// Steps of SGD on the whole model, unsharded.
+struct Expected {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> parameters;
+  at::Tensor output;
+};
+
+constexpr int kSteps = 3;
+
+Expected expected_of(int64_t frozen_layers) {
+  auto model = build_alike(make_model);
+  for (int64_t layer = 0; layer < frozen_layers; ++layer)
+    for (auto& parameter : model->children()[static_cast<size_t>(layer)]->parameters()) parameter.requires_grad_(false);
+  torch::optim::SGD optimizer(model->parameters(), 0.5);
+  Expected expected;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    const auto [tokens, targets] = step_of(step);
+    const auto loss = loss_of(model->forward(tokens), targets);
+    loss.backward();
+    optimizer.step();
+    expected.losses.push_back(loss.item<double>());
+  }
+  for (const auto& parameter : model->named_parameters()) expected.parameters[parameter.key()] = parameter.value();
+  const at::NoGradGuard no_grad;
+  expected.output = model->forward(step_of(0).tokens);
+  return expected;
+}
+
+struct Case {
+  PipelineSchedule schedule;
+  int data = 1;  // ranks over which each stage is sharded
+  int64_t frozen_layers = 0;
+};
+
+void expect_equals_whole_model(const Case& given) {
+  const auto& schedule = given.schedule;
+  SCOPED_TRACE(schedule.name + ", " + std::to_string(schedule.ranks) + " ranks, " +
+               std::to_string(schedule.micro_batches) + " micro-batches, " + std::to_string(schedule.chunks) +
+               " chunks, data " + std::to_string(given.data) + ", frozen " + std::to_string(given.frozen_layers));
+  const auto expected = expected_of(given.frozen_layers);
+  run_thread_ranks(given.data * schedule.ranks, [&](int) {
+    const auto mesh = init_device_mesh({given.data, schedule.ranks}, {"data", "pipe"});
+    const auto pipe = mesh.process_group("pipe");
+    const auto model = build_alike(make_model);
+    for (int64_t layer = 0; layer < given.frozen_layers; ++layer)
+      for (auto& parameter : model->children()[static_cast<size_t>(layer)]->parameters())
+        parameter.requires_grad_(false);
+    const auto all = split_stages(model, schedule.stages());
+    std::vector<PipelineStage> stages;
+    std::vector<nn::Sequential> own;
+    for (int stage = pipe->rank(); stage < schedule.stages(); stage += schedule.ranks) {
+      own.push_back(all[static_cast<size_t>(stage)]);
+      if (given.data == 1) {
+        stages.emplace_back(own.back());
+        continue;
+      }
+      FullyShardOptions options;
+      options.mesh = mesh["data"];
+      stages.emplace_back(fully_shard(own.back(), options));
+    }
+    std::vector<at::Tensor> parameters;
+    for (const auto& stage : own)
+      for (const auto& parameter : stage->parameters()) parameters.push_back(parameter);
+    torch::optim::SGD optimizer(parameters, 0.5);
+    Pipeline pipeline(std::move(stages), schedule, pipe);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      auto [tokens, targets] = step_of(step);
+      if (pipe->rank() != 0) tokens = at::Tensor();
+      if (pipe->rank() != schedule.rank_of(schedule.stages() - 1)) targets = at::Tensor();
+      const auto loss = pipeline.step(tokens, targets, loss_of);
+      EXPECT_NEAR(loss.item<double>(), expected.losses[static_cast<size_t>(step)], 1e-10);
+      optimizer.step();
+    }
+    for (const auto& stage : own)
+      for (const auto& parameter : stage->named_parameters()) {
+        const auto whole = given.data == 1 ? parameter.value() : full_tensor(parameter.value());
+        EXPECT_LT(relative_difference(expected.parameters.at(parameter.key()).detach(), whole.detach()), 1e-10)
+            << parameter.key();
+      }
+    const auto output = pipeline.forward(step_of(0).tokens);
+    EXPECT_EQ(output.defined(), pipe->rank() == schedule.rank_of(schedule.stages() - 1));
+    if (output.defined()) EXPECT_LT(relative_difference(expected.output, output), 1e-10);
+  });
+}
+
+TEST(Pipeline, TrainsAsTheWholeModel) {
+  expect_equals_whole_model({gpipe_schedule(1, 3)});
+  expect_equals_whole_model({gpipe_schedule(2, 3)});
+  expect_equals_whole_model({gpipe_schedule(3, 7)});
+  expect_equals_whole_model({one_forward_one_backward_schedule(2, 3)});
+  expect_equals_whole_model({one_forward_one_backward_schedule(3, 2)});
+  expect_equals_whole_model({one_forward_one_backward_schedule(4, 5)});
+  expect_equals_whole_model({one_forward_one_backward_schedule(1, 4, 2)});
+  expect_equals_whole_model({one_forward_one_backward_schedule(2, 4, 3)});
+  expect_equals_whole_model({one_forward_one_backward_schedule(3, 3, 2)});
+}
+
+TEST(Pipeline, FrozenStagesGiveNoGradients) {
+  expect_equals_whole_model({one_forward_one_backward_schedule(3, 4), 1, 4});
+  expect_equals_whole_model({gpipe_schedule(2, 2), 1, 1});
+}
+
+TEST(Pipeline, StagesAreShardedOverAnotherAxis) {
+  expect_equals_whole_model({one_forward_one_backward_schedule(2, 3), 2});
+  expect_equals_whole_model({gpipe_schedule(2, 3), 2, 1});
+  expect_equals_whole_model({one_forward_one_backward_schedule(2, 2, 2), 2});
+}
+
+// What goes wrong on one rank is an error on all of them, and the ranks can go on after it.
+TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
+  struct Wrong {
+    std::string message;  // on the rank that finds it; on all if nothing was sent
+    int finder = -1;      // -1: all ranks
+    std::function<at::Tensor(int rank, const at::Tensor&)> stage = {};
+    Pipeline::Loss loss = loss_of;
+    at::Tensor inputs = at::ones({4, 3}), targets = at::ones({4, 3});
+  };
+  const std::vector<Wrong> all = {
+      {"expected inputs of one to 13 dims", -1, {}, loss_of, {}},
+      {"expected at least one row for each of the 2 micro-batches, found 1", -1, {}, loss_of, at::ones({1, 3})},
+      {"expected targets of 4 rows, as many as the inputs have, found sizes [3]",
+       2,
+       {},
+       loss_of,
+       at::ones({4, 3}),
+       at::ones({3})},
+      {"expected targets of 4 rows", 2, {}, loss_of, at::ones({4, 3}), {}},
+      {"the middle breaks", 1,
+       [](int rank, const auto& x) -> at::Tensor {
+         if (rank == 1) throw std::runtime_error("the middle breaks");
+         return x * 2;
+       }},
+      {"expected a tensor from stage 0", 0, [](int rank, const auto& x) { return rank == 0 ? at::Tensor() : x; }},
+      {"expected a loss of one element, found sizes [2, 3]",
+       2,
+       {},
+       [](const auto& output, const auto&) { return output * 1; }},
+      {"and at most 13 can be sent", 0,
+       [](int, const auto& x) { return x.view({2, 1, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}); }, loss_of,
+       at::ones({4, 1, 3})}};
+  run_thread_ranks(3, [&](int rank) {
+    auto weight = at::ones({3}).requires_grad_();
+    const auto plain = [&](const at::Tensor& x) { return x * weight; };
+    const Wrong* current = nullptr;
+    Pipeline pipeline({PipelineStage([&](const at::Tensor& x) -> at::Tensor {
+                        return current != nullptr && current->stage ? current->stage(rank, plain(x)) : plain(x);
+                      })},
+                      one_forward_one_backward_schedule(3, 2));
+    for (const auto& wrong : all) {
+      current = &wrong;
+      const auto text = text_of_error([&] { pipeline.step(wrong.inputs, wrong.targets, wrong.loss); });
+      EXPECT_THAT(text, testing::HasSubstr(wrong.message)) << "rank " << rank;
+      if (wrong.finder < 0) continue;
+      if (wrong.finder != rank) EXPECT_THAT(text, testing::HasSubstr("rank " + std::to_string(wrong.finder)));
+      pipeline.reset_iter_state();
+      current = nullptr;
+      EXPECT_NEAR(pipeline.step(at::ones({4, 3}), at::zeros({4, 3}), loss_of).item<double>(), 1, 1e-6);
+    }
+  });
+}
+
+TEST(Pipeline, WhatDoesNotFitIsRefusedBeforeAStep) {
+  run_thread_ranks(2, [](int rank) {
+    const PipelineStage stage([](const at::Tensor& x) { return x; });
+    const auto error_of = [&](std::vector<PipelineStage> stages, const PipelineSchedule& schedule) {
+      return text_of_error([&] { Pipeline(std::move(stages), schedule); });
+    };
+    EXPECT_THAT(error_of({stage}, gpipe_schedule(3, 2)),
+                testing::HasSubstr("a schedule for the 2 ranks of the axis, found one for 3"));
+    EXPECT_THAT(error_of({stage}, one_forward_one_backward_schedule(2, 2, 2)),
+                testing::HasSubstr("expected the 2 stages of rank"));
+    auto deadlocked = gpipe_schedule(2, 2);
+    std::ranges::reverse(deadlocked.actions[0]);
+    EXPECT_THAT(error_of({stage}, deadlocked), testing::HasSubstr("wait for each other for ever"));
+    EXPECT_THAT(error_of({stage}, rank == 0 ? gpipe_schedule(2, 2) : one_forward_one_backward_schedule(2, 2)),
+                testing::AllOf(testing::HasSubstr("Pipeline of GPipe"), testing::HasSubstr("Pipeline of 1F1B")));
+  });
+}
+
+TEST(Pipeline, AStageThatGivesOtherSizesForTheSameInputsIsRefused) {
+  run_thread_ranks(2, [](int rank) {
+    int64_t width = 3;
+    Pipeline pipeline({PipelineStage([&](const at::Tensor& x) { return rank == 0 ? x.narrow(1, 0, width) : x; })},
+                      gpipe_schedule(2, 2));
+    const auto x = at::ones({4, 3});
+    EXPECT_EQ(pipeline.forward(x).defined(), rank == 1);
+    width = 2;
+    EXPECT_THAT(text_of_error([&] { pipeline.forward(x); }),
+                testing::HasSubstr("stage 0 gave Float of sizes [2, 2], which needs no gradient for micro-batch 0, and "
+                                   "Float of sizes [2, 3]"));
+    pipeline.reset_iter_state();
+    EXPECT_EQ(pipeline.forward(x).defined(), rank == 1);
+  });
+}
+
+TEST(SplitStages, BalancesParametersAndKeepsNames) {
+  const auto model = make_model();  // of 66; 42, 0, 42; 49, 0, 48; 42, 0, 42; 28 elements
+  std::vector<std::string> names;
+  std::vector<int64_t> layers;
+  for (const auto& stage : split_stages(model, 3)) {
+    layers.push_back(static_cast<int64_t>(stage->size()));
+    for (const auto& parameter : stage->named_parameters()) names.push_back(parameter.key());
+  }
+  EXPECT_EQ(names, model->named_parameters().keys());
+  EXPECT_THAT(layers, testing::ElementsAre(3, 4, 4));
+  EXPECT_EQ(split_stages_before(model, {1, 10})[1]->size(), 9U);
+  EXPECT_THAT(text_of_error([&] { split_stages(model, 12); }),
+              testing::HasSubstr("each of the 12 stages, found 11 layers"));
+  EXPECT_THAT(text_of_error([&] { split_stages_before(model, {4, 4}); }),
+              testing::HasSubstr("between 1 and 10, found 4"));
+  const nn::Linear shared(3, 3);
+  const nn::Sequential tied(shared, nn::ReLU(), shared);
+  EXPECT_THAT(text_of_error([&] { split_stages_before(tied, {1}); }),
+              testing::HasSubstr("parameter '2.weight' of stage 1 is '0.weight' of stage 0 too"));
+}
+
+}  // namespace
+}  // namespace fsdp::test
