@@ -18,6 +18,10 @@
 #pragma GCC visibility push(default)
 namespace fsdp {
 
+namespace pipeline {
+struct Plan;
+}
+
 /// \addtogroup pipeline
 /// \{
 
@@ -69,6 +73,11 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
 /// schedule. The gradients are those of the whole model on the whole batch. torch.distributed.pipelining calls the same
 /// PipelineStage and Schedule.
 ///
+/// With slices (terapipe_schedule) the tokens are dim 1 of inputs, targets and of what stages give. Attention of the
+/// model as it is, scaled_dot_product_attention with is_causal, then meets the keys and values of the earlier slices,
+/// and fsdp::positions counts from the first token of the sequence. The first run of each stage compares its slices
+/// with the whole sequence, so what mixes tokens otherwise is found, unless the stage draws random numbers.
+///
 /// Every call is collective over the axis; one thread at a time. After an exception on one rank the others of the axis
 /// throw too. Tensors between stages have any sizes and any dtype; the first step finds them out, and each further step
 /// whose inputs have other sizes.
@@ -83,7 +92,7 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
 ///     optimizer.step();
 class Pipeline {
  public:
-  /// The mean loss of a micro-batch's rows.
+  /// The mean loss of a micro-batch's rows, or of one slice of them.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
   /// `stages`: those of this rank, in the order of their numbers (PipelineSchedule::rank_of). `group`: the ranks of the
@@ -100,9 +109,10 @@ class Pipeline {
   /// `targets` on that of the last one; other ranks may give undefined tensors. Returns the mean loss over all rows, on
   /// every rank, without a graph.
   ///
-  /// Throws UsageError on all ranks for inputs that are undefined or have fewer rows than there are micro-batches; on
-  /// the rank that finds it, and Error on the others, for targets with another number of rows, for what a stage gives
-  /// that has other sizes than before, and for what a stage or the loss throws; PeerLost if a rank is lost.
+  /// Throws UsageError on all ranks for inputs that are undefined, have fewer rows than there are micro-batches or
+  /// other tokens than the slices; on the rank that finds it, and Error on the others, for targets with another number
+  /// of rows, for what a stage gives that has other sizes than before, and for what a stage or the loss throws;
+  /// PeerLost if a rank is lost.
   at::Tensor step(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss);
 
   /// Runs forward alone, without a graph. Returns the outputs of all rows on the rank of the last stage, and an
@@ -115,9 +125,7 @@ class Pipeline {
   const PipelineSchedule& schedule() const;
 
  private:
-  class Run;
-  struct Plan;
-  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<pipeline::Plan> plan_;
 };
 
 /// \}

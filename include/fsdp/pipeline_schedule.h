@@ -34,7 +34,9 @@ struct PipelineSchedule {
   int ranks = 1;
   int chunks = 1;  ///< stages that a rank holds; rank r holds r, r + ranks, r + 2 * ranks and so on
   int micro_batches = 1;
-  int slices = 1;                                         ///< of each micro-batch
+  int slices = 1;  ///< of each micro-batch
+  /// Tokens of each slice; empty where sequences stay whole.
+  std::vector<int64_t> slice_lengths = {};
   std::vector<std::vector<PipelineAction>> actions = {};  ///< by rank
 
   int stages() const { return ranks * chunks; }
@@ -46,9 +48,13 @@ struct PipelineSchedule {
 /// \{
 
 /// Every rank runs all micro-batches forward, then all of them backward, the last one first (Y. Huang et al., GPipe,
-/// 2019). With `slices` above 1 the tokens of each micro-batch pass one slice after the other, and backward takes them
-/// in the reverse order (Z. Li et al., TeraPipe, 2021), which needs a causal model.
-PipelineSchedule gpipe_schedule(int ranks, int micro_batches, int slices = 1);
+/// 2019).
+PipelineSchedule gpipe_schedule(int ranks, int micro_batches);
+
+/// The same, but the tokens of each micro-batch pass in slices of these lengths, one behind the other, and backward
+/// takes them in the reverse order: while a stage has one slice, the stage before it has the next one (Z. Li et al.,
+/// TeraPipe, 2021). Only causal models can run so. plan_slices finds lengths.
+PipelineSchedule terapipe_schedule(int ranks, int micro_batches, std::vector<int64_t> slice_lengths);
 
 /// Each rank goes backward as soon as it can, so it holds the activations of at most `ranks` micro-batches (D.
 /// Narayanan et al., PipeDream, 2019, without its stale weights). With `chunks` above 1 each rank holds so many stages,

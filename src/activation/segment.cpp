@@ -116,6 +116,7 @@ Segment::Segment(const CheckpointOptions& options, const std::vector<at::Tensor>
       buffers_(options.buffers),
       random_(options.preserve_rng_state ? std::make_optional<RandomStates>(devices_of(inputs)) : std::nullopt),
       sequence_(parallel::SequenceScope::current()),
+      slice_(parallel::TokenSlices::current()),
       results_(options.keeps_results) {
   inputs_.reserve(inputs.size());
   for (const auto& input : inputs) inputs_.emplace_back(input, options.offload_inputs, KeptResults::is_scope_open());
@@ -310,6 +311,7 @@ void Segment::run_again(int task) {
   const Restored autocast{AutocastState()};
   autocast_.restore_uncached();
   const parallel::SequenceScope::Entered sequence(sequence_);
+  const parallel::TokenSlices::Entered slice(slice_);
   std::optional<Restored<RandomStates>> random;
   if (random_) {
     random.emplace(random_->now());

@@ -17,6 +17,7 @@
 #include "activation/tensor_version.h"
 #include "memory/byte_account.h"
 #include "parallel/sequence_scope.h"
+#include "parallel/token_slices.h"
 #include "runtime/saved_tensors.h"
 
 namespace fsdp::activation {
@@ -96,6 +97,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const std::optional<RandomStates> random_;
   const AutocastState autocast_;
   const std::shared_ptr<parallel::SequenceScope> sequence_;  // in which attention is over several ranks, or null
+  const parallel::TokenSlices::Place slice_;                 // at which the part ran
   std::vector<KeptTensor> inputs_;
   struct Parameter {
     std::string name;

@@ -11,6 +11,7 @@
 #include "comm/core/check.h"
 #include "parallel/checked_call.h"
 #include "parallel/sequence_scope.h"
+#include "parallel/token_slices.h"
 
 namespace fsdp::parallel {
 namespace {
@@ -21,11 +22,14 @@ constexpr c10::DispatchKey kKeys[] = {c10::DispatchKey::CPU, c10::DispatchKey::C
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
                      bool enable_gqa) {
+  if (auto& place = TokenSlices::current(); place.slices)
+    return place.slices->attend(
+        place, {query, key, value, mask.value_or(at::Tensor()), dropout, is_causal, scale, enable_gqa});
   const auto scope = SequenceScope::current();
   if (!scope || scope->group()->world_size() == 1)
     return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal, scale, enable_gqa);
-  return attention_over_ranks(*scope, {query, key, value, mask.value_or(at::Tensor()), dropout, is_causal, scale,
-                                       enable_gqa});
+  return attention_over_ranks(*scope,
+                              {query, key, value, mask.value_or(at::Tensor()), dropout, is_causal, scale, enable_gqa});
 }
 
 }  // namespace
@@ -36,9 +40,10 @@ void see_attention() {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::scaled_dot_product_attention", "");
     for (const auto key : kKeys)
       if (op.hasKernelForDispatchKey(key))
-        throw Error(str_cat("fsdp::SequenceParallel: expected LibTorch's scaled_dot_product_attention, found a kernel "
-                            "that another library, or another copy of fsdp, registered for ",
-                            c10::toString(key), ". Link fsdp into one shared library that all use."));
+        throw Error(
+            str_cat("fsdp::SequenceParallel: expected LibTorch's scaled_dot_product_attention, found a kernel "
+                    "that another library, or another copy of fsdp, registered for ",
+                    c10::toString(key), ". Link fsdp into one shared library that all use."));
     auto* ours = new std::vector<std::unique_ptr<torch::Library>>;
     for (const auto key : kKeys)
       ours->push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));

@@ -12,6 +12,7 @@
 #include "comm/core/check.h"
 #include "parallel/attention_operator.h"
 #include "parallel/sequence_scope.h"
+#include "parallel/token_slices.h"
 
 namespace fsdp {
 namespace {
@@ -83,7 +84,8 @@ at::Tensor positions(int64_t length, at::Device device) {
   if (const auto scope = SequenceScope::current()) {
     all = scope->layout_of(length, "positions").positions(scope->group()->rank());
   } else {
-    for (int64_t i = 0; i < length; ++i) all.push_back(i);
+    const int64_t first = parallel::TokenSlices::current().first_token;
+    for (int64_t i = 0; i < length; ++i) all.push_back(first + i);
   }
   return at::tensor(all, at::kLong).to(device);
 }

@@ -29,23 +29,42 @@ Actions alternate(const Actions& forwards, const Actions& backwards, size_t forw
   return actions;
 }
 
+std::vector<Actions> all_forward_then_backward(const PipelineSchedule& schedule) {
+  require_positive(schedule.name,
+                   {{"ranks", schedule.ranks}, {"micro_batches", schedule.micro_batches}, {"slices", schedule.slices}});
+  std::vector<Actions> of_ranks;
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    Actions actions;
+    for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch)
+      for (int slice = 0; slice < schedule.slices; ++slice)
+        actions.push_back({Kind::kForward, rank, micro_batch, slice});
+    for (size_t i = actions.size(); i-- > 0;) {
+      actions.push_back(actions[i]);
+      actions.back().kind = Kind::kBackward;
+    }
+    of_ranks.push_back(std::move(actions));
+  }
+  return of_ranks;
+}
+
 }  // namespace
 
 std::string PipelineAction::name() const {
   return str_cat(kind == Kind::kForward ? 'F' : 'B', micro_batch, '.', stage, slice > 0 ? str_cat(':', slice) : "");
 }
 
-PipelineSchedule gpipe_schedule(int ranks, int micro_batches, int slices) {
-  PipelineSchedule schedule{slices > 1 ? "TeraPipe" : "GPipe", ranks, 1, micro_batches, slices};
-  require_positive(schedule.name, {{"ranks", ranks}, {"micro_batches", micro_batches}, {"slices", slices}});
-  for (int rank = 0; rank < ranks; ++rank) {
-    Actions forwards, backwards;
-    for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
-      for (int slice = 0; slice < slices; ++slice) forwards.push_back({Kind::kForward, rank, micro_batch, slice});
-    for (auto action = forwards.rbegin(); action != forwards.rend(); ++action)
-      backwards.push_back({Kind::kBackward, rank, action->micro_batch, action->slice});
-    schedule.actions.push_back(alternate(forwards, backwards, forwards.size()));
-  }
+PipelineSchedule gpipe_schedule(int ranks, int micro_batches) {
+  PipelineSchedule schedule{"GPipe", ranks, 1, micro_batches};
+  schedule.actions = all_forward_then_backward(schedule);
+  return schedule;
+}
+
+PipelineSchedule terapipe_schedule(int ranks, int micro_batches, std::vector<int64_t> slice_lengths) {
+  PipelineSchedule schedule{"TeraPipe", ranks, 1, micro_batches, static_cast<int>(slice_lengths.size())};
+  require(std::ranges::all_of(slice_lengths, [](int64_t length) { return length >= 1; }), "fsdp ", schedule.name,
+          ": expected slices of at least 1 token, found lengths ", str_join(", ", slice_lengths));
+  schedule.actions = all_forward_then_backward(schedule);
+  schedule.slice_lengths = std::move(slice_lengths);
   return schedule;
 }
 

@@ -40,6 +40,8 @@ void require_each_once(const PipelineSchedule& schedule) {
   const auto where = str_cat("fsdp schedule '", schedule.name, "': ");
   require(std::ssize(schedule.actions) == schedule.ranks, where, "expected the actions of ", schedule.ranks,
           " ranks, found those of ", schedule.actions.size());
+  require(schedule.slice_lengths.empty() ? schedule.slices == 1 : std::ssize(schedule.slice_lengths) == schedule.slices,
+          where, "expected the lengths of its ", schedule.slices, " slices, found ", schedule.slice_lengths.size());
   const ActionNumbers numbers(schedule);
   std::vector<bool> is_there(numbers.count());
   for (int rank = 0; rank < schedule.ranks; ++rank)

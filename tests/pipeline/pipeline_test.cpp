@@ -36,6 +36,47 @@ nn::Sequential make_model() {
   return model;
 }
 
+// Tokens with their places, in the sequence that they are a slice of.
+struct PlacedImpl : nn::Module {
+  PlacedImpl() {
+    register_module("tokens", tokens);
+    register_module("places", places);
+  }
+  at::Tensor forward(const at::Tensor& text) { return tokens(text) + places(positions(text.size(1))); }
+  nn::Embedding tokens{11, 8}, places{kTokens, 8};
+};
+TORCH_MODULE(Placed);
+
+// Attention with fewer heads of keys than of queries, and what else a test wants to break.
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(bool checkpointed = false, bool causal = true, bool mixes_without_attention = false)
+      : is_checkpointed(checkpointed), is_causal(causal), mixes(mixes_without_attention) {
+    register_module("inward", inward);
+    register_module("outward", outward);
+  }
+  at::Tensor attend(const at::Tensor& x) {
+    const auto parts = inward(x).unflatten(2, {8, 2}).transpose(1, 2).split_with_sizes({4, 2, 2}, 1);
+    const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, is_causal, {}, true);
+    return x + outward(output.transpose(1, 2).flatten(2)).tanh();
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    if (mixes) return x + x.mean(1, true);
+    return is_checkpointed ? activation_checkpoint([this](const at::Tensor& input) { return attend(input); }, x)
+                           : attend(x);
+  }
+  nn::Linear inward{8, 16}, outward{8, 8};
+  bool is_checkpointed, is_causal, mixes;
+};
+TORCH_MODULE(Block);
+
+nn::Sequential make_attention_model(bool is_checkpointed) {
+  nn::Sequential model((Placed()));
+  for (int i = 0; i < 4; ++i) model->push_back(Block(is_checkpointed));
+  model->push_back(nn::Linear(8, 4));
+  model->to(torch::kDouble);
+  return model;
+}
+
 struct Step {
   at::Tensor tokens, targets;
 };
@@ -56,8 +97,8 @@ struct Expected {
 
 constexpr int kSteps = 3;
 
-Expected expected_of(int64_t frozen_layers) {
-  auto model = build_alike(make_model);
+Expected expected_of(const std::function<nn::Sequential()>& make, int64_t frozen_layers) {
+  auto model = build_alike(make);
   for (int64_t layer = 0; layer < frozen_layers; ++layer)
     for (auto& parameter : model->children()[static_cast<size_t>(layer)]->parameters()) parameter.requires_grad_(false);
   torch::optim::SGD optimizer(model->parameters(), 0.5);
@@ -80,6 +121,7 @@ struct Case {
   PipelineSchedule schedule;
   int data = 1;  // ranks over which each stage is sharded
   int64_t frozen_layers = 0;
+  std::function<nn::Sequential()> make = make_model;
 };
 
 void expect_equals_whole_model(const Case& given) {
@@ -87,11 +129,11 @@ void expect_equals_whole_model(const Case& given) {
   SCOPED_TRACE(schedule.name + ", " + std::to_string(schedule.ranks) + " ranks, " +
                std::to_string(schedule.micro_batches) + " micro-batches, " + std::to_string(schedule.chunks) +
                " chunks, data " + std::to_string(given.data) + ", frozen " + std::to_string(given.frozen_layers));
-  const auto expected = expected_of(given.frozen_layers);
+  const auto expected = expected_of(given.make, given.frozen_layers);
   run_thread_ranks(given.data * schedule.ranks, [&](int) {
     const auto mesh = init_device_mesh({given.data, schedule.ranks}, {"data", "pipe"});
     const auto pipe = mesh.process_group("pipe");
-    const auto model = build_alike(make_model);
+    const auto model = build_alike(given.make);
     for (int64_t layer = 0; layer < given.frozen_layers; ++layer)
       for (auto& parameter : model->children()[static_cast<size_t>(layer)]->parameters())
         parameter.requires_grad_(false);
@@ -157,6 +199,48 @@ TEST(Pipeline, StagesAreShardedOverAnotherAxis) {
   expect_equals_whole_model({one_forward_one_backward_schedule(2, 2, 2), 2});
 }
 
+TEST(Pipeline, SlicesOfTokensTrainAsTheWholeSequence) {
+  for (const bool is_checkpointed : {false, true}) {
+    const auto make = [is_checkpointed] { return make_attention_model(is_checkpointed); };
+    expect_equals_whole_model({terapipe_schedule(1, 1, {2, 3}), 1, 0, make});
+    expect_equals_whole_model({terapipe_schedule(2, 2, {3, 1, 1}), 1, 0, make});
+    expect_equals_whole_model({terapipe_schedule(3, 3, {1, 1, 1, 2}), 1, 3, make});
+    expect_equals_whole_model({terapipe_schedule(2, 2, {2, 2, 1}), 2, 0, make});
+  }
+}
+
+TEST(Pipeline, WhatMixesTokensOtherwiseCannotRunInSlices) {
+  struct Refused {
+    std::function<at::Tensor(const at::Tensor&)> stage;
+    std::string message;
+  };
+  const auto of = [](Block block) { return [block](const at::Tensor& x) mutable { return block(x); }; };
+  for (const auto& refused : std::vector<Refused>{
+           {of(Block(false, false)),
+            "expected causal attention of a model that runs slice by slice, found attention to later"},
+           {of(Block(false, true, true)), "gives other results for slices of a sequence than for the whole one"},
+           {[](const at::Tensor& x) { return x + at::arange(x.size(1)).unsqueeze(1); }, "fsdp::positions"},
+           {[](const at::Tensor& x) {
+              return at::scaled_dot_product_attention(x, x, x, at::ones({x.size(1), x.size(1)}, at::kBool));
+            },
+            "slice by slice, found a mask"},
+           {[](const at::Tensor& x) { return at::scaled_dot_product_attention(x, x, x, {}, 0.5, true); },
+            "no dropout inside attention"}})
+    run_thread_ranks(2, [&](int rank) {
+      const PipelineStage::Forward same = [](const at::Tensor& x) { return x; };
+      Pipeline pipeline({PipelineStage(rank == 1 ? refused.stage : same)}, terapipe_schedule(2, 1, {2, 1}));
+      EXPECT_THAT(text_of_error([&] { pipeline.forward(at::rand({2, 3, 8})); }), testing::HasSubstr(refused.message));
+    });
+  run_thread_ranks(2, [](int) {
+    Pipeline pipeline({PipelineStage([](const at::Tensor& x) { return at::dropout(x, 0.5, true); })},
+                      terapipe_schedule(2, 1, {2, 1}));
+    pipeline.forward(at::ones({2, 3, 8}));  // random numbers are no reason to refuse
+    EXPECT_THAT(
+        text_of_error([&] { pipeline.forward(at::ones({2, 4, 8})); }),
+        testing::HasSubstr("expected sequences of 3 tokens along dim 1, as many as the 2 slices have, found 4"));
+  });
+}
+
 // What goes wrong on one rank is an error on all of them, and the ranks can go on after it.
 TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
   struct Wrong {
@@ -167,7 +251,7 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
     at::Tensor inputs = at::ones({4, 3}), targets = at::ones({4, 3});
   };
   const std::vector<Wrong> all = {
-      {"expected inputs of one to 13 dims", -1, {}, loss_of, {}},
+      {"expected inputs of 1 to 13 dims", -1, {}, loss_of, {}},
       {"expected at least one row for each of the 2 micro-batches, found 1", -1, {}, loss_of, at::ones({1, 3})},
       {"expected targets of 4 rows, as many as the inputs have, found sizes [3]",
        2,

@@ -60,10 +60,12 @@ TEST(Schedule, ARankHoldsTheActivationsThatTheTableSays) {
 
 // A step of slices takes the time of TeraPipe's formula, T = sum t_i + (K - 1) max t_i, in either direction.
 TEST(Schedule, SlicesTakeTheTimeOfTheFormula) {
-  const std::vector<double> durations = {5, 3, 4, 2};
-  const auto of_slice = [&](const PipelineAction& action) { return durations[static_cast<size_t>(action.slice)]; };
+  const std::vector<int64_t> lengths = {5, 3, 4, 2};
+  const auto of_slice = [&](const PipelineAction& action) {
+    return static_cast<double>(lengths[static_cast<size_t>(action.slice)]);
+  };
   for (int ranks = 1; ranks <= 6; ++ranks)
-    EXPECT_EQ(simulate(gpipe_schedule(ranks, 1, 4), of_slice).total, 2 * (14 + (ranks - 1) * 5)) << ranks;
+    EXPECT_EQ(simulate(terapipe_schedule(ranks, 1, lengths), of_slice).total, 2 * (14 + (ranks - 1) * 5)) << ranks;
 }
 
 TEST(Schedule, ATransferDelaysWhatTakesItFromAnotherRank) {
@@ -111,6 +113,8 @@ TEST(Schedule, WhatCannotRunIsRefused) {
   EXPECT_THAT(refusal_of([] { one_forward_one_backward_schedule(3, 4, 2); }),
               testing::HasSubstr("a multiple of the 3 ranks, found 4"));
   EXPECT_THAT(refusal_of([] { gpipe_schedule(2, 0); }), testing::HasSubstr("'micro_batches', found 0"));
+  EXPECT_THAT(refusal_of([] { terapipe_schedule(2, 1, {}); }), testing::HasSubstr("'slices', found 0"));
+  EXPECT_THAT(refusal_of([] { terapipe_schedule(2, 1, {4, 0}); }), testing::HasSubstr("found lengths 4, 0"));
 }
 
 }  // namespace

@@ -1,0 +1,153 @@
+#include "pipeline/run.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "runtime/param_group.h"
+
+namespace fsdp::pipeline {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+// Holds back the reductions of sharded stages, and puts back what the user had set.
+class SyncGuard {
+ public:
+  explicit SyncGuard(const Plan& plan) {
+    for (const auto& stage : plan.stages)
+      if (stage.group())
+        for (const auto& group : param_groups(*stage.group()))
+          before_.emplace_back(group, group->policy.requires_gradient_sync);
+  }
+  ~SyncGuard() {
+    for (const auto& [group, synced] : before_) group->policy.requires_gradient_sync = synced;
+  }
+  SyncGuard(const SyncGuard&) = delete;
+  SyncGuard& operator=(const SyncGuard&) = delete;
+
+  void set(const PipelineStage& stage, bool is_last) const {
+    if (!stage.group()) return;
+    const auto& own = param_groups(*stage.group());
+    for (const auto& [group, synced] : before_)
+      if (std::ranges::find(own, group) != own.end()) group->policy.requires_gradient_sync = is_last && synced;
+  }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<runtime::ParamGroup>, bool>> before_;
+};
+
+double largest(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.detach().to(at::kDouble).abs().max().item<double>();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> Plan::parts_of(const at::Tensor& batch) const {
+  std::vector<at::Tensor> parts;
+  for (const auto& rows : batch.tensor_split(schedule.micro_batches)) {
+    if (schedule.slices == 1)
+      parts.push_back(rows);
+    else
+      for (auto& slice : rows.split_with_sizes(schedule.slice_lengths, 1)) parts.push_back(std::move(slice));
+  }
+  return parts;
+}
+
+Run::Run(const Plan& plan, const PipelineSchedule& schedule, Forms& forms, bool learns, std::vector<at::Tensor> inputs)
+    : plan_(plan),
+      schedule_(schedule),
+      learns_(learns),
+      inputs_(std::move(inputs)),
+      mailbox_(*plan.group, *plan.ranks, schedule, forms, learns) {}
+
+std::vector<at::Tensor> Run::run(const Root& root) {
+  const auto& actions = schedule_.actions[static_cast<size_t>(plan_.group->rank())];
+  const SyncGuard sync(plan_);
+  std::vector<at::Tensor> outputs;
+  for (auto action = actions.begin(); action != actions.end(); ++action) {
+    if (action->kind == Kind::kForward) {
+      auto output = forward(*action, root);
+      if (!root && action->stage + 1 == schedule_.stages()) outputs.push_back(std::move(output));
+      continue;
+    }
+    // Gradients of a stage are reduced with its last micro-batch.
+    const auto is_of_same_stage = [&](const PipelineAction& other) {
+      return other.kind == Kind::kBackward && other.stage == action->stage;
+    };
+    sync.set(plan_.stage(action->stage), std::none_of(action + 1, actions.end(), is_of_same_stage));
+    backward(*action);
+  }
+  mailbox_.finish();
+  return outputs;
+}
+
+at::Tensor Run::forward(const PipelineAction& action, const Root& root) {
+  const size_t part = plan_.part_of(action);
+  auto input = action.stage == 0 ? inputs_[part] : mailbox_.receive(action);
+  if (root && action.stage > 0 && mailbox_.needs_gradient(action)) input.requires_grad_();
+  parallel::TokenSlices::Place place;
+  if (schedule_.slices > 1) {
+    auto& slices = slices_[{action.stage, action.micro_batch}];
+    if (!slices) slices = std::make_shared<parallel::TokenSlices>(plan_.group);
+    place = {slices, static_cast<size_t>(action.slice)};
+    for (size_t slice = 0; slice < place.slice; ++slice) place.first_token += schedule_.slice_lengths[slice];
+  }
+  at::Tensor output;
+  {
+    const parallel::TokenSlices::Entered entered(std::move(place));
+    output = plan_.stage(action.stage)(input);
+  }
+  require(output.defined(), plan_.where("stage"), "expected a tensor from stage ", action.stage,
+          ", found an undefined one. Return the stage's output");
+  if (learns_ && schedule_.slices > 1 && action.micro_batch == 0) require_slices_as_whole(action, input, output);
+  if (action.stage + 1 < schedule_.stages())
+    mailbox_.send(action, output);
+  else if (root)
+    output = root(output, part);
+  if (root) passed_[{action.stage, part}] = {std::move(input), output};
+  return output;
+}
+
+// A stage that mixes tokens otherwise than by attention has other results, unless it draws random numbers: then it has
+// other results each time.
+void Run::require_slices_as_whole(const PipelineAction& action, const at::Tensor& input, const at::Tensor& output) {
+  auto& [inputs, outputs] = compared_[action.stage];
+  inputs.push_back(input.detach());
+  outputs.push_back(output.detach());
+  if (action.slice + 1 < schedule_.slices) return;
+  const at::NoGradGuard no_grad;
+  const auto whole = at::cat(inputs, 1), found = at::cat(outputs, 1);
+  const auto expected = plan_.stage(action.stage)(whole), again = plan_.stage(action.stage)(whole);
+  compared_.erase(action.stage);
+  const bool is_alike = expected.sizes() == found.sizes();
+  const double difference = is_alike ? largest(expected - found) : INFINITY;
+  const double noise = largest(expected - again);
+  const double rounding = found.is_floating_point() ? std::sqrt(std::pow(2.0, found.scalar_type() == at::kDouble  ? -52
+                                                                              : found.scalar_type() == at::kFloat ? -23
+                                                                                                                  : -8))
+                                                    : 0;
+  require(noise > 0 || difference <= rounding * largest(expected), plan_.where("stage"), "stage ", action.stage,
+          " gives other results for slices of a sequence than for the whole one: they differ by ", difference,
+          " and are as large as ", largest(expected),
+          ". Something else than scaled_dot_product_attention mixes its tokens, ",
+          "or it does not ask fsdp::positions for their places. Choose a schedule of whole sequences, or change that");
+}
+
+void Run::backward(const PipelineAction& action) {
+  auto [input, output] = std::move(passed_.extract({action.stage, plan_.part_of(action)}).mapped());
+  const bool is_last = action.stage + 1 == schedule_.stages();
+  const auto gradient = is_last ? at::Tensor() : mailbox_.receive(action);
+  if (output.requires_grad()) torch::autograd::backward({output}, {gradient});
+  if (action.slice == 0) slices_.erase({action.stage, action.micro_batch});
+  if (action.stage == 0) return;
+  mailbox_.send(action, input.requires_grad() && !input.grad().defined() ? at::zeros_like(input) : input.grad());
+}
+
+}  // namespace fsdp::pipeline
