@@ -38,6 +38,9 @@
 #include <fsdp/optim.h>
 #include <fsdp/options.h>
 #include <fsdp/parameters.h>
+#include <fsdp/pipeline.h>
+#include <fsdp/pipeline_schedule.h>
+#include <fsdp/plan_slices.h>
 #include <fsdp/process_group.h>
 #include <fsdp/samplers.h>
 #include <fsdp/scalar_log.h>

@@ -34,19 +34,19 @@ class PipelineStage {
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
   /// Of a function, whose parameters nobody else needs to know.
-  explicit PipelineStage(Forward forward) : forward_(std::move(forward)) {}
-  /// Of a module; a sharded one is unsharded and reduced as its options say, but reduced once for all micro-batches.
+  template <class Function>
+    requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
+  explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
+  /// Of a sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
-    requires(!std::convertible_to<Module, Forward>)
+    requires std::derived_from<Module, Group>
   explicit PipelineStage(Module module)
-      : forward_([module](const at::Tensor& x) mutable -> at::Tensor {
-          if constexpr (std::derived_from<Module, Group>)
-            return module(x);
-          else
-            return module->forward(x);
-        }) {
-    if constexpr (std::derived_from<Module, Group>) group_ = module;
-  }
+      : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }), group_(module) {}
+  /// Of a module that is not sharded.
+  template <class Module>
+    requires(!std::convertible_to<Module, Forward> && !std::derived_from<Module, Group>)
+  explicit PipelineStage(Module module)
+      : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }) {}
 
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
   /// That of a sharded module.

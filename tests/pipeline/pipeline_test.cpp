@@ -43,7 +43,7 @@ struct PlacedImpl : nn::Module {
     register_module("places", places);
   }
   at::Tensor forward(const at::Tensor& text) { return tokens(text) + places(positions(text.size(1))); }
-  nn::Embedding tokens{11, 8}, places{kTokens, 8};
+  nn::Embedding tokens{11, 8}, places{8, 8};
 };
 TORCH_MODULE(Placed);
 
@@ -209,6 +209,45 @@ TEST(Pipeline, SlicesOfTokensTrainAsTheWholeSequence) {
   }
 }
 
+TEST(Pipeline, TrainsOnAMeshOfDataPipeSequenceAndTensor) {
+  const auto make = [] { return make_attention_model(false); };
+  const auto batch = [](int step) {
+    const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
+    return Step{at::randint(11, {4, 8}, generator), at::randn({4, 8, 4}, generator, at::kDouble)};
+  };
+  auto whole = build_alike(make);
+  torch::optim::SGD of_whole(whole->parameters(), 0.5);
+  for (int step = 0; step < kSteps; ++step) {
+    of_whole.zero_grad();
+    loss_of(whole->forward(batch(step).tokens), batch(step).targets).backward();
+    of_whole.step();
+  }
+  const auto expected = whole->named_parameters();
+  run_thread_ranks(8, [&](int) {
+    const auto mesh = init_device_mesh({2, 2, 2, 1}, {"data", "pipe", "sequence", "tensor"});
+    const auto pipe = mesh.process_group("pipe");
+    auto layers = split_stages(build_alike(make), 2)[static_cast<size_t>(pipe->rank())];
+    FullyShardOptions options;
+    options.mesh = mesh[{"data", "sequence"}].flatten("shard");
+    Pipeline pipeline({PipelineStage(fully_shard(layers, options))}, one_forward_one_backward_schedule(2, 2), pipe);
+    torch::optim::SGD optimizer(layers->parameters(), 0.5);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      const SequenceParallel sequence(mesh.process_group("sequence"));
+      const auto own = [&](const at::Tensor& rows) {
+        return sequence.shard(rows.narrow(0, 2 * mesh.coordinate("data"), 2), 1);
+      };
+      pipeline.step(own(batch(step).tokens), own(batch(step).targets), [](const auto& output, const auto& target) {
+        return sequence_mean((output - target).square().sum(), at::scalar_tensor(output.numel(), at::kDouble));
+      });
+      optimizer.step();
+    }
+    for (const auto& parameter : layers->named_parameters())
+      EXPECT_LT(relative_difference(expected[parameter.key()].detach(), full_tensor(parameter.value()).detach()), 1e-10)
+          << parameter.key();
+  });
+}
+
 TEST(Pipeline, WhatMixesTokensOtherwiseCannotRunInSlices) {
   struct Refused {
     std::function<at::Tensor(const at::Tensor&)> stage;
@@ -291,6 +330,29 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
       current = nullptr;
       EXPECT_NEAR(pipeline.step(at::ones({4, 3}), at::zeros({4, 3}), loss_of).item<double>(), 1, 1e-6);
     }
+  });
+}
+
+// Over the axis of the stages, then over that of the ranks that share one.
+TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAllAxes) {
+  run_thread_ranks(4, [](int rank) {
+    const auto mesh = init_device_mesh({2, 2}, {"data", "pipe"});
+    FullyShardOptions options;
+    options.mesh = mesh["data"];
+    auto layer = build_alike([] { return nn::Linear(3, 3); });
+    const auto stage = fully_shard(layer, options);
+    Pipeline pipeline({PipelineStage(stage)}, one_forward_one_backward_schedule(2, 2), mesh.process_group("pipe"));
+    const auto text = text_of_error([&] {
+      pipeline.step(at::ones({4, 3}), at::ones({4, 3}), [&](const at::Tensor& output, const at::Tensor& target) {
+        if (rank == 3) throw std::runtime_error("rank 3 has no loss");
+        return loss_of(output, target);
+      });
+    });
+    EXPECT_THAT(text, testing::HasSubstr("rank 3 has no loss")) << "rank " << rank;
+    pipeline.reset_iter_state();
+    const auto before = stage.stats().reductions;
+    EXPECT_GT(pipeline.step(at::ones({4, 3}), at::ones({4, 3}), loss_of).item<double>(), 0);
+    EXPECT_EQ(stage.stats().reductions, before + 1);  // with the last micro-batch
   });
 }
 
