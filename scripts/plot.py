@@ -1,8 +1,9 @@
-"""Draws what --metrics and --trace wrote.
+"""Draws what --metrics and --trace wrote, and what fsdp-bench schedule printed.
 
     scripts/plot runs OUT.png [NAME=]METRICS.jsonl...    loss, throughput and memory of several runs in one picture
     scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and what of its communication
                                                          goes on while it computes
+    scripts/plot schedule OUT.png SCHEDULE.json          what the ranks of a pipeline do when (fsdp-bench schedule --json)
 """
 
 import argparse
@@ -224,6 +225,30 @@ def draw_step(pyplot, out, trace, number):
     figure.savefig(out, dpi=100)
 
 
+def draw_schedule(pyplot, out, schedule):
+    ranks = schedule["ranks"]
+    stages = 1 + max(action["stage"] for rank in ranks for action in rank)
+    figure, axes = pyplot.subplots(figsize=(11, 1.3 + 0.45 * len(ranks)), layout="constrained")
+    for row, rank in enumerate(ranks):
+        for action in rank:
+            colour = PARTS[action["kind"]]
+            # Later stages of a rank are lighter.
+            shade = 0.55 + 0.45 * (1 - action["stage"] // len(ranks) / max(1, stages // len(ranks)))
+            width = action["end"] - action["begin"]
+            axes.barh(row, width, left=action["begin"], height=0.9, color=colour, alpha=shade, edgecolor="white")
+            label = f"{action['micro_batch']}" + (f":{action['slice']}" if schedule["name"] == "TeraPipe" else "")
+            axes.text(action["begin"] + width / 2, row, label, ha="center", va="center", fontsize=7, clip_on=True)
+    axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in range(len(ranks))])
+    axes.set_ylim(len(ranks) - 0.4, -0.6)
+    axes.set_xlim(0, schedule["total"])
+    axes.set_xlabel("time of a rank's forward of one micro-batch")
+    axes.set_title(f"{schedule['name']}: ranks are idle for {100 * schedule['bubble']:.0f} % of a step", fontsize=11)
+    bars = [pyplot.Rectangle((0, 0), 1, 1, color=PARTS[kind]) for kind in ("forward", "backward")]
+    figure.legend(bars, ["forward of a micro-batch (lighter: in a later stage of the rank)", "backward"], fontsize=9, ncols=2, loc="outside lower center",
+                  frameon=False)
+    figure.savefig(out, dpi=100)
+
+
 def run_argument(text):
     name, _, path = text.rpartition("=")
     return name or pathlib.Path(path).stem, pathlib.Path(path)
@@ -256,6 +281,9 @@ def parse(words):
     step.add_argument("out", type=pathlib.Path)
     step.add_argument("trace", type=pathlib.Path, metavar="TRACE.json")
     step.add_argument("--step", type=count_from_1, help="which whole step of the trace, from 1 (the last one)")
+    schedule = commands.add_parser("schedule", help="what the ranks of a pipeline do when")
+    schedule.add_argument("out", type=pathlib.Path)
+    schedule.add_argument("schedule", type=pathlib.Path, metavar="SCHEDULE.json")
     return parser.parse_args(words)
 
 
@@ -271,6 +299,8 @@ def main(words):
     try:
         if arguments.command == "runs":
             draw_runs(pyplot, arguments.out, read_runs(arguments.metrics), arguments.over)
+        elif arguments.command == "schedule":
+            draw_schedule(pyplot, arguments.out, json.loads(arguments.schedule.read_text(encoding="utf-8")))
         else:
             trace = json.loads(arguments.trace.read_text(encoding="utf-8"))["traceEvents"]
             draw_step(pyplot, arguments.out, trace, -1 if arguments.step is None else arguments.step - 1)

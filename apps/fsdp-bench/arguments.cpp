@@ -135,10 +135,14 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
                "Start the ranks, which train a small model, and compare what they count with the simulation");
   add(app, "--layers", arguments.layers, "Blocks of the small model, with --real", CLI::PositiveNumber);
   app.footer(
-      "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process, and the largest\n"
-      "of their numbers is printed. They join, shard and train a small model that has as many groups and parameters as\n"
-      "the Llama. No peer runs beside them: what comes from a peer is what was sent to it. Headers, calls of the store\n"
-      "and data (messages or collectives) are those of one step. Bytes are those of the Llama's own layout: gathers in\n"
+      "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process, and the "
+      "largest\n"
+      "of their numbers is printed. They join, shard and train a small model that has as many groups and parameters "
+      "as\n"
+      "the Llama. No peer runs beside them: what comes from a peer is what was sent to it. Headers, calls of the "
+      "store\n"
+      "and data (messages or collectives) are those of one step. Bytes are those of the Llama's own layout: gathers "
+      "in\n"
       "bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls of the store.");
   app.callback([&arguments] {
     if (arguments.real && arguments.transport == "device")
@@ -154,6 +158,20 @@ void add_flags(CLI::App& app, OverheadArguments& arguments) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add(app, "--steps", arguments.steps, "Steps of each model, after three to warm up", CLI::PositiveNumber);
+  app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+}
+
+void add_flags(CLI::App& app, ScheduleArguments& arguments) {
+  add(app, "--schedule", arguments.schedule, "The order of the actions", CLI::IsMember({"gpipe", "1f1b", "terapipe"}));
+  add(app, "--ranks", arguments.ranks, "Ranks of the pipeline's axis", CLI::PositiveNumber);
+  add(app, "--micro-batches", arguments.micro_batches, "Parts of a batch", CLI::PositiveNumber);
+  add(app, "--chunks", arguments.chunks, "Stages that a rank holds; with more than 1, 1f1b is interleaved",
+      CLI::PositiveNumber);
+  app.add_option("--slices", arguments.slices, "Tokens of each slice of terapipe, divided by commas")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  add(app, "--backward", arguments.backward, "Time of a backward, where a rank's forward takes 1", CLI::PositiveNumber);
+  add(app, "--transfer", arguments.transfer, "Time until another rank has what a stage gives", CLI::NonNegativeNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 

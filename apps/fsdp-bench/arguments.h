@@ -118,6 +118,23 @@ struct OverheadArguments {
   bool json = false;
 };
 
+struct ScheduleArguments {
+  /// "gpipe", "1f1b" or "terapipe".
+  std::string schedule = "1f1b";
+  int ranks = 4;
+  int micro_batches = 8;
+  /// Stages that a rank holds, of "1f1b".
+  int chunks = 1;
+  /// Tokens of each slice, of "terapipe".
+  std::vector<int64_t> slices = {};
+  /// How long a backward takes where a forward of a whole rank takes 1.
+  double backward = 2;
+  /// How long what a stage gives travels to another rank.
+  double transfer = 0;
+  /// Print JSON instead of a table.
+  bool json = false;
+};
+
 /// What is trained and saved, and where.
 struct CheckpointArguments : StepArguments {
   /// Lies on the disk that is measured; the files go to a new folder in it, which is removed in the end.
@@ -142,6 +159,7 @@ void add_flags(CLI::App& app, OptimArguments& arguments);
 void add_flags(CLI::App& app, ScalingArguments& arguments);
 void add_flags(CLI::App& app, ScaleArguments& arguments);
 void add_flags(CLI::App& app, OverheadArguments& arguments);
+void add_flags(CLI::App& app, ScheduleArguments& arguments);
 void add_flags(CLI::App& app, CheckpointArguments& arguments);
 void add_flags(CLI::App& app, OffloadArguments& arguments);
 

@@ -32,6 +32,7 @@ MISTAKES = (
     ("collectives --min-bytes 6", "--min-bytes: expected a multiple of 4"),
     ("scale --real --ranks 2", "--transport: expected gloo, hierarchical or shm with --real"),
     ("collectives --min-bytes 64K --max-bytes 1K", "no more than --max-bytes"),
+    ("schedule --schedule terapipe", "at least 1 of 'slices', found 0"),
 )
 
 
@@ -151,6 +152,14 @@ class OtherCommands(unittest.TestCase):
         self.assertIn("\n3       plain ", output(f"overhead --groups 3 --steps 1 --world 1 --backend {BACKEND}"))
         self.assertEqual(len(json.loads(output("intercept --rounds 3 --operators 50"))["operators"]), 8)
 
+
+    def test_schedules_are_timed_and_printed(self):
+        found = json.loads(output("schedule --ranks 4 --micro-batches 8 --chunks 2 --json"))
+        self.assertEqual((found["name"], found["total"]), ("interleaved 1F1B", 3 * (2 * 8 + 3) / 2))
+        self.assertAlmostEqual(found["bubble"], 3 / (2 * 8 + 3))
+        self.assertEqual([len(rank) for rank in found["ranks"]], 4 * [2 * 2 * 8])
+        text = output("schedule --schedule terapipe --ranks 2 --micro-batches 1 --slices 2,1")
+        self.assertIn("rank 1: .      F0.1   F0.1:1", text)
 
     def test_real_ranks_count_what_the_simulation_of_them_does(self):
         found = output(f"scale --real --ranks 4 --transport {BACKEND}")

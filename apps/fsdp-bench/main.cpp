@@ -13,6 +13,7 @@
 #include "overhead.h"
 #include "scale.h"
 #include "scaling.h"
+#include "schedule.h"
 #include "step.h"
 #include "versus.h"
 
@@ -40,6 +41,9 @@ int main(int argc, char** argv) {
   bench::OverheadArguments overhead_arguments;
   auto* overhead = app.add_subcommand("overhead", "What a group costs the host in a step, beside the unsharded model");
   bench::add_flags(*overhead, overhead_arguments);
+  bench::ScheduleArguments schedule_arguments;
+  auto* schedule = app.add_subcommand("schedule", "What the ranks of a pipeline do when, by simulation");
+  bench::add_flags(*schedule, schedule_arguments);
   bench::CheckpointArguments checkpoint_arguments;
   auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
   bench::add_flags(*checkpoint, checkpoint_arguments);
@@ -63,6 +67,7 @@ int main(int argc, char** argv) {
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
     if (scale->parsed()) bench::run_scale(scale_arguments);
     if (overhead->parsed()) bench::run_as_ranks(overhead_arguments, bench::run_overhead);
+    if (schedule->parsed()) bench::run_schedule(schedule_arguments);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });
 }
