@@ -108,7 +108,8 @@ class [[nodiscard]] SequenceParallel {
 ///
 /// Throws UsageError for modules that are known to mix tokens without scaled_dot_product_attention, before anything is
 /// computed (torch::nn::MultiheadAttention, Transformer and its layers, RNN, LSTM, GRU, and a Conv1d whose kernel has
-/// more than one element), by name; and if the results differ.
+/// more than one element), by name; and if the results differ. The message then names the first operator, of those that
+/// the model calls, whose result differs, and the module whose parameters were read last before it.
 ///
 ///     model->eval();
 ///     fsdp::check_sequence_split(sequence, *gpt, [&](const torch::Tensor& text) { return model(text); }, tokens);
