@@ -247,6 +247,11 @@ class Generator {
       case Kind::kThrow:
         if (s.flag && chance(0.6)) s.node = draw_node();
         break;
+      case Kind::kMap:
+      case Kind::kAttend:
+        s.other = draw(0, kSlots - 1);
+        s.rank = chance(0.5) ? -1 : pick(divisors_of(program_.world_size));
+        break;
       case Kind::kForwardPrefetch:
       case Kind::kBackwardPrefetch:
         for (int i = draw(0, 3); i > 0; --i) s.nodes.push_back(draw_group());
