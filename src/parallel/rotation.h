@@ -10,6 +10,8 @@
 #include <memory>
 #include <utility>
 
+#include "comm/core/fault_point.h"
+
 namespace fsdp::parallel {
 
 /// Gives a tensor to the next rank and takes the previous rank's, over and over.
@@ -43,6 +45,7 @@ void go_round(const std::shared_ptr<Communicator>& ranks, Tag tag, const at::Ten
   for (int64_t step = 0; step < world; ++step) {
     const bool is_last = step + 1 == world;
     if (!is_last) rotation.start(held);
+    fault_point("block at hand");
     visit((rank + world - step) % world, held);
     if (!is_last) held = rotation.arrived();
   }

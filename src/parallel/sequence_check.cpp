@@ -65,7 +65,7 @@ bool differ(const at::Tensor& whole, const at::Tensor& other) {
 // such as linear and scaled_dot_product_attention, and not those that these call.
 class Comparison {
  public:
-  Comparison(const nn::Module& model, int64_t rank) : rank_(rank) {
+  explicit Comparison(const nn::Module& model) {
     for (const auto& parameter : model.named_parameters()) {
       const auto dot = parameter.key().rfind('.');
       owners_.emplace(parameter.value().unsafeGetTensorImpl(),
@@ -79,10 +79,14 @@ class Comparison {
     const Seen seen(*this);
     return forward(input);
   }
-  // Runs it on the whole of it.
+  // Runs it on the whole of it, of `length` tokens. `own`: the positions of the part, of which the first `valid` ones
+  // are no padding.
   template <class Forward>
-  at::Tensor compare(const Forward& forward, const at::Tensor& input, const parallel::SequenceLayout& layout) {
-    layout_ = layout;
+  at::Tensor compare(const Forward& forward, const at::Tensor& input, int64_t length, const at::Tensor& own,
+                     int64_t valid) {
+    length_ = length;
+    positions_ = own;
+    valid_ = valid;
     const Seen seen(*this);
     return forward(input);
   }
@@ -155,10 +159,11 @@ class Comparison {
   void note(const std::string& op, std::span<const c10::IValue> results) {
     std::vector<at::Tensor> given;
     runtime::visit_tensors(results, [&](const at::Tensor& tensor, size_t, size_t) {
-      const bool is_of_parameter = runtime::is_marked(*tensor.unsafeGetTensorImpl());  // a view of it
-      if (tensor.is_floating_point() && !is_of_parameter) given.push_back(layout_ ? tensor : tensor.clone());
+      // A view of a sharded parameter has no memory of its own.
+      if (!tensor.is_floating_point() || runtime::is_marked(*tensor.unsafeGetTensorImpl())) return;
+      given.push_back(positions_.defined() ? tensor : tensor.clone());
     });
-    if (layout_) return compare(op, given);
+    if (positions_.defined()) return compare(op, given);
     calls_.push_back({op, read_last_, std::move(given)});
   }
 
@@ -181,23 +186,21 @@ class Comparison {
     if (part.dim() != whole.dim()) return true;
     for (int64_t i = 0; i < whole.dim(); ++i) {
       if (part.size(i) == whole.size(i)) continue;
-      if (dim || whole.size(i) != layout_->length || part.size(i) != layout_->own_length()) return true;
+      if (dim || whole.size(i) != length_ || part.size(i) != positions_.size(0)) return true;
       dim = i;
     }
     if (!dim) return true;
-    auto positions = layout_->positions(rank_);
-    positions.resize(static_cast<size_t>(layout_->valid_length(rank_)));  // what follows is padding
-    const auto expected = whole.index_select(*dim, at::tensor(positions, at::kLong).to(whole.device()));
-    return !differ(expected, part.narrow(*dim, 0, static_cast<int64_t>(positions.size())));
+    const auto expected = whole.index_select(*dim, positions_.narrow(0, 0, valid_));
+    return !differ(expected, part.narrow(*dim, 0, valid_));
   }
 
   static thread_local Comparison* current;
 
-  const int64_t rank_;
   std::unordered_map<const c10::TensorImpl*, std::string> owners_;  // the names of parameters' modules
   const std::string* read_last_ = nullptr;
   std::vector<Call> calls_;
-  std::optional<parallel::SequenceLayout> layout_;
+  at::Tensor positions_;
+  int64_t valid_ = 0, length_ = 0;
   size_t next_ = 0;
   bool is_over_ = false;
   int64_t first_difference_ = kNone;
@@ -210,29 +213,33 @@ thread_local Comparison* Comparison::current = nullptr;
 void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Module& model,
                           const std::function<at::Tensor(const at::Tensor&)>& forward, const at::Tensor& input,
                           int64_t dim) {
-  const auto& scope = parallel::SequenceScope::current();
-  const auto group = scope->group();
-  const auto where = group->where("check_sequence_split");
+  const auto scope = parallel::SequenceScope::current();
+  const auto where = scope->where("check_sequence_split");
   for (const auto& module : model.named_modules(std::string(), /*include_self=*/false))
     if (mixes_tokens(*module.value()))
       require(false, where, "expected modules that treat tokens one by one, found '", module.key(), "', a ",
               type_of(*module.value()),
               ", which would see this rank's tokens alone. Write attention with torch::scaled_dot_product_attention.");
   const at::NoGradGuard no_grad;
-  Comparison comparison(model, group->rank());
+  Comparison comparison(model);
   const auto own = sequence.shard(input, dim);
   const auto parts = sequence.unshard(comparison.keep(forward, own), dim);
-  const auto layout = scope->layout_of(own.size(dim), "check_sequence_split");
+  const int64_t length = own.size(dim), of_ring = length * scope->ranks_of(scope->heads());
+  const auto layout = scope->layout_of(of_ring, "check_sequence_split");
+  const int64_t valid = layout.valid_length(scope->rank_of(scope->ring())) - scope->rank_of(scope->heads()) * length;
+  const auto own_positions = positions(length, input.device());
   at::Tensor whole;
   {
     const parallel::SequenceScope::Entered none(nullptr);
-    whole = comparison.compare(forward, input, layout);
+    whole = comparison.compare(forward, input, layout.length, own_positions, std::clamp<int64_t>(valid, 0, length));
   }
   require(parts.sizes() == whole.sizes(), where, "expected a result of sizes ", whole.sizes(),
           " from the ranks' parts, found ", parts.sizes(), '.');
   // Where one rank finds a difference all say so, and name the first one of all ranks.
   const auto found = at::tensor({int64_t{differ(whole, parts) ? 0 : 1}, comparison.first_difference()}, at::kLong);
-  const auto of_all = all_reduce(found, ReduceOp::kMin, group);
+  auto of_all = found;
+  for (const auto& axis : {scope->ring(), scope->heads()})
+    if (axis) of_all = all_reduce(of_all, ReduceOp::kMin, axis);
   require(of_all[0].item<int64_t>() == 1, where,
           "expected the ranks' parts to give what the whole sequence does, found a difference of ", most(parts - whole),
           " in numbers up to ", most(whole), ". ", comparison.name(of_all[1].item<int64_t>()),

@@ -38,6 +38,23 @@ TEST(SequenceParallel, DealsHeadsAndTailsWithTheirPositionsAndPutsThemBackInOrde
   EXPECT_TRUE(positions(3).equal(torch::arange(3)));
 }
 
+TEST(SequenceParallel, OverTwoAxesARankHasAPartOfWhatOneOfTheRingHas) {
+  run_thread_ranks(4, [](int) {
+    const auto mesh = init_device_mesh({2, 2}, {"ring", "heads"});
+    const SequenceParallel sequence(mesh.process_group("ring"), mesh.process_group("heads"));
+    const auto whole = torch::arange(10, 17);  // 7 tokens in 4 chunks of 2, a chunk for each rank
+    const std::vector<std::vector<int64_t>> tokens{{10, 11}, {16, -100}, {12, 13}, {14, 15}};
+    const auto place = static_cast<size_t>(mesh.rank());
+    const auto own = sequence.shard(whole, 0, -100);
+    EXPECT_TRUE(own.equal(torch::tensor(tokens[place]))) << own;
+    EXPECT_TRUE((positions(2) + 10).equal(torch::tensor(tokens[place]).where(own.ne(-100), 16))) << positions(2);
+    EXPECT_TRUE(sequence.unshard(own, 0).equal(whole));
+    EXPECT_EQ(sequence_mean(own.where(own.ne(-100), 0).sum(), own.ne(-100).sum()).item<double>(), 13);
+  });
+  expect_error([] { const SequenceParallel both(nullptr, nullptr); },
+               {"SequenceParallel: expected the ranks of a ring"});
+}
+
 TEST(SequenceParallel, GradientsGoThroughShardAndUnshard) {
   run_thread_ranks(3, [](int rank) {
     const SequenceParallel sequence;
