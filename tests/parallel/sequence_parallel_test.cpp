@@ -272,8 +272,8 @@ TEST(SequenceParallelTraffic, EachMethodSendsWhatItsFormulaSays) {
   for (const int world : {2, 3, 4})
     run_thread_ranks_with(world, {.backend = "gloo"}, [&](int) {
       static_cast<void>(functional::all_reduce(torch::ones(1)));  // makes the order, once
-      for (const auto& one : all) {
-        const SequenceParallel sequence(nullptr, one.method);
+      // Of this rank, in an open scope.
+      const auto expect_sent = [&](double forward, double backward, const std::string& what) {
         const auto query = torch::randn({2, kHeads, kTokens, kSize}, at::kDouble).requires_grad_();
         const auto key = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();
         const auto value = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();
@@ -285,9 +285,18 @@ TEST(SequenceParallelTraffic, EachMethodSendsWhatItsFormulaSays) {
         const auto output = at::scaled_dot_product_attention(query, key, value, {}, 0.0, true, {}, true);
         const double between = sent();
         output.sum().backward();
-        EXPECT_EQ((between - start) / kUnit, one.forward(world)) << world << ' ' << static_cast<int>(one.method);
-        EXPECT_EQ((sent() - between) / kUnit, one.backward(world)) << world << ' ' << static_cast<int>(one.method);
+        EXPECT_EQ((between - start) / kUnit, forward) << what;
+        EXPECT_EQ((sent() - between) / kUnit, backward) << what;
+      };
+      for (const auto& one : all) {
+        const SequenceParallel sequence(nullptr, one.method);
+        expect_sent(one.forward(world), one.backward(world), str_cat(world, ' ', static_cast<int>(one.method)));
       }
+      if (world < 4) return;
+      const auto mesh = init_device_mesh({2, 2}, {"ring", "heads"});
+      static_cast<void>(functional::all_reduce(torch::ones(1), mesh.process_group("heads")));
+      const SequenceParallel sequence(mesh.process_group("ring"), mesh.process_group("heads"));
+      expect_sent(heads(2) + all[0].forward(2), heads(2) + all[0].backward(2), "two axes");
     });
 }
 
