@@ -1,7 +1,9 @@
 // fsdp-bench: times what the library does and prints the figures. docs/gpt.md describes it.
 #include <CLI/CLI.hpp>
 
+#include "activations.h"
 #include "arguments.h"
+#include "attention.h"
 #include "checkpoint.h"
 #include "collectives.h"
 #include "deferred.h"
@@ -40,6 +42,14 @@ int main(int argc, char** argv) {
   bench::OverheadArguments overhead_arguments;
   auto* overhead = app.add_subcommand("overhead", "What a group costs the host in a step, beside the unsharded model");
   bench::add_flags(*overhead, overhead_arguments);
+  bench::ActivationsArguments activations_arguments;
+  auto* activations = app.add_subcommand(
+      "activations", "What a step of a GPT holds beside its parameters, where ranks share sequences or layers");
+  bench::add_flags(*activations, activations_arguments);
+  bench::AttentionArguments attention_arguments;
+  auto* attention =
+      app.add_subcommand("attention", "Attention of one sequence over ranks, beside ranks that compute alone");
+  bench::add_flags(*attention, attention_arguments);
   bench::CheckpointArguments checkpoint_arguments;
   auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
   bench::add_flags(*checkpoint, checkpoint_arguments);
@@ -63,6 +73,8 @@ int main(int argc, char** argv) {
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
     if (scale->parsed()) bench::run_scale(scale_arguments);
     if (overhead->parsed()) bench::run_as_ranks(overhead_arguments, bench::run_overhead);
+    if (activations->parsed()) bench::run_as_ranks(activations_arguments, bench::run_activations);
+    if (attention->parsed()) bench::run_as_ranks(attention_arguments, bench::run_attention);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });
 }
