@@ -150,6 +150,30 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
   });
 }
 
+void add_flags(CLI::App& app, AttentionArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
+  add(app, "--length", arguments.length, "Tokens of the sequence, which twice --world divides", CLI::PositiveNumber);
+  add(app, "--heads", arguments.heads, "Heads, which --world divides", CLI::PositiveNumber);
+  add(app, "--head-size", arguments.head_size, "Features of a head", CLI::PositiveNumber);
+  app.add_flag("!--all", arguments.is_causal, "Every query sees all keys");
+  add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
+  app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+}
+
+void add_flags(CLI::App& app, ActivationsArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
+  add(app, "--split", arguments.split, "What ranks share: each block, or sequences by a method",
+      CLI::IsMember({"tensor", "head-tail", "ring", "gather", "heads", "ring-self-attention"}));
+  add(app, "--batch", arguments.batch, "Sequences", CLI::PositiveNumber);
+  add(app, "--length", arguments.length, "Tokens of a whole sequence", CLI::PositiveNumber);
+  add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
+  add(app, "--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
+  add(app, "--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
+  add(app, "--vocab", arguments.vocab, "Different tokens", CLI::PositiveNumber);
+}
+
 void add_flags(CLI::App& app, OverheadArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));

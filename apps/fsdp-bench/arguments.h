@@ -107,6 +107,33 @@ struct ScaleArguments {
   int64_t layers = 3;
 };
 
+struct AttentionArguments {
+  int world = 2;
+  std::string backend = "shm";
+  /// Of the whole sequence, in tokens.
+  int64_t length = 8192;
+  int64_t heads = 8;
+  int64_t head_size = 64;
+  bool is_causal = true;
+  int64_t rounds = 9;
+  /// Print JSON instead of a table.
+  bool json = false;
+};
+
+struct ActivationsArguments {
+  int world = 2;
+  std::string backend = "shm";
+  /// "tensor": ranks have a part of each block; else how attention goes over ranks that share sequences.
+  std::string split = "head-tail";
+  int64_t batch = 1;
+  /// Of whole sequences.
+  int64_t length = 2048;
+  int64_t dim = 256;
+  int64_t layers = 12;
+  int64_t heads = 8;
+  int64_t vocab = 256;
+};
+
 struct OverheadArguments {
   int world = 2;
   std::string backend = "auto";
@@ -158,6 +185,8 @@ void add_flags(CLI::App& app, InterceptArguments& arguments);
 void add_flags(CLI::App& app, OptimArguments& arguments);
 void add_flags(CLI::App& app, ScalingArguments& arguments);
 void add_flags(CLI::App& app, ScaleArguments& arguments);
+void add_flags(CLI::App& app, AttentionArguments& arguments);
+void add_flags(CLI::App& app, ActivationsArguments& arguments);
 void add_flags(CLI::App& app, OverheadArguments& arguments);
 void add_flags(CLI::App& app, ScheduleArguments& arguments);
 void add_flags(CLI::App& app, CheckpointArguments& arguments);

@@ -29,6 +29,7 @@ MISTAKES = (
     ("step --mesh 2by2", "--mesh: expected numbers as in 8 or in 2x4, found '2by2'"),
     ("step --pairs 3", "--pairs requires --versus"), ("step --versus none --steps 3", "excludes"),
     ("step --versus none --pairs 0", "--pairs"), ("collectives --world 1", "--world"),
+    ("attention --heads 3", "--heads that --world divides"),
     ("collectives --min-bytes 6", "--min-bytes: expected a multiple of 4"),
     ("scale --real --ranks 2", "--transport: expected gloo, hierarchical or shm with --real"),
     ("collectives --min-bytes 64K --max-bytes 1K", "no more than --max-bytes"),
@@ -150,6 +151,14 @@ class OtherCommands(unittest.TestCase):
                 self.assertTrue(0 < low <= row[model]["step"]["median"] <= high, row)
                 self.assertLess(0, min(row[model][part]["median"] for part in ("forward", "backward", "optimizer")))
         self.assertIn("\n3       plain ", output(f"overhead --groups 3 --steps 1 --world 1 --backend {BACKEND}"))
+        held = [result(f"activations --world {n} --length {64 * n} --dim 16 --heads 2 --split {split}")["peak_bytes"]
+                for n, split in ((1, "ring"), (2, "ring"), (2, "tensor"))]
+        self.assertLess(held[1], 1.3 * held[0])
+        self.assertLess(held[1], held[2])
+        methods = result("attention --length 32 --heads 4 --head-size 4 --rounds 2 --json")["methods"]
+        self.assertEqual([method["method"] for method in methods], ["alone", "head-tail", "ring", "gather", "heads"])
+        self.assertEqual(methods[0]["ratio"], 1)
+        self.assertLess(0, min(method["ratio"] for method in methods))
         self.assertEqual(len(json.loads(output("intercept --rounds 3 --operators 50"))["operators"]), 8)
 
 

@@ -1,7 +1,9 @@
 // fsdp-bench: times what the library does and prints the figures. docs/gpt.md describes it.
 #include <CLI/CLI.hpp>
 
+#include "activations.h"
 #include "arguments.h"
+#include "attention.h"
 #include "checkpoint.h"
 #include "collectives.h"
 #include "deferred.h"
@@ -44,6 +46,14 @@ int main(int argc, char** argv) {
   bench::ScheduleArguments schedule_arguments;
   auto* schedule = app.add_subcommand("schedule", "What the ranks of a pipeline do when, by simulation");
   bench::add_flags(*schedule, schedule_arguments);
+  bench::ActivationsArguments activations_arguments;
+  auto* activations = app.add_subcommand(
+      "activations", "What a step of a GPT holds beside its parameters, where ranks share sequences or layers");
+  bench::add_flags(*activations, activations_arguments);
+  bench::AttentionArguments attention_arguments;
+  auto* attention =
+      app.add_subcommand("attention", "Attention of one sequence over ranks, beside ranks that compute alone");
+  bench::add_flags(*attention, attention_arguments);
   bench::CheckpointArguments checkpoint_arguments;
   auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
   bench::add_flags(*checkpoint, checkpoint_arguments);
@@ -68,6 +78,8 @@ int main(int argc, char** argv) {
     if (scale->parsed()) bench::run_scale(scale_arguments);
     if (overhead->parsed()) bench::run_as_ranks(overhead_arguments, bench::run_overhead);
     if (schedule->parsed()) bench::run_schedule(schedule_arguments);
+    if (activations->parsed()) bench::run_as_ranks(activations_arguments, bench::run_activations);
+    if (attention->parsed()) bench::run_as_ranks(attention_arguments, bench::run_attention);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });
 }

@@ -68,6 +68,15 @@ class [[nodiscard]] SequenceParallel {
   /// Over the ranks of `group` (null: the default one).
   explicit SequenceParallel(std::shared_ptr<ProcessGroup> group = nullptr,
                             SequenceMethod method = SequenceMethod::kHeadTail);
+  /// Over two axes of a mesh, `ring` and `heads`, which are not null: each rank has some tokens of every sequence; the
+  /// ranks of `heads`, which must divide the heads of queries and keys, exchange heads for tokens, and `method`, which
+  /// is not kHeads, goes over those of `ring`. Where there are more ranks than heads, and to keep exchanges of many
+  /// small messages inside a host. Parameters are sharded over both axes: `mesh[{"ring", "heads"}].flatten("shard")`.
+  ///
+  ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"ring", "heads"});
+  ///     fsdp::SequenceParallel sequence(mesh.process_group("ring"), mesh.process_group("heads"));
+  SequenceParallel(std::shared_ptr<ProcessGroup> ring, std::shared_ptr<ProcessGroup> heads,
+                   SequenceMethod method = SequenceMethod::kHeadTail);
   ~SequenceParallel();
   SequenceParallel(const SequenceParallel&) = delete;
   SequenceParallel& operator=(const SequenceParallel&) = delete;
@@ -108,7 +117,8 @@ class [[nodiscard]] SequenceParallel {
 ///
 /// Throws UsageError for modules that are known to mix tokens without scaled_dot_product_attention, before anything is
 /// computed (torch::nn::MultiheadAttention, Transformer and its layers, RNN, LSTM, GRU, and a Conv1d whose kernel has
-/// more than one element), by name; and if the results differ.
+/// more than one element), by name; and if the results differ. The message then names the first operator, of those that
+/// the model calls, whose result differs, and the module whose parameters were read last before it.
 ///
 ///     model->eval();
 ///     fsdp::check_sequence_split(sequence, *gpt, [&](const torch::Tensor& text) { return model(text); }, tokens);

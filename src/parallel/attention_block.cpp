@@ -35,7 +35,8 @@ std::pair<at::Tensor, at::Tensor> by_flash(const BlockOperands& operands) {
 
 OutputSum::OutputSum(const at::Tensor& query, const at::Tensor& value) {
   const auto options = query.options().dtype(computed_in(query));
-  output_ = at::zeros({query.size(0), query.size(1), query.size(2), value.size(3)}, options);
+  // Tokens before heads, as LibTorch has it: models join heads behind attention, which then copies nothing.
+  output_ = at::zeros({query.size(0), query.size(2), query.size(1), value.size(3)}, options).transpose(1, 2);
   logsumexp_ = at::full({query.size(0), query.size(1), query.size(2)}, kHidden, options);
 }
 

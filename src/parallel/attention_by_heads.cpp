@@ -8,30 +8,30 @@
 #include "parallel/attention_call.h"
 
 namespace fsdp::parallel {
-namespace {
 
-// What a rank needs to know of the mask: that of its heads.
-std::optional<at::Tensor> mask_of_heads(const AttentionCall& call, int64_t heads) {
-  if (!call.mask.defined()) return std::nullopt;
-  return call.mask.size(1) == 1 ? call.mask : call.mask.narrow(1, call.plan->rank() * heads, heads);
-}
-
-}  // namespace
-
-at::Tensor attention_by_heads(const AttentionCall& call) {
+at::Tensor whole_attention(const AttentionCall& call) {
   const auto& plan = *call.plan;
-  const int64_t heads = call.query.size(1), key_heads = call.key.size(1), ranks = plan.ranks();
-  require(heads % ranks == 0 && key_heads % ranks == 0, plan.group->where("scaled_dot_product_attention"),
-          "expected heads that ", ranks, " ranks divide, found ", heads, " of queries and ", key_heads,
-          " of keys. Use another method than SequenceMethod::kHeads, or fewer ranks for the sequence's axis.");
-  const auto whole = [&](const at::Tensor& own, const SequenceLayout& layout) {
-    return functional::all_to_all(own, 1, 2, plan.group).narrow(2, 0, layout.length);
+  const auto valid = [](const at::Tensor& padded, const SequenceLayout& layout) {
+    return padded.narrow(2, 0, layout.length);
   };
   const auto output = at::native::scaled_dot_product_attention(
-      whole(call.query, plan.queries), whole(call.key, plan.keys), whole(call.value, plan.keys),
-      mask_of_heads(call, heads / ranks), 0.0, plan.is_causal, plan.scale, heads != key_heads);
-  const int64_t padding = plan.queries.own_length() * ranks - plan.queries.length;
-  return functional::all_to_all(at::constant_pad_nd(output, {0, 0, 0, padding}), 2, 1, plan.group);
+      valid(call.query, plan.queries), valid(call.key, plan.keys), valid(call.value, plan.keys),
+      call.mask.defined() ? std::optional(call.mask) : std::nullopt, 0.0, plan.is_causal, plan.scale,
+      call.query.size(1) != call.key.size(1));
+  return at::constant_pad_nd(output, {0, 0, 0, plan.queries.own_length() - plan.queries.length});
+}
+
+at::Tensor attention_by_heads(const AttentionCall& call, const std::shared_ptr<ProcessGroup>& ranks,
+                              const std::function<at::Tensor(const AttentionCall&)>& ring) {
+  const int64_t heads = call.query.size(1), key_heads = call.key.size(1), count = ranks->world_size();
+  require(heads % count == 0 && key_heads % count == 0, ranks->where("scaled_dot_product_attention"),
+          "expected heads that ", count, " ranks divide, found ", heads, " of queries and ", key_heads,
+          " of keys. Use another method than SequenceMethod::kHeads, or fewer ranks for the axis of heads.");
+  const auto whole = [&](const at::Tensor& own) { return functional::all_to_all(own, 1, 2, ranks); };
+  AttentionCall some{call.plan, whole(call.query), whole(call.key), whole(call.value), call.mask};
+  if (some.mask.defined() && some.mask.size(1) > 1)
+    some.mask = some.mask.narrow(1, ranks->rank() * heads / count, heads / count);
+  return functional::all_to_all(ring(some), 2, 1, ranks);
 }
 
 }  // namespace fsdp::parallel

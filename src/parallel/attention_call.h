@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@ namespace fsdp::parallel {
 
 /// What forward and backward of a call have in common beside tensors.
 struct AttentionPlan : torch::CustomClassHolder {
+  /// Of the ring, or null where it is one rank.
   std::shared_ptr<ProcessGroup> group;
   /// For fingerprints, so what ranks must have alike: "attention of queries [1, 2, 8, 4] and keys [1, 2, 8, 4]".
   std::string name;
@@ -59,9 +61,13 @@ BlockOperands operands_of(const AttentionPlan& plan, const Block& block, const a
 at::Tensor ring_attention(const AttentionCall& call);
 /// Every rank gathers all keys and values.
 at::Tensor gathered_attention(const AttentionCall& call);
-/// From all heads of some tokens to all tokens of some heads, and back (DeepSpeed-Ulysses; S. A. Jacobs et al., 2023).
-/// Throws UsageError where the ranks do not divide the heads.
-at::Tensor attention_by_heads(const AttentionCall& call);
+/// LibTorch's, where one rank has all tokens.
+at::Tensor whole_attention(const AttentionCall& call);
+/// From all heads of some tokens to all tokens of some heads, those that a rank of a ring has, over which `ring` then
+/// attends; and back (DeepSpeed-Ulysses; S. A. Jacobs et al., 2023). Throws UsageError where the ranks do not divide
+/// the heads.
+at::Tensor attention_by_heads(const AttentionCall& call, const std::shared_ptr<ProcessGroup>& ranks,
+                              const std::function<at::Tensor(const AttentionCall&)>& ring);
 /// Keys go round, then values; whole rows of scores are in memory (S. Li et al., Sequence Parallelism, 2021).
 at::Tensor ring_self_attention(const AttentionCall& call);
 

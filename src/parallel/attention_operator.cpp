@@ -26,7 +26,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
     return place.slices->attend(
         place, {query, key, value, mask.value_or(at::Tensor()), dropout, is_causal, scale, enable_gqa});
   const auto scope = SequenceScope::current();
-  if (!scope || scope->group()->world_size() == 1)
+  if (!scope || scope->ranks() == 1)
     return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal, scale, enable_gqa);
   return attention_over_ranks(*scope,
                               {query, key, value, mask.value_or(at::Tensor()), dropout, is_causal, scale, enable_gqa});

@@ -20,11 +20,12 @@ class Checks {
     AttentionCall call{c10::make_intrusive<AttentionPlan>(), four_dims(given_.query), four_dims(given_.key),
                        four_dims(given_.value), {}};
     auto& plan = *call.plan;
-    plan.group = scope_.group();
+    plan.group = scope_.ring();
     plan.is_causal = given_.is_causal;
     plan.scale = given_.scale.value_or(1 / std::sqrt(static_cast<double>(given_.query.size(-1))));
-    plan.queries = scope_.layout_of(call.query.size(2), kOperation);
-    plan.keys = scope_.layout_of(call.key.size(2), kOperation);
+    const int64_t parts = scope_.ranks_of(scope_.heads());
+    plan.queries = scope_.layout_of(parts * call.query.size(2), kOperation);
+    plan.keys = scope_.layout_of(parts * call.key.size(2), kOperation);
     expect(!given_.is_causal || plan.queries == plan.keys, "expected a causal mask between queries and keys of one ",
            "length, found whole sequences of ", plan.queries.length, " and ", plan.keys.length,
            ". Give the mask as attn_mask.");
@@ -37,7 +38,7 @@ class Checks {
  private:
   template <class... Message>
   void expect(bool ok, const Message&... message) const {
-    if (!ok) require(false, scope_.group()->where(kOperation), message...);
+    if (!ok) require(false, scope_.where(kOperation), message...);
   }
 
   void require_operands() const {
@@ -92,25 +93,24 @@ class Checks {
   const AttentionArguments& given_;
 };
 
-at::Tensor by(SequenceMethod method, const AttentionCall& call) {
+at::Tensor over_ring(SequenceMethod method, const AttentionCall& call) {
+  if (!call.plan->group) return whole_attention(call);
   switch (method) {
     case SequenceMethod::kGather:
       return gathered_attention(call);
-    case SequenceMethod::kHeads:
-      return attention_by_heads(call);
     case SequenceMethod::kRingSelfAttention:
       return ring_self_attention(call);
-    case SequenceMethod::kHeadTail:
-    case SequenceMethod::kRing:
-      break;
+    default:
+      return ring_attention(call);
   }
-  return ring_attention(call);
 }
 
 }  // namespace
 
 at::Tensor attention_over_ranks(const SequenceScope& scope, const AttentionArguments& arguments) {
-  const auto output = by(scope.method(), Checks(scope, arguments).call());
+  const auto call = Checks(scope, arguments).call();
+  const auto ring = [&](const AttentionCall& some) { return over_ring(scope.method(), some); };
+  const auto output = scope.heads() ? attention_by_heads(call, scope.heads(), ring) : ring(call);
   return arguments.query.dim() == 3 ? output.squeeze(1) : output;
 }
 

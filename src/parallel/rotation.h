@@ -10,6 +10,8 @@
 #include <memory>
 #include <utility>
 
+#include "comm/core/fault_point.h"
+
 namespace fsdp::parallel {
 
 /// Gives a tensor to the next rank and takes the previous rank's, over and over.
@@ -34,15 +36,16 @@ class Rotation {
   at::Tensor incoming_;
 };
 
-/// Calls visit(source, that rank's tensor) for each rank, this one first, while the next one is on its way.
+/// Calls visit(source, that rank's tensor) for each rank, this one first, while the next one is on its way. No more than
+/// these two are in memory, if the caller keeps no reference to its own.
 template <class Visit>
-void go_round(const std::shared_ptr<Communicator>& ranks, Tag tag, const at::Tensor& own, const Visit& visit) {
+void go_round(const std::shared_ptr<Communicator>& ranks, Tag tag, at::Tensor held, const Visit& visit) {
   Rotation rotation(ranks, std::move(tag));
   const int64_t rank = ranks->rank(), world = ranks->world_size();
-  auto held = own;
   for (int64_t step = 0; step < world; ++step) {
     const bool is_last = step + 1 == world;
     if (!is_last) rotation.start(held);
+    fault_point("block at hand");
     visit((rank + world - step) % world, held);
     if (!is_last) held = rotation.arrived();
   }

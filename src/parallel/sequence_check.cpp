@@ -1,18 +1,30 @@
 #include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Type.h>
+#include <fsdp/collectives.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/nn/modules/transformer.h>
 #include <torch/nn/modules/transformerlayer.h>
+#include <torch/library.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "comm/core/check.h"
 #include "parallel/sequence_scope.h"
+#include "runtime/compat.h"
+#include "runtime/operator_traits.h"
 
 namespace fsdp {
 namespace {
@@ -38,37 +50,201 @@ std::string type_of(const nn::Module& module) {
   return name;
 }
 
-// Of what is computed in parts, beside rounding.
-double tolerance_of(const at::Tensor& tensor) {
-  return at::toOpMathType(tensor.scalar_type()) == tensor.scalar_type() ? 1e-3 : 5e-2;
+double most(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>(); }
+
+// Beside rounding: results of parts are computed by other kernels.
+bool differ(const at::Tensor& whole, const at::Tensor& other) {
+  const bool is_low = at::toOpMathType(whole.scalar_type()) != whole.scalar_type();
+  return !(most(whole - other) <= (is_low ? 5e-2 : 1e-3) * std::max(1.0, most(whole)));
 }
+
+// Note [Which operator differs]. LibTorch tells nobody when a module of the C++ frontend runs. But a module with
+// parameters is told by the operators that read them, and the dispatcher tells what every operator gives. So the
+// forward runs on this rank's tokens first, and what its operators give is kept; then it runs on the whole sequence,
+// and each result that has a dim of tokens is compared with what was kept. Operators are those that the model calls,
+// such as linear and scaled_dot_product_attention, and not those that these call.
+class Comparison {
+ public:
+  explicit Comparison(const nn::Module& model) {
+    for (const auto& parameter : model.named_parameters()) {
+      const auto dot = parameter.key().rfind('.');
+      owners_.emplace(parameter.value().unsafeGetTensorImpl(),
+                      dot == std::string::npos ? std::string() : parameter.key().substr(0, dot));
+    }
+  }
+
+  // Runs the forward on `input`, this rank's part of a sequence.
+  template <class Forward>
+  at::Tensor keep(const Forward& forward, const at::Tensor& input) {
+    const Seen seen(*this);
+    return forward(input);
+  }
+  // Runs it on the whole of it, of `length` tokens. `own`: the positions of the part, of which the first `valid` ones
+  // are no padding.
+  template <class Forward>
+  at::Tensor compare(const Forward& forward, const at::Tensor& input, int64_t length, const at::Tensor& own,
+                     int64_t valid) {
+    length_ = length;
+    positions_ = own;
+    valid_ = valid;
+    const Seen seen(*this);
+    return forward(input);
+  }
+
+  // The number of the first operator whose results differ on this rank; that of none is larger than all others.
+  int64_t first_difference() const { return first_difference_; }
+  std::string name(int64_t number) const {
+    if (number == kNone) return "No operator's result differs";
+    const auto& call = calls_[static_cast<size_t>(number)];
+    const auto module = call.module == nullptr  ? std::string("before any module with parameters")
+                        : call.module->empty() ? "in the model itself, whose own parameters were read last"
+                                               : "in or after module '" + *call.module + '\'';
+    return str_cat("The first operator whose result differs is ", call.op, ", ", module);
+  }
+
+ private:
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  struct Call {
+    std::string op;
+    const std::string* module;  // whose parameters were read last
+    std::vector<at::Tensor> results;
+  };
+
+  // While it lives, the thread's operators come by.
+  class Seen {
+   public:
+    explicit Seen(Comparison& comparison)
+        : former_(std::exchange(current, &comparison)), keys_(included(), excluded()) {
+      // Kept for ever: it does nothing outside of comparisons.
+      static const auto* library = [] {
+        auto* all = new torch::Library(torch::Library::IMPL, "_", runtime::kComparedKey, __FILE__, __LINE__);
+        all->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+        return all;
+      }();
+      static_cast<void>(library);
+    }
+    ~Seen() { current = former_; }
+    Seen(const Seen&) = delete;
+    Seen& operator=(const Seen&) = delete;
+
+   private:
+    static c10::DispatchKeySet included() {
+      return c10::impl::tls_local_dispatch_key_set().included_.add(runtime::kComparedKey);
+    }
+    // Keys of autocast, of which this is one, are excluded by default.
+    static c10::DispatchKeySet excluded() {
+      return c10::impl::tls_local_dispatch_key_set().excluded_.remove(runtime::kComparedKey);
+    }
+
+    Comparison* const former_;
+    const c10::impl::ForceDispatchKeyGuard keys_;
+  };
+
+  static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, runtime::kComparedKey);
+    const c10::impl::ExcludeDispatchKeyGuard unseen(runtime::kComparedKey);
+    const auto count = [&](const auto& values) { return std::span(*stack).last(values.size()); };
+    current->note_reads(count(op.schema().arguments()));
+    op.redispatchBoxed(keys & kBelow, stack);
+    current->note(op.operator_name().name, count(op.schema().returns()));
+  }
+
+  void note_reads(std::span<const c10::IValue> arguments) {
+    runtime::visit_tensors(arguments, [&](const at::Tensor& tensor, size_t, size_t) {
+      const auto found = owners_.find(tensor.unsafeGetTensorImpl());
+      if (found != owners_.end()) read_last_ = &found->second;
+    });
+  }
+
+  void note(const std::string& op, std::span<const c10::IValue> results) {
+    std::vector<at::Tensor> given;
+    runtime::visit_tensors(results, [&](const at::Tensor& tensor, size_t, size_t) {
+      // A view of a sharded parameter has no memory of its own.
+      if (!tensor.is_floating_point() || runtime::is_marked(*tensor.unsafeGetTensorImpl())) return;
+      given.push_back(positions_.defined() ? tensor : tensor.clone());
+    });
+    if (positions_.defined()) return compare(op, given);
+    calls_.push_back({op, read_last_, std::move(given)});
+  }
+
+  // Nothing more is compared after a difference, or where the two runs call different operators.
+  void compare(const std::string& op, const std::vector<at::Tensor>& whole) {
+    if (is_over_ || next_ == calls_.size()) return;
+    const auto& call = calls_[next_++];
+    is_over_ = call.op != op || call.results.size() != whole.size();
+    for (size_t i = 0; i < whole.size() && !is_over_; ++i)
+      if (!is_part(call.results[i], whole[i])) {
+        first_difference_ = static_cast<int64_t>(next_) - 1;
+        is_over_ = true;
+      }
+    calls_[next_ - 1].results.clear();
+  }
+
+  // Takes results without one dim of tokens, in which alone they would differ in size, to be right.
+  bool is_part(const at::Tensor& part, const at::Tensor& whole) const {
+    std::optional<int64_t> dim;
+    if (part.dim() != whole.dim()) return true;
+    for (int64_t i = 0; i < whole.dim(); ++i) {
+      if (part.size(i) == whole.size(i)) continue;
+      if (dim || whole.size(i) != length_ || part.size(i) != positions_.size(0)) return true;
+      dim = i;
+    }
+    if (!dim) return true;
+    const auto expected = whole.index_select(*dim, positions_.narrow(0, 0, valid_));
+    return !differ(expected, part.narrow(*dim, 0, valid_));
+  }
+
+  static thread_local Comparison* current;
+
+  std::unordered_map<const c10::TensorImpl*, std::string> owners_;  // the names of parameters' modules
+  const std::string* read_last_ = nullptr;
+  std::vector<Call> calls_;
+  at::Tensor positions_;
+  int64_t valid_ = 0, length_ = 0;
+  size_t next_ = 0;
+  bool is_over_ = false;
+  int64_t first_difference_ = kNone;
+};
+
+thread_local Comparison* Comparison::current = nullptr;
 
 }  // namespace
 
 void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Module& model,
                           const std::function<at::Tensor(const at::Tensor&)>& forward, const at::Tensor& input,
                           int64_t dim) {
-  const auto where = parallel::SequenceScope::current()->group()->where("check_sequence_split");
+  const auto scope = parallel::SequenceScope::current();
+  const auto where = scope->where("check_sequence_split");
   for (const auto& module : model.named_modules(std::string(), /*include_self=*/false))
     if (mixes_tokens(*module.value()))
       require(false, where, "expected modules that treat tokens one by one, found '", module.key(), "', a ",
               type_of(*module.value()),
               ", which would see this rank's tokens alone. Write attention with torch::scaled_dot_product_attention.");
   const at::NoGradGuard no_grad;
+  Comparison comparison(model);
+  const auto own = sequence.shard(input, dim);
+  const auto parts = sequence.unshard(comparison.keep(forward, own), dim);
+  const int64_t length = own.size(dim), of_ring = length * scope->ranks_of(scope->heads());
+  const auto layout = scope->layout_of(of_ring, "check_sequence_split");
+  const int64_t valid = layout.valid_length(scope->rank_of(scope->ring())) - scope->rank_of(scope->heads()) * length;
+  const auto own_positions = positions(length, input.device());
   at::Tensor whole;
   {
     const parallel::SequenceScope::Entered none(nullptr);
-    whole = forward(input);
+    whole = comparison.compare(forward, input, layout.length, own_positions, std::clamp<int64_t>(valid, 0, length));
   }
-  const auto parts = sequence.unshard(forward(sequence.shard(input, dim)), dim);
   require(parts.sizes() == whole.sizes(), where, "expected a result of sizes ", whole.sizes(),
           " from the ranks' parts, found ", parts.sizes(), '.');
-  const auto most = [](const at::Tensor& tensor) { return tensor.abs().max().item<double>(); };
-  const double difference = most(parts - whole);
-  require(difference <= tolerance_of(whole) * std::max(1.0, most(whole)), where,
-          "expected the ranks' parts to give what the whole sequence does, found a difference of ", difference,
-          " in numbers up to ", most(whole), ". Something in the model mixes tokens without ",
-          "torch::scaled_dot_product_attention, or takes positions without fsdp::positions.");
+  // Where one rank finds a difference all say so, and name the first one of all ranks.
+  const auto found = at::tensor({int64_t{differ(whole, parts) ? 0 : 1}, comparison.first_difference()}, at::kLong);
+  auto of_all = found;
+  for (const auto& axis : {scope->ring(), scope->heads()})
+    if (axis) of_all = all_reduce(of_all, ReduceOp::kMin, axis);
+  require(of_all[0].item<int64_t>() == 1, where,
+          "expected the ranks' parts to give what the whole sequence does, found a difference of ", most(parts - whole),
+          " in numbers up to ", most(whole), ". ", comparison.name(of_all[1].item<int64_t>()),
+          ". Something in the model mixes tokens without torch::scaled_dot_product_attention, or takes positions "
+          "without fsdp::positions.");
 }
 
 }  // namespace fsdp

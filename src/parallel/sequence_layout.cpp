@@ -1,8 +1,14 @@
 #include "parallel/sequence_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace fsdp::parallel {
+
+int64_t SequenceLayout::chunk_length() const {
+  const int64_t step = parts / std::gcd(parts, is_head_tail ? 2 : 1), least = (length + chunks() - 1) / chunks();
+  return (least + step - 1) / step * step;
+}
 
 std::vector<int64_t> SequenceLayout::chunks_of(int64_t rank) const {
   if (!is_head_tail) return {rank};

@@ -9,6 +9,8 @@
 namespace fsdp::parallel {
 
 /// A sequence over ranks. It is cut into chunks of equal lengths; what is missing to that is padding behind its end.
+/// Where ranks are those of a ring, each of which shares its tokens with others that have other heads, the tokens of
+/// one are cut into parts of equal lengths.
 struct SequenceLayout {
   /// The tokens of the whole sequence.
   int64_t length = 0;
@@ -16,10 +18,11 @@ struct SequenceLayout {
   /// Rank r has the chunks r and 2 * ranks - 1 - r, so that a causal mask leaves each rank as much to compute. Else it
   /// has chunk r.
   bool is_head_tail = false;
+  int64_t parts = 1;
 
   int64_t chunks() const { return is_head_tail ? 2 * ranks : ranks; }
-  int64_t chunk_length() const { return (length + chunks() - 1) / chunks(); }
-  /// How many tokens each rank has, with padding.
+  int64_t chunk_length() const;
+  /// How many tokens each rank has, all parts and padding.
   int64_t own_length() const { return chunk_length() * (is_head_tail ? 2 : 1); }
   /// The chunks of a rank, in the order in which it has them, which is ascending.
   std::vector<int64_t> chunks_of(int64_t rank) const;

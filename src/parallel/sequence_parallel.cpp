@@ -36,7 +36,7 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, double 
 
 struct SequenceParallel::Open {
   explicit Open(std::shared_ptr<SequenceScope> opened) : scope(opened), entered(std::move(opened)) {}
-  std::string where(const char* call) const { return scope->group()->where(operation(call)); }
+  std::string where(const char* call) const { return scope->where(operation(call)); }
   static std::string operation(const char* call) { return str_cat("SequenceParallel::", call); }
 
   const std::shared_ptr<SequenceScope> scope;
@@ -46,7 +46,19 @@ struct SequenceParallel::Open {
 SequenceParallel::SequenceParallel(std::shared_ptr<ProcessGroup> group, SequenceMethod method) {
   parallel::see_attention();
   if (!group) group = default_process_group();
-  open_ = std::make_unique<Open>(std::make_shared<SequenceScope>(std::move(group), method));
+  const bool has_heads = method == SequenceMethod::kHeads;
+  auto scope = has_heads ? std::make_shared<SequenceScope>(nullptr, std::move(group), method)
+                         : std::make_shared<SequenceScope>(std::move(group), nullptr, method);
+  open_ = std::make_unique<Open>(std::move(scope));
+}
+
+SequenceParallel::SequenceParallel(std::shared_ptr<ProcessGroup> ring, std::shared_ptr<ProcessGroup> heads,
+                                   SequenceMethod method) {
+  require(ring && heads && method != SequenceMethod::kHeads, "fsdp::SequenceParallel: ",
+          "expected the ranks of a ring, those that exchange heads, and a method for the ring that is not kHeads, "
+          "found a null pointer or kHeads. For one axis alone give its ranks and the method.");
+  parallel::see_attention();
+  open_ = std::make_unique<Open>(std::make_shared<SequenceScope>(std::move(ring), std::move(heads), method));
 }
 
 SequenceParallel::~SequenceParallel() = default;
@@ -55,20 +67,23 @@ at::Tensor SequenceParallel::shard(const at::Tensor& whole, int64_t dim, double 
   const auto& scope = *open_->scope;
   const int64_t along = checked_dim(whole, dim, open_->where("shard"));
   const auto layout = open_->scope->deal(whole.size(along), Open::operation("shard"));
-  if (layout.ranks == 1) return whole;
+  if (scope.ranks() == 1) return whole;
   const auto all = padded(whole, along, layout.chunks() * layout.chunk_length(), padding);
   std::vector<at::Tensor> own;
-  for (const auto chunk : layout.chunks_of(scope.group()->rank()))
+  for (const auto chunk : layout.chunks_of(scope.rank_of(scope.ring())))
     own.push_back(all.narrow(along, chunk * layout.chunk_length(), layout.chunk_length()));
-  return at::cat(own, along);
+  const int64_t length = layout.own_length() / layout.parts;
+  return at::cat(own, along).narrow(along, scope.rank_of(scope.heads()) * length, length);
 }
 
 at::Tensor SequenceParallel::unshard(const at::Tensor& part, int64_t dim) const {
   const auto& scope = *open_->scope;
   const int64_t along = checked_dim(part, dim, open_->where("unshard"));
-  const auto layout = scope.layout_of(part.size(along), Open::operation("unshard"));
-  if (layout.ranks == 1) return part;
-  const auto gathered = functional::all_gather(part, along, scope.group());
+  const int64_t parts = scope.ranks_of(scope.heads());
+  const auto layout = scope.layout_of(parts * part.size(along), Open::operation("unshard"));
+  if (scope.ranks() == 1) return part;
+  const auto of_ring = scope.heads() ? functional::all_gather(part, along, scope.heads()) : part;
+  const auto gathered = scope.ring() ? functional::all_gather(of_ring, along, scope.ring()) : of_ring;
   std::vector<at::Tensor> ordered(static_cast<size_t>(layout.chunks()));
   int64_t place = 0;
   for (int64_t rank = 0; rank < layout.ranks; ++rank)
@@ -82,7 +97,10 @@ at::Tensor SequenceParallel::unshard(const at::Tensor& part, int64_t dim) const 
 at::Tensor positions(int64_t length, at::Device device) {
   std::vector<int64_t> all;
   if (const auto scope = SequenceScope::current()) {
-    all = scope->layout_of(length, "positions").positions(scope->group()->rank());
+    const auto layout = scope->layout_of(length * scope->ranks_of(scope->heads()), "positions");
+    const auto of_ring = layout.positions(scope->rank_of(scope->ring()));
+    const auto first = of_ring.begin() + scope->rank_of(scope->heads()) * length;
+    all.assign(first, first + length);
   } else {
     const int64_t first = parallel::TokenSlices::current().first_token;
     for (int64_t i = 0; i < length; ++i) all.push_back(first + i);
@@ -93,7 +111,12 @@ at::Tensor positions(int64_t length, at::Device device) {
 at::Tensor sequence_mean(const at::Tensor& sum, const at::Tensor& count) {
   const auto scope = SequenceScope::current();
   if (!scope) return sum / count;
-  return functional::all_reduce(sum, scope->group()) / functional::all_reduce(count, scope->group());
+  const auto of_all = [&](at::Tensor number) {
+    for (const auto& axis : {scope->ring(), scope->heads()})
+      if (axis) number = functional::all_reduce(number, axis);
+    return number;
+  };
+  return of_all(sum) / of_all(count);
 }
 
 }  // namespace fsdp

@@ -1,7 +1,8 @@
 #pragma once
 /// \file
 /// The dispatch keys of what is ours: the one that sharded tensors carry, how they come by it, which no public
-/// interface offers, the one of operators that are put off, and that of batch statistics over several ranks.
+/// interface offers, the one of operators that are put off, that of batch statistics over several ranks, and that of
+/// forwards that are compared.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DispatchKeySet.h>
@@ -24,6 +25,10 @@ static_assert(kKeptResultsKey < c10::DispatchKey::ADInplaceOrView && kKeptResult
 /// The dispatch key of running means over several ranks: before all others, and used by nothing in LibTorch.
 constexpr auto kSyncedKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 static_assert(kSyncedKey > kShardedKey);
+/// The dispatch key of forwards whose operators' results are compared (fsdp::check_sequence_split): above autograd, and
+/// used by nothing in LibTorch.
+constexpr auto kComparedKey = c10::DispatchKey::AutocastIPU;
+static_assert(kComparedKey < kShardedKey && kComparedKey > c10::DispatchKey::AutogradOther);
 /// The keys an operator goes on with after the interceptor.
 constexpr c10::DispatchKeySet kBelowSharded(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
 
@@ -41,10 +46,10 @@ inline void add_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
 inline void mark_sharded(c10::TensorImpl& tensor) { add_key(tensor, kShardedKey); }
 
 /// While it lives, the thread's operators are the library's own: autograd records none, the interceptor sees none, and
-/// no result is kept.
+/// no result is kept or compared.
 struct OwnOperators {
   at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard unseen{c10::DispatchKeySet({kShardedKey, kKeptResultsKey})};
+  c10::impl::ExcludeDispatchKeyGuard unseen{c10::DispatchKeySet({kShardedKey, kKeptResultsKey, kComparedKey})};
 };
 
 /// While it lives, in which a hook of the user's is called, the interceptor sees the thread's operators again, also

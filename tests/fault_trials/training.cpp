@@ -26,10 +26,17 @@ struct NetImpl : torch::nn::Module {
     register_module("blocks", blocks);
     head = register_module("head", torch::nn::Linear(32, width));
   }
-  torch::Tensor forward(const torch::Tensor& x) {
-    auto h = torch::tanh(first->forward(x));
+  torch::Tensor forward(const torch::Tensor& x, SequenceMethod method) {
+    auto h = attend(torch::tanh(first->forward(x)), method);
     for (auto& block : *blocks) h = h + torch::tanh(block->as<torch::nn::Linear>()->forward(h));
     return head->forward(h);
+  }
+  // Attention of the samples of all ranks, which are a sequence here.
+  static torch::Tensor attend(const torch::Tensor& h, SequenceMethod method) {
+    const SequenceParallel sequence(nullptr, method);
+    const auto heads = h.unflatten(1, {4, 8}).transpose(0, 1).unsqueeze(0);
+    const auto mixed = torch::scaled_dot_product_attention(heads, heads, heads, {}, 0.0, /*is_causal=*/true);
+    return h + mixed.squeeze(0).transpose(0, 1).flatten(1);
   }
 };
 
@@ -121,8 +128,10 @@ class Trainee {
     return torch::sin(torch::arange(12, torch::kFloat).view({2, 6}) * (1.0 + step) + plan_.rank);
   }
   torch::Tensor loss(int step) {
+    using enum SequenceMethod;
+    constexpr std::array kMethods{kHeadTail, kGather, kRing, kRingSelfAttention};
     ForwardScope scope(group_);
-    return net_->forward(samples(step)).square().mean();
+    return net_->forward(samples(step), kMethods[static_cast<size_t>(step) % kMethods.size()]).square().mean();
   }
 
   void evaluate() {

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -105,25 +106,35 @@ void expect_near(const at::Tensor& found, const at::Tensor& expected, double tol
   EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << what;
 }
 
-using MethodAndRanks = std::tuple<SequenceMethod, std::string, int>;
+// The last numbers are the ranks of a ring, and those that exchange heads, where these are an axis beside it.
+using MethodAndRanks = std::tuple<SequenceMethod, std::string, int, int>;
 class Attention : public testing::TestWithParam<MethodAndRanks> {};
 
+std::unique_ptr<SequenceParallel> open_sequence(SequenceMethod method, int ring, int heads) {
+  if (heads == 1) return std::make_unique<SequenceParallel>(nullptr, method);
+  const auto mesh = init_device_mesh({ring, heads}, {"ring", "heads"});
+  return std::make_unique<SequenceParallel>(mesh.process_group("ring"), mesh.process_group("heads"), method);
+}
+
 TEST_P(Attention, OutputsAndGradientsAreThoseOfTheWholeSequence) {
-  const auto& [method, backend, world] = GetParam();
+  const auto& [method, backend, ring, heads] = GetParam();
   constexpr int64_t kHeads = 24;
   std::vector<Operands> given;
   std::vector<std::vector<at::Tensor>> expected;
   auto all = attention_cases();
   for (auto& one : all) {
     if (one.name == "additive mask") one.mask = one.mask.repeat({2, 1, 1});
+    one.queries = std::max<int64_t>(one.queries, ring * heads);
+    if (one.is_causal) one.keys = one.queries;
     if (one.name != "GQA") one.key_heads = kHeads;
     given.push_back(operands_of(one, kHeads));
     expected.push_back(expected_of(one, given.back()));
   }
-  run_thread_ranks_with(world, {.backend = backend}, [&, method = method](int rank) {
+  run_thread_ranks_with(ring * heads, {.backend = backend}, [&, method = method, ring = ring, heads = heads](int rank) {
     for (size_t i = 0; i < all.size(); ++i) {
       const auto& one = all[i];
-      const SequenceParallel sequence(nullptr, method);
+      const auto opened = open_sequence(method, ring, heads);
+      const auto& sequence = *opened;
       std::vector<at::Tensor> leaves, own;
       for (const auto& leaf : {given[i].query, given[i].key, given[i].value}) {
         leaves.push_back(leaf.clone().requires_grad_());
@@ -161,15 +172,16 @@ std::string method_name(SequenceMethod method) {
 }
 
 std::string name_of(const testing::TestParamInfo<MethodAndRanks>& info) {
-  const auto& [method, backend, ranks] = info.param;
-  return str_cat(method_name(method), '_', backend, '_', ranks);
+  const auto& [method, backend, ring, heads] = info.param;
+  return str_cat(method_name(method), '_', backend, '_', ring, heads > 1 ? str_cat("_by_", heads, "_heads") : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, Attention,
                          testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
                                                           SequenceMethod::kGather, SequenceMethod::kHeads,
                                                           SequenceMethod::kRingSelfAttention),
-                                          testing::Values("shm", "gloo"), testing::Values(1, 2, 3, 4)),
+                                          testing::Values("shm", "gloo"), testing::Values(1, 2, 3, 4),
+                                          testing::Values(1)),
                          name_of);
 
 // With one host of several ranks at least.
@@ -177,8 +189,16 @@ INSTANTIATE_TEST_SUITE_P(BetweenHosts, Attention,
                          testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
                                                           SequenceMethod::kGather, SequenceMethod::kHeads,
                                                           SequenceMethod::kRingSelfAttention),
-                                          testing::Values("hierarchical"), testing::Values(3)),
+                                          testing::Values("hierarchical"), testing::Values(3), testing::Values(1)),
                          name_of);
+
+INSTANTIATE_TEST_SUITE_P(TwoAxes, Attention,
+                         testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
+                                                          SequenceMethod::kGather, SequenceMethod::kRingSelfAttention),
+                                          testing::Values("shm"), testing::Values(2), testing::Values(2, 3)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(TwoAxesOverGloo, Attention,
+                         testing::Values(MethodAndRanks{SequenceMethod::kHeadTail, "gloo", 2, 2}), name_of);
 
 }  // namespace
 }  // namespace fsdp::test

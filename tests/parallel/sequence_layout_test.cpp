@@ -31,6 +31,30 @@ Pairs all_pairs(int64_t queries, int64_t keys, bool is_causal) {
   return all;
 }
 
+// Of queries of this layout, and of as many keys as `other` dealt alike.
+void expect_all_pairs(const SequenceLayout& queries, int64_t other, bool is_causal) {
+  auto keys = queries;
+  keys.length = other;
+  const auto what = str_cat(queries.ranks, " ranks of ", queries.parts, ", ", queries.length, " and ", other,
+                            queries.is_head_tail ? " head-tail" : "", is_causal ? " causal" : "");
+  EXPECT_EQ(queries.own_length() % queries.parts, 0) << what;
+  Pairs met, met_all;
+  for (int64_t rank = 0; rank < queries.ranks; ++rank) {
+    const auto own = queries.positions(rank);
+    EXPECT_EQ(static_cast<int64_t>(own.size()), queries.own_length()) << what;
+    for (int64_t source = 0; source < queries.ranks; ++source)
+      if (const auto block = block_of(queries, keys, rank, source, is_causal))
+        meet(met, *block, own, queries.valid_length(rank), keys.positions(source));
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < other; ++i) all.push_back(i);
+    if (!queries.is_head_tail)
+      for (const auto& block : blocks_of_all(queries, keys, rank, is_causal))
+        meet(met_all, block, own, queries.valid_length(rank), all);
+  }
+  EXPECT_EQ(met, all_pairs(queries.length, other, is_causal)) << what;
+  if (!queries.is_head_tail) EXPECT_EQ(met_all, all_pairs(queries.length, other, is_causal)) << what << ", gathered";
+}
+
 TEST(SequenceLayout, EveryQueryMeetsEveryKeyThatItSeesOnceAndNoOther) {
   for (int64_t ranks = 1; ranks <= 5; ++ranks)
     for (int64_t length = ranks; length <= 4 * ranks + 3; ++length)
@@ -38,24 +62,8 @@ TEST(SequenceLayout, EveryQueryMeetsEveryKeyThatItSeesOnceAndNoOther) {
         for (const bool is_head_tail : {false, true})
           for (const bool is_causal : {false, true}) {
             if (is_causal && other != length) continue;
-            const SequenceLayout queries{length, ranks, is_head_tail}, keys{other, ranks, is_head_tail};
-            const auto what = str_cat(ranks, " ranks, ", length, " and ", other, is_head_tail ? " head-tail" : "",
-                                      is_causal ? " causal" : "");
-            Pairs met, met_all;
-            for (int64_t rank = 0; rank < ranks; ++rank) {
-              const auto own = queries.positions(rank);
-              EXPECT_EQ(static_cast<int64_t>(own.size()), queries.own_length()) << what;
-              for (int64_t source = 0; source < ranks; ++source)
-                if (const auto block = block_of(queries, keys, rank, source, is_causal))
-                  meet(met, *block, own, queries.valid_length(rank), keys.positions(source));
-              std::vector<int64_t> all;
-              for (int64_t i = 0; i < other; ++i) all.push_back(i);
-              if (!is_head_tail)
-                for (const auto& block : blocks_of_all(queries, keys, rank, is_causal))
-                  meet(met_all, block, own, queries.valid_length(rank), all);
-            }
-            EXPECT_EQ(met, all_pairs(length, other, is_causal)) << what;
-            if (!is_head_tail) EXPECT_EQ(met_all, all_pairs(length, other, is_causal)) << what << ", gathered";
+            for (const int64_t parts : {1, 2, 3})
+              expect_all_pairs({length, ranks, is_head_tail, parts}, other, is_causal);
           }
 }
 

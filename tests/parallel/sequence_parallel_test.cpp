@@ -38,6 +38,23 @@ TEST(SequenceParallel, DealsHeadsAndTailsWithTheirPositionsAndPutsThemBackInOrde
   EXPECT_TRUE(positions(3).equal(torch::arange(3)));
 }
 
+TEST(SequenceParallel, OverTwoAxesARankHasAPartOfWhatOneOfTheRingHas) {
+  run_thread_ranks(4, [](int) {
+    const auto mesh = init_device_mesh({2, 2}, {"ring", "heads"});
+    const SequenceParallel sequence(mesh.process_group("ring"), mesh.process_group("heads"));
+    const auto whole = torch::arange(10, 17);  // 7 tokens in 4 chunks of 2, a chunk for each rank
+    const std::vector<std::vector<int64_t>> tokens{{10, 11}, {16, -100}, {12, 13}, {14, 15}};
+    const auto place = static_cast<size_t>(mesh.rank());
+    const auto own = sequence.shard(whole, 0, -100);
+    EXPECT_TRUE(own.equal(torch::tensor(tokens[place]))) << own;
+    EXPECT_TRUE((positions(2) + 10).equal(torch::tensor(tokens[place]).where(own.ne(-100), 16))) << positions(2);
+    EXPECT_TRUE(sequence.unshard(own, 0).equal(whole));
+    EXPECT_EQ(sequence_mean(own.where(own.ne(-100), 0).sum(), own.ne(-100).sum()).item<double>(), 13);
+  });
+  expect_error([] { const SequenceParallel both(nullptr, nullptr); },
+               {"SequenceParallel: expected the ranks of a ring"});
+}
+
 TEST(SequenceParallel, GradientsGoThroughShardAndUnshard) {
   run_thread_ranks(3, [](int rank) {
     const SequenceParallel sequence;
@@ -115,6 +132,8 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
     const auto refused = [](const std::function<at::Tensor()>& call, const std::string& part) {
       expect_error(call, {"[fsdp rank ", part});
     };
+    const auto sent = [] { return traffic().inside_host.sent + traffic().between_hosts.sent; };
+    const auto sent_before = sent();
     const auto q = torch::randn({2, 4, 5, 4}), k = q.narrow(1, 0, 2);
     const auto sdpa = [](const at::Tensor& query, const at::Tensor& key, const std::optional<at::Tensor>& mask = {},
                          double dropout = 0, bool is_causal = false, bool gqa = false) {
@@ -145,6 +164,7 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
       const SequenceParallel head_tail;
       return attention(torch::ones({1, 1, 5, 4}));
     }, "expected an even number of tokens");
+    EXPECT_EQ(sent(), sent_before);
     const auto x = torch::randn({1, 2, 4, 4}).requires_grad_();
     const SequenceParallel ring;
     const auto output = attention(x);
@@ -155,37 +175,59 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
 }
 
 TEST(SequenceParallelErrors, OtherSizesOnOtherRanksAreAMismatch) {
-  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
-                            SequenceMethod::kRingSelfAttention})
-    run_thread_ranks(2, [&](int rank) {
-      const SequenceParallel sequence(nullptr, method);
-      const auto own = torch::ones({1, 2, rank == 0 ? 4 : 6, 4});
-      expect_error<Mismatch>([&] { return attention(own); }, {"rank 0", "rank 1"});
-    });
+  for (const std::string backend : {"shm", "gloo"})
+    for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
+                              SequenceMethod::kRingSelfAttention})
+      run_thread_ranks_with(2, {.backend = backend}, [&](int rank) {
+        const SequenceParallel sequence(nullptr, method);
+        const auto own = torch::ones({1, 2, rank == 0 ? 4 : 6, 4});
+        expect_error<Mismatch>([&] { return attention(own); }, {"rank 0", "rank 1"});
+      });
 }
 
 struct Mixing : torch::nn::Module {
-  Mixing() { register_module("layers", layers); }
-  at::Tensor forward(const at::Tensor& x) { return layers->forward(is_mean_taken ? x - x.mean(1, true) : x); }
-  torch::nn::Sequential layers{torch::nn::Linear(8, 8)};
-  bool is_mean_taken = false;
+  enum class How { kNot, kMean, kCumsum, kOwnPositions, kShiftOfSecond };
+  explicit Mixing(How its = How::kNot) : how(its) { register_module("layers", layers); }
+  at::Tensor layer(size_t i, const at::Tensor& x) { return layers[i]->as<torch::nn::Linear>()->forward(x); }
+  at::Tensor forward(const at::Tensor& given) {
+    auto x = given;
+    if (how == How::kOwnPositions) x = x + torch::arange(x.size(1)).view({1, -1, 1});
+    x = layer(0, x);
+    if (how == How::kMean) x = x - x.mean(1, true);
+    x = attention(layer(1, x).unsqueeze(1), /*is_causal=*/true).squeeze(1).relu_();
+    if (how == How::kShiftOfSecond) x = x.roll(1, 1);
+    x = layer(2, x);
+    return how == How::kCumsum ? x.transpose(1, 2).cumsum(2).transpose(1, 2) : x;
+  }
+  torch::nn::Sequential layers{torch::nn::Linear(8, 8), torch::nn::Linear(8, 8), torch::nn::Linear(8, 8)};
+  How how;
 };
 
-TEST(SequenceParallelErrors, ModelsThatMixTokensByThemselvesAreFound) {
+TEST(SequenceParallelErrors, WhatMixesTokensByItselfIsNamedByItsOperatorAndModule) {
+  using enum Mixing::How;
+  const std::vector<std::pair<Mixing::How, std::string>> all{
+      {kMean, "differs is aten::sub, in or after module 'layers.0'"},
+      {kCumsum, "differs is aten::cumsum, in or after module 'layers.2'"},
+      {kOwnPositions, "differs is aten::add, before any module"},
+      {kShiftOfSecond, "differs is aten::roll, in or after module 'layers.1'"}};
   const auto input = torch::randn({2, 7, 8});
-  Mixing one_by_one, averaging, recurrent;
-  averaging.is_mean_taken = true;
+  Mixing one_by_one, recurrent;
   recurrent.layers->push_back("mixer", torch::nn::GRU(8, 8));
-  run_thread_ranks(2, [&](int) {
-    const SequenceParallel sequence;
-    const auto check = [&](Mixing& model) {
-      const auto forward = [&](const at::Tensor& x) { return attention(model.forward(x)); };
-      check_sequence_split(sequence, model, forward, input);
-    };
-    check(one_by_one);
-    expect_error([&] { check(averaging); }, {"check_sequence_split: expected", "found a difference of"});
-    expect_error([&] { check(recurrent); }, {"found 'layers.mixer', a torch::nn::GRU"});
-  });
+  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather})
+    run_thread_ranks(2, [&](int) {
+      const SequenceParallel sequence(nullptr, method);
+      const auto check = [&](Mixing& model) {
+        check_sequence_split(sequence, model, [&](const at::Tensor& x) { return model.forward(x); }, input);
+      };
+      check(one_by_one);
+      for (const auto& [how, text] : all) {
+        Mixing model(how);
+        const auto sharded = fully_shard(model, {.sync_module_states = true});
+        const ForwardScope scope(sharded);
+        expect_error([&] { check(model); }, {"check_sequence_split: expected", "a difference of", text});
+      }
+      expect_error([&] { check(recurrent); }, {"found 'layers.mixer', a torch::nn::GRU"});
+    });
 }
 
 TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
@@ -230,8 +272,8 @@ TEST(SequenceParallelTraffic, EachMethodSendsWhatItsFormulaSays) {
   for (const int world : {2, 3, 4})
     run_thread_ranks_with(world, {.backend = "gloo"}, [&](int) {
       static_cast<void>(functional::all_reduce(torch::ones(1)));  // makes the order, once
-      for (const auto& one : all) {
-        const SequenceParallel sequence(nullptr, one.method);
+      // Of this rank, in an open scope.
+      const auto expect_sent = [&](double forward, double backward, const std::string& what) {
         const auto query = torch::randn({2, kHeads, kTokens, kSize}, at::kDouble).requires_grad_();
         const auto key = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();
         const auto value = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();
@@ -243,9 +285,18 @@ TEST(SequenceParallelTraffic, EachMethodSendsWhatItsFormulaSays) {
         const auto output = at::scaled_dot_product_attention(query, key, value, {}, 0.0, true, {}, true);
         const double between = sent();
         output.sum().backward();
-        EXPECT_EQ((between - start) / kUnit, one.forward(world)) << world << ' ' << static_cast<int>(one.method);
-        EXPECT_EQ((sent() - between) / kUnit, one.backward(world)) << world << ' ' << static_cast<int>(one.method);
+        EXPECT_EQ((between - start) / kUnit, forward) << what;
+        EXPECT_EQ((sent() - between) / kUnit, backward) << what;
+      };
+      for (const auto& one : all) {
+        const SequenceParallel sequence(nullptr, one.method);
+        expect_sent(one.forward(world), one.backward(world), str_cat(world, ' ', static_cast<int>(one.method)));
       }
+      if (world < 4) return;
+      const auto mesh = init_device_mesh({2, 2}, {"ring", "heads"});
+      static_cast<void>(functional::all_reduce(torch::ones(1), mesh.process_group("heads")));
+      const SequenceParallel sequence(mesh.process_group("ring"), mesh.process_group("heads"));
+      expect_sent(heads(2) + all[0].forward(2), heads(2) + all[0].backward(2), "two axes");
     });
 }
 

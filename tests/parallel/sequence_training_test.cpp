@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,7 @@ struct Variant {
   int ranks = 2;  // of a sequence
   bool is_checkpointed = false, is_autocast = false;
   int batches = 1;  // on as many rows of ranks
+  int heads = 1;    // ranks that exchange heads, for each one of a ring
 };
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -110,8 +112,8 @@ TEST_P(SequenceTraining, WithFullyShardOnTheSameRanksGivesTheLossAndGradientsOfT
     expected_losses.push_back(loss.item<double>());
   }
   const double tolerance = variant.is_autocast ? 2e-2 : 2e-6;
-  run_thread_ranks(variant.batches * variant.ranks, [&](int rank) {
-    const auto mesh = init_device_mesh({variant.batches, variant.ranks}, {"data", "sequence"});
+  run_thread_ranks(variant.batches * variant.ranks * variant.heads, [&](int rank) {
+    const auto mesh = init_device_mesh({variant.batches, variant.ranks, variant.heads}, {"data", "sequence", "heads"});
     const auto batch = mesh.coordinate("data");
     auto model = copied(plain);
     model->is_checkpointed = variant.is_checkpointed;
@@ -119,11 +121,15 @@ TEST_P(SequenceTraining, WithFullyShardOnTheSameRanksGivesTheLossAndGradientsOfT
     const auto group = fully_shard(*model);
     at::Tensor loss;
     {
-      const SequenceParallel sequence(mesh.process_group("sequence"), variant.method);
+      std::optional<SequenceParallel> sequence;
+      if (variant.heads == 1)
+        sequence.emplace(mesh.process_group("sequence"), variant.method);
+      else
+        sequence.emplace(mesh.process_group("sequence"), mesh.process_group("heads"), variant.method);
       const ForwardScope scope(group);
       const AutocastOf autocast(variant.is_autocast);
-      const auto own = sequence.shard(labels[batch], 1, -100);
-      const auto logits = model->forward(sequence.shard(inputs[batch], 1));
+      const auto own = sequence->shard(labels[batch], 1, -100);
+      const auto logits = model->forward(sequence->shard(inputs[batch], 1));
       loss = sequence_mean(summed_loss(logits, own), own.ne(-100).sum());
     }
     loss.backward();  // outside of the scope, also where parts are computed again
@@ -148,6 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"CheckpointedHeads", SequenceMethod::kHeads, 2, true},
                     Variant{"Autocast", SequenceMethod::kHeadTail, 2, false, true},
                     Variant{"TwoBatches", SequenceMethod::kHeadTail, 2, false, false, 2},
+                    Variant{"TwoAxes", SequenceMethod::kHeadTail, 2, false, false, 1, 2},
+                    Variant{"TwoAxesCheckpointed", SequenceMethod::kRing, 2, true, false, 1, 2},
                     Variant{"CheckpointedAutocast", SequenceMethod::kGather, 2, true, true}),
     [](const auto& info) { return info.param.name; });
 

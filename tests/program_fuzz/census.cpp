@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <array>
 #include <iomanip>
 #include <sstream>
 
@@ -32,7 +33,7 @@ void Census::add(const Program& program) {
   count(true, c10::str(program.world_size, " ranks over ", program.backend));
   Rules rules(program);
   rules.follow(program.statements, [&](const Statement& statement) {
-    add_statement(statement, rules);
+    add_statement(program, statement, rules);
     if (statement.kind == Kind::kMake) add_model(program, program.model(statement));
     return true;
   });
@@ -82,7 +83,7 @@ void Census::add_model(const Program& program, const Model& model) {
   }
 }
 
-void Census::add_statement(const Statement& s, const Rules& rules) {
+void Census::add_statement(const Program& program, const Statement& s, const Rules& rules) {
   using enum Kind;
   const auto count_of = [&](Kind kind, bool holds, const char* name) { count(s.kind == kind && holds, name); };
   const auto in_scope = [&](int model) { return !rules.state(model).scopes.empty(); };
@@ -127,6 +128,19 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
     count_of(kBackward, steps, "backward: steps in it");
     count_of(kBackward, steps && its.has_waiting_gradients, "backward: steps in it, without synchronisation before");
   }
+
+  constexpr std::array<const char*, kMaps> kMapNames{"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                                     "shift"};
+  constexpr std::array<const char*, kMethods> kMethodNames{"head-tail", "ring", "gather", "heads",
+                                                           "ring self-attention"};
+  const bool is_over_some = ranks_of_axis(program, s) > 1 && ranks_of_axis(program, s) < program.world_size;
+  for (int i = 0; i < kMaps; ++i)
+    count_of(kMap, s.seed % kMaps == i, c10::str("functional: ", item(kMapNames, i)).c_str());
+  for (int i = 0; i < kMethods; ++i)
+    count_of(kAttend, s.seed % kMethods == i, c10::str("attention: ", item(kMethodNames, i)).c_str());
+  count_of(kMap, is_over_some, "functional: over an axis");
+  count_of(kAttend, is_over_some, "attention: over an axis");
+  count_of(kBackward, graph.has_attention, "backward: through attention over ranks");
 
   count_of(kScaledStep, s.flag, "GradScaler: an infinite gradient");
   count_of(kWriteRows, s.flag, "write rows: under LocalRows");

@@ -59,7 +59,7 @@ class Census {
   void count(bool holds, const std::string& name) { counts_[name] += holds ? 1 : 0; }
   void add_model(const Program& program, const Model& model);
   void add_group(const Program& program, const Node& options);
-  void add_statement(const Statement& statement, const Rules& rules);
+  void add_statement(const Program& program, const Statement& statement, const Rules& rules);
 
   std::map<std::string, int64_t> counts_;
 };

@@ -125,10 +125,13 @@ enum class Kind : uint8_t {
   kAllGather,         ///<
   kBroadcast,         ///< rank: from which
   kMean,              ///<
+  kMap,     ///< slot, other: the slot whose h goes through a collective that autograd knows; rank: how many neighbours
+            ///< take part, or -1 for all ranks; seed: which of kMaps
+  kAttend,  ///< the same by attention in a SequenceParallel; seed: which of kMethods, flag: causal
   kByHand,            ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
 };
-constexpr int kKinds = 41;
-constexpr int kHands = 5;
+constexpr int kKinds = 43;
+constexpr int kHands = 5, kMaps = 5, kMethods = 5;
 
 /// One rank is held up until the others are some statements ahead or wait for it.
 struct Lag {
@@ -236,6 +239,10 @@ inline bool has_trained(const Node& node, int place) {
 }
 /// The options of the fully_shard call of a group's node. With a policy there is only one call.
 inline const Node& options_of(const Model& model, int group) { return item(model.nodes, model.by_policy ? 0 : group); }
+/// How many neighbours a kMap or kAttend is over.
+inline int ranks_of_axis(const Program& program, const Statement& s) {
+  return s.rank < 0 ? program.world_size : s.rank;
+}
 /// How many ranks share the rows, or would: kReplicate sums in the order of the other strategies.
 inline int shards_of(const Program& program, const Node& options) {
   return options.shards == 0 ? program.world_size : options.shards;

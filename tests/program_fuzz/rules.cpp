@@ -99,6 +99,9 @@ bool Rules::allow_otherwise(const Statement& s) const {
       return allow_forward(s);
     case Kind::kEvaluate:
       return allow_entry(s);
+    case Kind::kMap:
+    case Kind::kAttend:
+      return allow_exchange(s);
     case Kind::kGrad:
       return allow_grad(s);
     case Kind::kBackward:
@@ -173,9 +176,15 @@ bool Rules::allow_forward(const Statement& s) const {
   return s.other != s.slot && graph(s.other).is_alive && graph(s.other).has_output;
 }
 
+bool Rules::allow_exchange(const Statement& s) const {
+  const int ranks = ranks_of_axis(program_, s);
+  return ranks > 0 && program_.world_size % ranks == 0 && s.other >= 0 && s.other != s.slot &&
+         graph(s.other).is_alive && graph(s.other).has_output;
+}
+
 bool Rules::allow_grad(const Statement& s) const {
   const auto& graph = this->graph(s.slot);
-  if (!graph.is_alive || s.other == s.slot) return false;
+  if (!graph.is_alive || s.other == s.slot || (s.other >= 0 && graph.has_attention)) return false;
   if (s.node < 0) return graph.has_input;
   const auto& model = program_.model(s);
   // A penalty on parameters' gradients has to be taken in the scope.
@@ -222,6 +231,9 @@ void Rules::apply(const Statement& s) {
     case Kind::kEvaluate:
       its.has_read = true;
       break;
+    case Kind::kMap:
+    case Kind::kAttend:
+      return apply_exchange(s);
     case Kind::kGrad:
       return apply_grad(s);
     case Kind::kBackward:
@@ -293,7 +305,16 @@ void Rules::apply_forward(const Statement& s) {
     made.models |= source.models;
     made.parts.insert(source.parts.begin(), source.parts.end());
     made.is_of_root = made.is_of_root && source.is_of_root;
+    made.has_attention = source.has_attention;
   }
+  item(graphs_, s.slot) = made;
+}
+
+void Rules::apply_exchange(const Statement& s) {
+  auto made = graph(s.other);
+  made.parts.insert(s.number);
+  made.is_held = true;
+  made.has_attention |= s.kind == Kind::kAttend;
   item(graphs_, s.slot) = made;
 }
 

@@ -20,6 +20,7 @@ struct GraphState {
   bool is_of_root = false;  ///< all modules of its models took part
   bool has_output = false;  ///< another forward may continue from it
   bool is_held = false;     ///< no backward has run all of it yet, so ranks count as reading
+  bool has_attention = false;  ///< over ranks, which has no second derivative
   int order = 1;            ///< 1; 2 if made by autograd::grad with create_graph, and so on
 };
 
@@ -65,10 +66,12 @@ class Rules {
   void make(int model);
   bool allow_entry(const Statement& statement) const;
   bool allow_forward(const Statement& statement) const;
+  bool allow_exchange(const Statement& statement) const;
   bool allow_grad(const Statement& statement) const;
   bool allow_backward(const Statement& statement) const;
   bool allow_throw(const Statement& statement) const;
   void apply_forward(const Statement& statement);
+  void apply_exchange(const Statement& statement);
   void apply_grad(const Statement& statement);
   void apply_backward(const Statement& statement);
   void note_write(int model);

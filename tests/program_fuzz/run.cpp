@@ -38,26 +38,32 @@ void Rank::forward(const Statement& s) {
   graph(s.slot) = made;
 }
 
-void Rank::grad(const Statement& s) {
-  const auto& from = graph(s.slot);
-  std::vector<Tensor> inputs{from.x};
+void Rank::follow(const Statement& s, const Tensor& h) {
+  const auto& from = graph(s.other);
+  const Graph made{.x = from.x, .h = h, .y = loss_of(h), .models = from.models};
+  record(s, made.y);
+  graph(s.slot) = made;
+}
+
+std::vector<Tensor> Rank::inputs_of_grad(const Statement& s) {
+  std::vector<Tensor> inputs{graph(s.slot).x};
   if (s.node >= 0)
     for (const auto& parameter : module(s).parameters(/*recurse=*/false))
       if (parameter.requires_grad()) inputs.push_back(parameter);
-  const bool creates = s.other >= 0;
-  const auto gradients = torch::autograd::grad({from.y}, inputs, {}, s.flag || creates, creates, /*allow_unused=*/true);
+  return inputs;
+}
+
+void Rank::take_gradients(const Statement& s, std::span<const Tensor> gradients) {
+  const auto& from = graph(s.slot);
   auto sum = torch::zeros({}, torch::kDouble);
   for (const auto& gradient : gradients) {
     record(s, gradient);
     if (gradient.defined()) sum = sum + gradient.to(torch::kDouble).square().sum();
   }
-  if (creates) graph(s.other) = {.x = from.x, .h = {}, .y = sum, .models = from.models};
+  if (s.other >= 0) graph(s.other) = {.x = from.x, .h = {}, .y = sum, .models = from.models};
 }
 
-void Rank::backward(const Statement& s) {
-  auto loss = graph(s.slot).y;
-  if (s.other >= 0) loss = loss + graph(s.other).y;
-  loss.backward({}, s.flag);
+void Rank::record_input_gradients(const Statement& s) {
   for (int slot : {s.slot, s.other})
     if (slot >= 0 && graph(slot).x.is_leaf()) record(s, graph(slot).x.grad());
 }
@@ -187,8 +193,11 @@ void Run::execute(const Statement& s) {
     }
     case Kind::kEvaluate:
       return within(s, [&] { on_ranks(model, [&](Rank& rank) { rank.forward(s); }); });
+    case Kind::kMap:
+    case Kind::kAttend:
+      return exchange(s);
     case Kind::kGrad:
-      return on_ranks(ranks_[0]->graph(s.slot).models, [&](Rank& rank) { rank.grad(s); });
+      return grad(s);
     case Kind::kForget:
       for (auto& rank : ranks_) rank->graph(s.slot) = {};
       return;
@@ -248,6 +257,42 @@ void Run::execute(const Statement& s) {
     default:
       return execute_otherwise(s);
   }
+}
+
+// Sums over ranks are taken in another order than the joined graph does it.
+void Run::exchange(const Statement& s) {
+  const uint32_t models = ranks_[0]->graph(s.other).models;
+  for (int m = 0; m < kModels; ++m)
+    if ((models & (1U << m)) != 0) note_rounding({.model = m}, tolerance_of(item(program_.models, m)));
+  const auto made = exchanged(s);
+  on_ranks(models, [&, next = made.begin()](Rank& rank) mutable { rank.follow(s, *next++); });
+}
+
+// Of the sum of all ranks' losses, which may depend on each other's graphs.
+void Run::grad(const Statement& s) {
+  std::vector<Tensor> losses, inputs;
+  std::vector<size_t> ends;
+  for (auto& rank : ranks_) {
+    losses.push_back(rank->graph(s.slot).y);
+    const auto own = rank->inputs_of_grad(s);
+    inputs.insert(inputs.end(), own.begin(), own.end());
+    ends.push_back(inputs.size());
+  }
+  const bool creates = s.other >= 0;
+  const auto all = torch::autograd::grad(losses, inputs, {}, s.flag || creates, creates, /*allow_unused=*/true);
+  size_t first = 0;
+  on_ranks(ranks_[0]->graph(s.slot).models, [&, end = ends.begin()](Rank& rank) mutable {
+    rank.take_gradients(s, std::span(all).subspan(first, *end - first));
+    first = *end++;
+  });
+}
+
+void Run::run_backward(const Statement& s) {
+  std::vector<Tensor> losses;
+  for (auto& rank : ranks_)
+    losses.push_back(s.other < 0 ? rank->graph(s.slot).y : rank->graph(s.slot).y + rank->graph(s.other).y);
+  torch::autograd::backward(losses, {}, s.flag);
+  on_ranks(models_of(s), [&](Rank& rank) { rank.record_input_gradients(s); });
 }
 
 // The same program for rows and for whole tensors. What it computes is continuous, so that rounding stays small.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "program_fuzz/net.h"
@@ -61,9 +62,13 @@ class Rank {
   };
 
   void forward(const Statement& statement);
-  void grad(const Statement& statement);
-  /// Runs only autograd's part of a backward, which leaves parameters' gradients as autograd does.
-  void backward(const Statement& statement);
+  /// Of a kMap or kAttend, which made `h` of the other graph's.
+  void follow(const Statement& statement, const torch::Tensor& h);
+  /// What a kGrad takes gradients of.
+  std::vector<torch::Tensor> inputs_of_grad(const Statement& statement);
+  void take_gradients(const Statement& statement, std::span<const torch::Tensor> gradients);
+  /// Of the leaves that a backward's graphs begin with.
+  void record_input_gradients(const Statement& statement);
   torch::Tensor loss_that_throws(const Statement& statement, bool throws);
   /// Whether a parameter that is not ignored has a gradient.
   bool has_gradients(const Statement& statement);
@@ -124,6 +129,10 @@ class Run {
   /// Executes what the two runs do differently, or only one of them does.
   virtual void execute_otherwise(const Statement& statement) = 0;
   virtual void made(const Statement& statement) = 0;
+  /// What a kMap or kAttend makes of the h of each of `ranks_`.
+  virtual std::vector<torch::Tensor> exchanged(const Statement& statement) = 0;
+  /// Runs only autograd's part of a backward, which leaves parameters' gradients as autograd does.
+  void run_backward(const Statement& statement);
   virtual void will_drop(const Statement&) {}
 
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Statement& s, std::vector<torch::Tensor> tensors);
@@ -149,6 +158,8 @@ class Run {
     within(statement, [&] { run_list(statement.body); });
   }
   void execute(const Statement& statement);
+  void exchange(const Statement& statement);
+  void grad(const Statement& statement);
   void by_hand(Rank& rank, const Statement& statement);
   void write_one_row(Rank& rank, const Statement& statement);
   void summon(Rank& rank, const Statement& statement);

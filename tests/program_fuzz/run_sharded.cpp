@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "api/group_view.h"
+#include "program_fuzz/exchange.h"
 #include "program_fuzz/run.h"
 
 namespace fsdp::test::fuzz {
@@ -62,6 +63,7 @@ class ShardedRun : public Run {
   void within(const Statement& s, const std::function<void()>& body) override;
   void execute_otherwise(const Statement& s) override;
   void made(const Statement& s) override;
+  std::vector<Tensor> exchanged(const Statement& s) override;
   void will_drop(const Statement& s) override {
     for (const auto& [node, stepper] : rank().of(s).steppers) group_at(s, node).set_post_accumulate_grad_hook({});
     handle(s) = {};
@@ -104,7 +106,7 @@ void ShardedRun::execute_otherwise(const Statement& s) {
   const auto number = [](double value) { return torch::scalar_tensor(value, torch::kDouble); };
   switch (s.kind) {
     case Kind::kBackward:
-      return rank().backward(s);
+      return run_backward(s);
     case Kind::kScaledStep:
       return scaled_step(s);
     case Kind::kUnshard: {
@@ -161,6 +163,24 @@ void ShardedRun::made(const Statement& s) {
   if (program_.model(s).is_synced) rank().net(s).begin_apart(rank().number);
   shard(s);
   for (const auto& group : param_groups(group(s))) groups_made_.push_back(group);
+}
+
+std::vector<Tensor> ShardedRun::exchanged(const Statement& s) {
+  const auto axis = mesh_with(ranks_of_axis(program_, s)).process_group("shard");
+  const Exchange exchange{.ranks = axis->world_size(), .rank = axis->rank(), .statement = s};
+  const auto given = exchange.given(rank().graph(s.other).h);
+  if (s.kind == Kind::kMap) {
+    const std::array<Tensor (*)(const Tensor&, const std::shared_ptr<ProcessGroup>&), kMaps> maps{
+        [](const Tensor& x, const auto& ranks) { return functional::all_reduce(x, ranks); },
+        [](const Tensor& x, const auto& ranks) { return functional::all_gather(x, 0, ranks); },
+        [](const Tensor& x, const auto& ranks) { return functional::reduce_scatter(x, 0, ranks); },
+        [](const Tensor& x, const auto& ranks) { return functional::all_to_all(x, 0, 0, ranks); },
+        [](const Tensor& x, const auto& ranks) { return functional::shift(x, 1, ranks); }};
+    return {exchange.taken(item(maps, s.seed % kMaps)(given, axis))};
+  }
+  const SequenceParallel sequence(axis, static_cast<SequenceMethod>(s.seed % kMethods));
+  return {exchange.taken(
+      torch::scaled_dot_product_attention(given, 0.9 * given, given + 1, {}, 0.0, /*is_causal=*/s.flag))};
 }
 
 void ShardedRun::shard(const Statement& s) {

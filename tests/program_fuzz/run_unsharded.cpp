@@ -1,9 +1,13 @@
+#include <fsdp/sequence_parallel.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 
+#include "program_fuzz/exchange.h"
 #include "program_fuzz/run.h"
 
 namespace fsdp::test::fuzz {
@@ -20,6 +24,47 @@ Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   for (size_t rank = 1; rank < numbers.size(); ++rank)
     result = is_maximum ? torch::maximum(result, numbers[rank]) : result + numbers[rank];
   return s.kind == Kind::kMean ? result.flatten()[0] / static_cast<double>(numbers.size()) : result;
+}
+
+// The results of a collective from what all ranks give.
+std::vector<Tensor> mapped(const Statement& s, const std::vector<Tensor>& given) {
+  const auto ranks = static_cast<int64_t>(given.size());
+  std::vector<Tensor> results;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const auto parts = [&] {  // of every rank the one for this rank
+      std::vector<Tensor> all;
+      for (const auto& one : given) all.push_back(one.chunk(ranks)[static_cast<size_t>(rank)]);
+      return all;
+    };
+    const std::array<std::function<Tensor()>, kMaps> maps{
+        [&] { return torch::stack(given).sum(0); }, [&] { return torch::cat(given); },
+        [&] { return torch::stack(parts()).sum(0); }, [&] { return torch::cat(parts()); },
+        [&] { return item(given, (rank + ranks - 1) % ranks) * 1; }};
+    results.push_back(item(maps, s.seed % kMaps)());
+  }
+  return results;
+}
+
+// Softmax of whole rows, written out.
+std::vector<Tensor> attended(const Statement& s, const std::vector<Tensor>& given) {
+  const auto ranks = static_cast<int64_t>(given.size());
+  const bool is_head_tail = static_cast<SequenceMethod>(s.seed % kMethods) == SequenceMethod::kHeadTail && ranks > 1;
+  const auto place = [&](int64_t rank, int64_t half) {  // of half of a rank's tokens in the sequence
+    return is_head_tail ? (half == 0 ? rank : 2 * ranks - 1 - rank) : 2 * rank + half;
+  };
+  std::vector<Tensor> sequence(static_cast<size_t>(2 * ranks));
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    for (int64_t half = 0; half < 2; ++half)
+      item(sequence, place(rank, half)) = item(given, rank).chunk(2, 2)[static_cast<size_t>(half)];
+  const auto query = torch::cat(sequence, 2), value = query + 1;
+  auto scores = query.matmul(0.9 * query.transpose(2, 3)) / std::sqrt(static_cast<double>(query.size(3)));
+  const auto later = torch::ones({query.size(2), query.size(2)}, torch::kBool).triu(1);
+  if (s.flag) scores = scores.masked_fill(later, -INFINITY);
+  const auto output = scores.softmax(3).matmul(value).chunk(2 * ranks, 2);
+  std::vector<Tensor> results;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    results.push_back(torch::cat({item(output, place(rank, 0)), item(output, place(rank, 1))}, 2));
+  return results;
 }
 
 void add(Tensor& sum, const Tensor& term) {
@@ -49,6 +94,7 @@ class UnshardedRun : public Run {
     reduction(s) = {};
     for (auto& rank : ranks_) reduction(s).waiting.emplace_back(rank->net(s).parameters.size());
   }
+  std::vector<Tensor> exchanged(const Statement& s) override;
   void broadcast_buffers(const Statement& s, int node);
   void backward(const Statement& s);
   void sum_gradients(const Statement& s);
@@ -116,6 +162,22 @@ void UnshardedRun::broadcast_buffers(const Statement& s, int node) {
   }
 }
 
+std::vector<Tensor> UnshardedRun::exchanged(const Statement& s) {
+  const int axis = ranks_of_axis(program_, s);
+  std::vector<Tensor> all;
+  for (size_t first = 0; first < ranks_.size(); first += static_cast<size_t>(axis)) {
+    std::vector<Exchange> exchanges;
+    std::vector<Tensor> given;
+    for (int rank = 0; rank < axis; ++rank) {
+      exchanges.push_back({.ranks = axis, .rank = rank, .statement = s});
+      given.push_back(exchanges.back().given(item(ranks_, first + static_cast<size_t>(rank))->graph(s.other).h));
+    }
+    const auto results = s.kind == Kind::kMap ? mapped(s, given) : attended(s, given);
+    for (int rank = 0; rank < axis; ++rank) all.push_back(item(exchanges, rank).taken(item(results, rank)));
+  }
+  return all;
+}
+
 // Computes each rank's new gradients apart from those that exist already, then their sums.
 void UnshardedRun::backward(const Statement& s) {
   const uint32_t models = models_of(s);
@@ -126,21 +188,21 @@ void UnshardedRun::backward(const Statement& s) {
     if ((models & (1U << m)) != 0) note_rounding(of_model, tolerance);
     if ((models & (1U << m)) != 0 && ranks_[0]->of(of_model).net) reached.push_back(of_model);
   }
-  on_ranks(models, [&](Rank& rank) {
-    std::vector<std::pair<Tensor*, Tensor>> earlier;
+  std::vector<std::pair<Tensor*, Tensor>> earlier;
+  for (auto& rank : ranks_)
     for (const auto& model : reached)
-      for (auto& parameter : rank.net(model).parameters)
+      for (auto& parameter : rank->net(model).parameters)
         if (!parameter.is_ignored)
           earlier.emplace_back(&parameter.tensor, std::exchange(parameter.tensor.mutable_grad(), Tensor()));
-    rank.backward(s);
-    auto next = earlier.begin();
+  run_backward(s);
+  auto next = earlier.begin();
+  for (auto& rank : ranks_)
     for (const auto& model : reached)
-      for (size_t i = 0; i < rank.net(model).parameters.size(); ++i) {
-        if (rank.net(model).parameters[i].is_ignored) continue;
-        add(waiting(model, rank)[i], std::exchange(next->first->mutable_grad(), next->second));
+      for (size_t i = 0; i < rank->net(model).parameters.size(); ++i) {
+        if (rank->net(model).parameters[i].is_ignored) continue;
+        add(waiting(model, *rank)[i], std::exchange(next->first->mutable_grad(), next->second));
         ++next;
       }
-  });
   for (const auto& model : reached)
     if (!reduction(model).no_sync) sum_gradients(model);
 }

@@ -107,6 +107,8 @@ const std::array<KindInfo, kKinds> kKindTable{{
     {"all_gather", 2, kNothing},
     {"broadcast", 2, kNothing},
     {"mean", 2, kNothing},
+    {"functional collective", 26, kNothing},
+    {"attention over ranks", 26, kNothing},
     {"compute with rows by hand", 10, kSettled | kNoRows, 0.5, {1e-3, 0.1, 0.5}},
 }};
 
