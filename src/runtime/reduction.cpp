@@ -57,10 +57,12 @@ std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placem
                                                          ReducePlane counts, double scale, Tag tag,
                                                          const ReduceScatter& with) {
   auto& ranks = placement.shard().reductions();
+  const bool counts_votes = counts.output.defined();
   if (!with) {
-    rows.push_back(std::move(counts));
+    if (counts_votes) rows.push_back(std::move(counts));
     return {ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
   }
+  if (!counts_votes) return {with(ranks, std::move(rows), scale, std::move(tag))};
   auto of_counts = tag;
   of_counts.subject += ", which have gradients";
   auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
@@ -107,7 +109,7 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
   return factor;
 }
 
-void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
+void Reduction::start(const Placement& placement, const ReductionPolicy& policy, double share_with_data,
                       std::vector<std::vector<Piece>> gradients, Tag tag) {
   const bool has_replicas = placement.replicas() > 1;
   is_within_replica = !policy.all_reduces && has_replicas;
@@ -115,19 +117,23 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
   if (is_within_replica) tag.subject += " within the replica";
   if (joined > 0) tag.subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) tag.subject += str_cat(" divided by ", *policy.divide_factor);
-  const double scale = is_within_replica ? 1.0 : 1.0 / (policy.divide_factor.value_or(placement.divisor()) * factor);
-  const auto given = counts_of(votes, placement.shard().world_size(), planes.front().rows.form.device);
-  counts = at::empty({std::ssize(votes)}, given.options());
+  const double divisor = policy.divide_factor.value_or(placement.divisor()) * share_with_data;
+  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
+  ReducePlane counting;
+  if (placement.process_group().world_size() > 1) {
+    const auto given = counts_of(votes, placement.shard().world_size(), planes.front().rows.form.device);
+    counting = {counts = at::empty({std::ssize(votes)}, given.options()), {{0, given}}};
+  }
   std::vector<ReducePlane> rows;
   for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(gradients[i])});
-  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), {counts, {{0, given}}}, scale,
+  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(counting), scale,
                       std::move(tag), policy.custom_reduce_scatter);
 }
 
 std::vector<uint8_t> Reduction::votes_of_all() const {
   bool is_known = true;
   for (size_t i = 0; i < votes.size(); ++i) is_known = is_known && (votes[i] != 0 || takes_part[i] == 0);
-  if (is_known) return votes;
+  if (is_known || !counts.defined()) return votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> of_all;
   for (const float count : std::span(on_host.const_data_ptr<float>(), votes.size())) of_all.push_back(count != 0);
