@@ -134,6 +134,8 @@ class PutOff {
         call->operands.push_back(
             {argument, element, geometry_of(tensor),
              is_new ? std::make_shared<DeferredValue>(DeferredValue{value->device, value->bytes}) : value});
+        // Its storage will hold a value that refers to this call.
+        put(call->arguments[argument], element, at::Tensor());
       } else if (!tensor.is_meta()) {
         // As it is now: it may be written before the call is carried out.
         put(call->arguments[argument], element, tensor.detach().clone());

@@ -105,8 +105,8 @@ void expect_hints(int world, int layers, const FullyShardOptions& options, bool 
     for (int i = 0; i < 2; ++i) ForwardScope(model).close();
     if (rank == 0 && is_told)
       EXPECT_THAT(warnings.messages, ElementsAre(testing::AllOf(HasSubstr("'ModuleList' is one group: all 37 MB"),
-                                                             HasSubstr("fsdp::fully_shard on them first"),
-                                                             HasSubstr("FullyShardOptions::auto_wrap_policy"))));
+                                                                HasSubstr("fsdp::fully_shard on them first"),
+                                                                HasSubstr("FullyShardOptions::auto_wrap_policy"))));
     else
       EXPECT_THAT(warnings.messages, IsEmpty());
   });
