@@ -29,10 +29,10 @@ namespace fsdp {
 /// modules that are sharded already, frozen, or without parameters, for parameters that are not leaves, have gradients,
 /// are part of a recorded graph, share memory with another tensor of the module, or lie with rows that are not dense,
 /// and for contradicting options; docs/refused.md has all of it. Tensors that train and that no module registered, e.g.
-/// those of layers in a std::vector, are each rank's own: a warning names them after some steps. If it throws, the
-/// module is as it was before. Tensors outside of the module that share a parameter's memory, e.g. a detach() from
-/// before, have none afterwards: using them is an error that says so. A module that no shared pointer owns has to
-/// outlive the scopes that are opened on its group.
+/// those of layers in a std::vector, are each rank's own, which nothing tells. If it throws, the module is as it was
+/// before. Tensors outside of the module that share a parameter's memory, e.g. a detach() from before, have none
+/// afterwards: using them is an error that says so. A module that no shared pointer owns has to outlive the scopes that
+/// are opened on its group.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);

@@ -54,9 +54,9 @@ struct JoinOptions {
 /// library does not sum is the program's to leave out: gradients of parameters that are in no group, losses, metrics,
 /// and what hooks on tensors see. A step takes one small collective more than without join.
 ///
-/// Collective, outside of scopes and backwards; one thread. Throws UsageError inside of them, before anything is
-/// communicated, and what `step` throws. If that is an exception on some ranks only, Group::reset_iter_state() on every
-/// rank begins anew, as after any step.
+/// Collective, outside of scopes and backwards of any model; one thread. Throws UsageError inside of them, an Error on
+/// the other ranks, and what `step` throws. If that is an exception on some ranks only, Group::reset_iter_state() on
+/// every rank begins anew, as after any step.
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options = {});
 
 /// \}

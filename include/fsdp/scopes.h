@@ -23,8 +23,8 @@ namespace fsdp {
 class [[nodiscard]] ForwardScope {
  public:
   /// Throws UsageError while a backward that an exception ended is open (see Group::reset_iter_state), or a LocalRows;
-  /// and once, naming it, for a parameter that came under the module after fully_shard and is in no group, or whose
-  /// hook of fsdp's somebody replaced.
+  /// and once, naming it, for a parameter that came under the module after fully_shard and is in no
+  /// group.
   explicit ForwardScope(const Group& model);
   ~ForwardScope();
   /// Ends the scope before the guard goes, e.g. in front of `optimizer.step()`. Idempotent.

@@ -132,9 +132,8 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
 std::vector<const ProcessGroup*> tensor_axes_of(const std::vector<Parameter>& parameters) {
   std::vector<const ProcessGroup*> axes;
   for (const auto& [tensor, part] : parameters) {
-    if (!part) continue;
-    const auto& cut = part->group->slots()[part->slot].cut();
-    if (cut && std::ranges::find(axes, cut->axis.get()) == axes.end()) axes.push_back(cut->axis.get());
+    const auto* axis = part ? part->group->placement().tensor_axis.get() : nullptr;
+    if (axis != nullptr && std::ranges::find(axes, axis) == axes.end()) axes.push_back(axis);
   }
   return axes;
 }
@@ -200,8 +199,7 @@ Answer unscale(const torch::optim::Optimizer& optimizer, const Question& questio
     group->require_at_rest(question.operation);
     group->require_no_waiting_gradients(question.operation);
   }
-  auto found =
-      at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device_of(parameters, question.ranks.get())));
+  auto found = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device_of(parameters, question.ranks.get())));
   const auto factor = question.divides ? std::optional(inverse_of(question.scale)) : std::nullopt;
   // A rank that scaled nothing looks first: maybe nobody did.
   go_over_gradients(parameters, question.has_scaled ? factor : std::nullopt, found);
@@ -210,9 +208,8 @@ Answer unscale(const torch::optim::Optimizer& optimizer, const Question& questio
   const auto subject = subject_of(question);
   const auto told = one_of_each_ranks(groups);
   for (auto* group : told) find_on_all(*group, found, subject, votes);
-  const bool are_told = std::ranges::any_of(told, [&](const ParamGroup* group) {
-    return &group->placement().process_group() == question.ranks.get();
-  });
+  const bool are_told = std::ranges::any_of(
+      told, [&](const ParamGroup* group) { return &group->placement().process_group() == question.ranks.get(); });
   for (const auto* axis : tensor_axes_of(parameters)) find_on_all(*axis, found, subject, votes);
   if (question.ranks && !are_told) find_on_all(*question.ranks, found, subject, votes);
   if (factor && votes.has_scaled && !question.has_scaled) {

@@ -8,15 +8,14 @@
 #include <string>
 
 #include "api/group_view.h"
-#include "api/named_collectives.h"
 #include "api/placement_choice.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 
 namespace fsdp {
 namespace {
 
-// Of the host, among the ranks of the group that are on it.
 int64_t share_of_available_memory(const ProcessGroup& ranks) {
   std::ifstream file("/proc/meminfo");
   const auto own = ranks.hosts()[static_cast<size_t>(ranks.rank())];

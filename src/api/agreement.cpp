@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
 #include <unordered_set>
 
 #include "api/placement_choice.h"
@@ -177,6 +178,25 @@ std::vector<c10::Device> agree(const runtime::Placement& placement, const std::v
   }
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   return devices_of_rank_0(tensors, process_group, subject, placement.where("fully_shard"));
+}
+
+std::vector<uint8_t> answers_of_ranks(const ProcessGroup& ranks, const std::string& operation,
+                                      const std::string& subject, const std::function<uint8_t()>& answer,
+                                      const std::function<void(Work&)>& wait) {
+  constexpr uint8_t kThrew = UINT8_MAX;
+  FirstError error;
+  uint8_t own = kThrew;
+  error.run([&] { own = answer(); });
+  const auto all = at::empty({ranks.world_size()}, at::kByte);
+  wait(*ranks.communicator().all_gather(all, at::full({1}, own, at::kByte), {subject, {}}));
+  error.rethrow();
+  const std::span answers(all.const_data_ptr<uint8_t>(), static_cast<size_t>(all.numel()));
+  const auto threw = std::ranges::find(answers, kThrew);
+  if (threw != answers.end())
+    throw Error(str_cat(ranks.where(operation), "rank ",
+                        ranks.global_ranks()[static_cast<size_t>(threw - answers.begin())],
+                        " failed, and its own error says why"));
+  return {answers.begin(), answers.end()};
 }
 
 std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_group,

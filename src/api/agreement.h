@@ -1,9 +1,10 @@
 #pragma once
 /// \file
-/// What the ranks of one `fully_shard` call tell each other before anything is sharded.
+/// What ranks tell each other in a call, and before anything is sharded.
 
 #include <fsdp/options.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,14 +16,20 @@ namespace fsdp {
 
 /// Compares the ranks' groups, buffers if they are to be synchronised, options and axes; then, unless rank 0's values
 /// are taken, the values of parameters by one hash of all. One collective, and another one where values differ, which
-/// finds out the names. Throws Mismatch: of other values on every rank,
-/// naming the first parameter, and the process group can still be used.
+/// finds out the names. Throws Mismatch: of other values on every rank, naming the first parameter, and the process
+/// group can still be used.
 ///
 /// Where rank 0's values are taken, returns the devices to have them on: of the plan's parameters, then of the buffers.
 /// They are of the kinds that rank 0 has them on: the tensor's own, or this thread's current one. Throws UsageError on
 /// every rank if rank 0 has no values of some.
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
+
+/// What `answer` gave on each rank. Where it threw, this rank throws the same, and every other one an Error that names
+/// the first such rank. Collective; waits by `wait`.
+std::vector<uint8_t> answers_of_ranks(
+    const ProcessGroup& ranks, const std::string& operation, const std::string& subject,
+    const std::function<uint8_t()>& answer, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
 /// Of the calls that a value is put off to, and of the random numbers that they will draw.
 int64_t fingerprint_of(const at::Tensor& tensor);

@@ -1,7 +1,5 @@
 #include "api/rows.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <fsdp/error.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/agreement.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"
 
@@ -18,33 +17,27 @@ namespace {
 
 // What one rank lacks ends it on all of them. Collective if some group is kept in files.
 void reserve_on_disk(std::span<runtime::ShardedParams* const> groups, const std::string& call) {
-  const auto& placement = groups.front()->placement;
-  std::string error;
-  bool is_asked = false;
-  for (auto* group : groups) {
-    if (group->disk_folder.empty() || !group->is_on_cpu()) continue;  // on the meta device: later
-    is_asked = true;
-    auto& flats = group->flats();
-    try {
-      for (size_t i = 0; i < flats.size(); ++i)
-        flats[i].keep_on_disk(group->disk_folder,
-                              std::ranges::any_of(group->slots_in(i), &runtime::ParamSlot::requires_grad));
-    } catch (const Error& lacks) {
-      error = str_cat("group '", group->group_name, "': ", lacks.what_without_backtrace());
-      break;
+  const auto is_left_out = [](const auto* group) {  // on the meta device: later
+    return group->disk_folder.empty() || !group->is_on_cpu();
+  };
+  if (std::ranges::all_of(groups, is_left_out)) return;
+  const auto& ranks = groups.front()->placement.process_group();
+  const auto reserve = [&]() -> uint8_t {
+    for (auto* group : groups) {
+      if (is_left_out(group)) continue;
+      auto& flats = group->flats();
+      try {
+        for (size_t i = 0; i < flats.size(); ++i)
+          flats[i].keep_on_disk(group->disk_folder,
+                                std::ranges::any_of(group->slots_in(i), &runtime::ParamSlot::requires_grad));
+      } catch (const Error& lacks) {
+        throw Error(str_cat(ranks.where("offload to disk"), "group '", group->group_name,
+                            "': ", lacks.what_without_backtrace()));
+      }
     }
-  }
-  if (!is_asked) return;
-  const auto& ranks = placement.process_group();
-  const auto own = at::full({1}, static_cast<int64_t>(!error.empty()), at::kLong);
-  const auto all = at::empty({ranks.world_size()}, at::kLong);
-  ranks.communicator().all_gather(all, own, {call + ", room on disk", {}})->wait();
-  const auto where = ranks.where("offload to disk");
-  if (!error.empty()) throw Error(where + error);
-  for (int rank = 0; rank < ranks.world_size(); ++rank)
-    if (all.const_data_ptr<int64_t>()[rank] != 0)
-      throw Error(str_cat(where, "rank ", ranks.global_ranks()[static_cast<size_t>(rank)],
-                          " found too little room in its DiskOffloadPolicy::folder; its own error says how much"));
+    return 0;
+  };
+  answers_of_ranks(ranks, "offload to disk", call + ", room on disk", reserve);
 }
 
 // The planes of a group whose memory ranks may share, on one device.
@@ -56,8 +49,7 @@ struct PlanesOfGroup {
 // Each plane begins aligned, on accelerators too.
 size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 255) / 256 * 256; }
 
-// One buffer for each group, that all ranks see; otherwise one for each plane, that the ranks of a host see; otherwise
-// memory of this rank's own.
+// A buffer for each group, that all ranks see; or one for each plane, that a host's ranks see; or this rank's own.
 void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
   auto& communicator = groups.front().group->placement.shard().communicator();
   std::vector<SharedPart> of_groups, of_planes;

@@ -11,7 +11,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "api/module_watch.h"
 #include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
@@ -33,15 +32,13 @@ std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parame
   return part ? part->group : nullptr;
 }
 
-// What an earlier call took the memory from says so when it is read; what it left the memory is known.
+// What an earlier call took the memory from says so when it is read.
 void require_memory(const at::Tensor& tensor, const std::string& what) {
   try {
     static_cast<void>(tensor.const_data_ptr());
   } catch (const c10::Error& error) {
     require(false, what, "has no memory: ", error.what_without_backtrace());
   }
-  const auto error = runtime::registry().former_error(tensor);
-  require(error.empty(), what, "has memory of another parameter: ", error);
 }
 
 // What LibTorch puts off until somebody reads the tensor by an operator, and what lies in no memory at all.
@@ -226,8 +223,7 @@ void check_order(const ModuleNode& tree, const std::string& where) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
       // A module that stands in two others, of which the other one was sharded before, is no reason.
-      const bool is_around = owner && !inside.contains(owner.get()) && owner->took_from(node.identity) &&
-                             (!owner->watch || owner->watch->has(tree.identity));
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of a module around it, which was sharded before. Shard the inner modules first, "
               "then what contains them");
@@ -286,23 +282,26 @@ void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const st
   }
 }
 
-void check_cuts(const std::vector<PlannedGroup>& plan, const runtime::Placement& placement, const std::string& where) {
-  const ProcessGroup* axis = nullptr;
-  for (const auto& group : plan)
-    for (const auto& parameter : group.parameters) {
-      const auto& cut = parameter.cut;
+std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,
+                                         const std::string& where) {
+  std::shared_ptr<ProcessGroup> axis;
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    for (const auto& parameter : node.parameters) {
+      const auto cut = cut_of(node, parameter);
       if (!cut) continue;
       const auto& tensor = parameter.tensor;
-      require(cut->axis && (cut->dim == 0 || cut->dim == 1) && cut->dim < tensor.dim() && cut->fused >= 1 &&
-                  (cut->fused == 1 || cut->dim == 0) && tensor.size(0) % cut->fused == 0,
-              where, "'", parameter.name, "' of sizes ", tensor.sizes(), ": expected a TensorCut with an axis, a dim ",
-              "of 0 or 1 that the parameter has, and fused matrices that divide dim 0, found dim ", cut->dim, ", ",
-              cut->fused, " fused and ", cut->axis ? "an axis" : "no axis");
-      require(axis == nullptr || axis == cut->axis.get(), where, "'", parameter.name,
+      const bool fits = (cut->dim == 0 || cut->dim == 1) && cut->dim < tensor.dim() && cut->fused >= 1 &&
+                        (cut->fused == 1 || cut->dim == 0) && tensor.size(0) % cut->fused == 0;
+      require(cut->axis && (fits || group_of_parameter(tensor)), where, "'", parameter.name, "' of sizes ",
+              tensor.sizes(), ": expected a TensorCut with an axis, a dim of 0 or 1 that the parameter has, and fused ",
+              "matrices that divide dim 0, found dim ", cut->dim, ", ", cut->fused, " fused and ",
+              cut->axis ? "an axis" : "no axis");
+      require(!axis || axis == cut->axis, where, "'", parameter.name,
               "' is split over another tensor axis than the parameters before it. Give all layers one process group");
-      axis = cut->axis.get();
+      axis = cut->axis;
     }
-  if (axis == nullptr) return;
+  });
+  if (!axis) return axis;
   std::vector<const ProcessGroup*> sharing{&placement.shard()};
   for (const auto& replicas : placement.replicate()) sharing.push_back(replicas.get());
   const auto& have_parts = axis->global_ranks();
@@ -312,6 +311,7 @@ void check_cuts(const std::vector<PlannedGroup>& plan, const runtime::Placement&
                   std::ranges::find(have_parts, rank) == have_parts.end(),
               where, "rank ", rank, " holds another part of the parameters than this rank, by their tensor axis, and ",
               "cannot share their rows. Shard over another axis of the mesh (FullyShardOptions::mesh)");
+  return axis;
 }
 
 }  // namespace fsdp

@@ -14,30 +14,27 @@
 
 namespace fsdp {
 
-/// Throws UsageError naming the option that is wrong.
 void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
                    const std::string& where);
 
-/// Throws UsageError unless the module can be sharded over `placement` now.
 void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where);
 
 /// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
 void check_order(const ModuleNode& tree, const std::string& where);
 
-/// Throws UsageError naming the first of the parameters to be sharded, all of them under `tree`, that cannot be, or
-/// that shares its memory with another tensor of the tree.
+/// Throws UsageError naming the first that cannot be sharded, or shares its memory with another tensor of the tree.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
 
-/// Throws UsageError naming the first parameter whose cut cannot be, or that the ranks of `placement` have different
-/// parts of, and for parts on several tensor axes.
-void check_cuts(const std::vector<PlannedGroup>& plan, const runtime::Placement& placement, const std::string& where);
+/// Returns the tensor axis of the modules; null if there is none. Throws UsageError naming the first parameter whose
+/// cut cannot be, or that the ranks of `placement` have different parts of, and for parts on several tensor axes.
+std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,
+                                         const std::string& where);
 
 /// Throws UsageError if a tensor was written after what it holds had been put off.
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where);
 
-/// Throws UsageError in a scope, a backward or LocalRows of the group, and while gradients of it wait. Under the rank's
-/// lock.
+/// Throws UsageError in a scope, a backward or LocalRows of the group, and while its gradients wait. Under the lock.
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation);
 
 /// Throws UsageError listing the parameters of `groups` that are on the meta device.

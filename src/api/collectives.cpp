@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "api/named_collectives.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
+#include "runtime/interceptor.h"
 #include "runtime/param_group.h"
-#include "runtime/refusal.h"
-#include "runtime/registry.h"
 #include "runtime/row_operands.h"
 
 namespace fsdp {
@@ -66,7 +65,6 @@ at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_p
   require_no_rows(tensor, *ranks, "all_reduce");
   auto result = copy_of(tensor, *ranks, "all_reduce");
   ranks->communicator().all_reduce(result, op, tag)->wait();
-  runtime::registry().leaves.leave_out_leaf_of(tensor);
   return result;
 }
 

@@ -1,5 +1,3 @@
-#include "api/deferred_init.h"
-
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/ScopeExit.h>
 #include <fsdp/deferred_init.h>
@@ -12,6 +10,7 @@
 #include "api/agreement.h"
 #include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
@@ -97,7 +96,7 @@ void take_rows(Shown& shown) {
   if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
   if (slot.rows_numel() == 0) return;
   const runtime::OwnOperators own_operators;
-  runtime::rows_of_tensor(shown.on_meta)(slot.param_rows());
+  runtime::rows_of_tensor(shown.on_meta)(slot, slot.rows_tensor);
 }
 
 // That every rank put the same off. Collective.

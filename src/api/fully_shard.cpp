@@ -11,10 +11,8 @@
 
 #include "api/agreement.h"
 #include "api/checks.h"
-#include "api/deferred_init.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
-#include "api/module_watch.h"
 #include "api/placement_choice.h"
 #include "api/plan.h"
 #include "api/rows.h"
@@ -34,7 +32,6 @@ namespace {
 using runtime::NamedParameter;
 using runtime::ParamGroup;
 
-// The parameters under the node that no group has taken and that are not ignored.
 std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::vector<at::Tensor>& ignored) {
   std::unordered_set<const at::TensorImpl*> left_out;
   for (const auto& tensor : ignored) left_out.insert(tensor.unsafeGetTensorImpl());
@@ -45,9 +42,9 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
   return parameters;
 }
 
-// The groups under a node learn whose modules are around theirs, and they and their parameters their names from
-// `outermost`. A group that has no parameters lives as long as those that have some of the tree. `named` remembers what
-// has its name.
+// The groups under a node learn whose modules are around theirs, the tensor axis of `outermost`, and they and their
+// parameters their names from it. A group that has no parameters lives as long as those that have some of the tree.
+// `named` remembers what has its name.
 void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
                        std::unordered_set<const void*>& named) {
   if (const auto group = group_at(node); group && group.get() != around) {
@@ -59,6 +56,7 @@ void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup
     auto part = runtime::registry().find(tensor);
     if (!part || !named.insert(tensor.unsafeGetTensorImpl()).second) continue;
     part->group->rename_slot(part->slot, name);
+    if (const auto& axis = outermost.placement().tensor_axis) part->group->params().placement.tensor_axis = axis;
     if (outermost.slots().empty()) part->group->keep(outermost.shared_from_this());
   }
   for (const auto& child : node.children) adopt_descendants(*child, outermost, around, named);
@@ -96,11 +94,11 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   return policy;
 }
 
-// The same placement with the neighbours of Reshard::within. Collective when it is the first with them.
-runtime::Placement with_neighbours(const runtime::Placement& placement, const FullyShardOptions& options) {
+// The neighbours of Reshard::within; null if there are none. Collective when it is the first time.
+std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placement, const FullyShardOptions& options) {
   const auto& shard = placement.shard();
   const int count = options.reshard_after_forward ? options.reshard_after_forward->ranks().value_or(1) : 1;
-  if (count == 1 || count == shard.world_size()) return placement;
+  if (count == 1 || count == shard.world_size()) return nullptr;
   std::vector<std::vector<int>> groups;
   for (int rank = 0; rank < shard.world_size(); ++rank) {
     if (rank % count == 0) groups.emplace_back();
@@ -109,7 +107,7 @@ runtime::Placement with_neighbours(const runtime::Placement& placement, const Fu
   const auto& own = groups[static_cast<size_t>(shard.rank() / count)];
   auto& made = Attachment::of<runtime::RankState>(placement.process_group())->neighbours[own];
   if (!made) made = shard.split(groups, "within");
-  return placement.with_neighbours(made);
+  return made;
 }
 
 // Decides which of the planned groups are kept in files, beside those that are there. Collective then.
@@ -143,8 +141,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
     auto policy = policy_of(options);
     policy.expected_bytes = planned.bytes;
     if (planned.is_on_disk) policy.disk_folder = absolute_path(options.disk_policy->folder);
-    groups.push_back(ParamGroup::create(
-        {planned.name, planned.parameters, placement, rank_state, std::move(policy), planned.modules}));
+    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, std::move(policy)}));
   }
   std::vector<runtime::ShardedParams*> params;
   for (const auto& group : groups) params.push_back(&group->params());
@@ -212,8 +209,7 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
 
 }  // namespace
 
-Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,
-                 const FullyShardOptions& options) {
+Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
   const auto where = placement.where("fully_shard");
   require(!c10::impl::tls_local_dispatch_key_set().included_.has(runtime::kDeferredKey), where,
           "it was called inside deferred_init or meta_init. Shard what they return");
@@ -224,7 +220,7 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   auto plan = plan_groups(*tree, parameters, options);
-  check_cuts(plan, placement, where);
+  placement.tensor_axis = check_cuts(*tree, placement, where);
   const auto of_ranks = placement.process_group().device();
   set_devices(options, of_ranks, plan);
   if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);
@@ -239,15 +235,15 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   runtime::install_interceptor();
   const auto devices = agree(placement, plan, buffers, options);
   if (options.sync_module_states) set_devices(options, of_ranks, plan, devices);
-  const auto groups = create_groups(plan, with_neighbours(placement, options), options);
+  placement.within = choose_neighbours(placement, options);
+  const auto groups = create_groups(plan, placement, options);
   if (!options.sync_module_states) buffers.clear();
   const at::NoGradGuard no_grad;
   const auto changing =
       changing_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   for (const auto& buffer : changing) buffer.finish();
-  for (const auto& tensor : options.ignored_params) runtime::registry().leaves.leave_out(tensor);
-  if (placement.process_group().world_size() > 1) runtime::registry().leaves.begin();
+  for (const auto& parameter : options.ignored_params) runtime::registry().ignore(parameter);
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
   std::unordered_set<const void*> named;
   adopt_descendants(*tree, *groups.back(), groups.back().get(), named);

@@ -26,6 +26,13 @@ void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool 
   for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
 }
 
+// Another thread may exchange what a group is made of.
+auto with_own(const GroupView& view, const auto& act) {
+  auto& own = *view.groups.front();
+  const std::lock_guard lock(own.rank_state().mutex);
+  return act(own);
+}
+
 // The groups to prefetch while `own` is used.
 std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Group>& groups, const char* operation) {
   std::vector<runtime::GroupId> ids;
@@ -226,21 +233,14 @@ void Group::reset_peak_stats() const {
   rank.forget_waiting();
 }
 
-// Another thread may exchange what a group is made of.
 std::string Group::name() const {
-  const auto& own = *view_->groups.front();
-  const std::lock_guard lock(own.rank_state().mutex);
-  return own.name();
+  return with_own(*view_, [](auto& own) { return own.name(); });
 }
 int Group::rank() const {
-  const auto& own = *view_->groups.front();
-  const std::lock_guard lock(own.rank_state().mutex);
-  return own.placement().process_group().rank();
+  return with_own(*view_, [](auto& own) { return own.placement().process_group().rank(); });
 }
 int Group::world_size() const {
-  const auto& own = *view_->groups.front();
-  const std::lock_guard lock(own.rank_state().mutex);
-  return own.placement().process_group().world_size();
+  return with_own(*view_, [](auto& own) { return own.placement().process_group().world_size(); });
 }
 
 }  // namespace fsdp

@@ -25,19 +25,16 @@ struct GroupView {
   static Group handle_of(std::shared_ptr<const GroupView> view) { return Group(std::move(view)); }
 };
 
-/// The groups that a handle refers to, the module's own first.
 inline const std::vector<std::shared_ptr<runtime::ParamGroup>>& param_groups(const Group& group) {
   return GroupView::of(group).groups;
 }
 
-/// Finds the groups under a module whose own group is `own`.
 Group make_group(std::shared_ptr<runtime::ParamGroup> own, std::unique_ptr<ModuleNode> tree);
 
 /// An account's bytes as users see them.
 ByteCounts byte_counts(const memory::ByteAccount& account);
 
 /// Makes groups of the module over `placement`. See fully_shard.
-Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,
-                 const FullyShardOptions& options);
+Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options);
 
 }  // namespace fsdp

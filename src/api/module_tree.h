@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One picture of a module tree, whether torch::nn or TorchScript.
+/// One picture of a module tree, whether torch::nn or TorchScript, and whether it still is that one.
 
 #include <fsdp/tensor_cut.h>
 #include <torch/csrc/jit/api/module.h>
@@ -43,10 +43,8 @@ std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedPara
 /// The module that a call was given, or those of a list.
 std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
-/// Calls `visit` on the node and everything below it, parents first.
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
 
-/// Its buffers, alike.
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 
 /// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
@@ -58,5 +56,33 @@ std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 
 /// Its parameters, then its buffers.
 std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
+
+/// Finds parameters that came under modules after they were sharded and are in no group: each rank would train its own.
+/// Looking again costs a pointer for each parameter and module; names are made only where something differs. Thread
+/// safety: under the rank's lock.
+class ModuleWatch {
+ public:
+  /// A module that shared pointers own may go; any other has to live as long as the watch is asked.
+  explicit ModuleWatch(const std::vector<torch::nn::Module*>& modules);
+
+  /// Whether the module at this address is one of them or inside one.
+  bool has(const void* module) const;
+
+  /// The first parameter that was not there last time and that is neither in a group nor ignored; empty if there is
+  /// none. Tells of each parameter once, so that a program that means it can go on.
+  std::string find_stray();
+
+ private:
+  struct Watched {
+    torch::nn::Module* module;
+    std::weak_ptr<torch::nn::Module> owner;
+    bool is_owned;
+  };
+  std::vector<torch::nn::Module*> living() const;
+
+  std::vector<Watched> modules_;
+  /// Seen last, in the order of the tree. Weak: no other parameter may come to lie at the same address.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
+};
 
 }  // namespace fsdp

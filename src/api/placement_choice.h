@@ -20,7 +20,6 @@ struct GroupPolicy;
 class ParamGroup;
 }  // namespace runtime
 
-/// Names of axes.
 struct AxisRoles {
   /// The rows lie on its ranks; none: every rank has all of them.
   std::optional<std::string> shard = std::nullopt;
@@ -46,7 +45,6 @@ runtime::Placement choose_placement(const FullyShardOptions& options);
 /// What the strategy decides of how a group is gathered and freed; other settings stay.
 void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
 
-/// The strategy that a group's policy comes to.
 Strategy strategy_of(const runtime::ParamGroup& group);
 
 /// What a model's training was measured to take on the rank that holds most.

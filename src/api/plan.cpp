@@ -1,5 +1,6 @@
 #include "api/plan.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fsdp/wrap_policy.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/moduledict.h>
@@ -8,6 +9,10 @@
 #include <algorithm>
 #include <iterator>
 #include <unordered_set>
+
+#include "comm/core/check.h"
+#include "runtime/deferred_value.h"
+#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
@@ -72,16 +77,11 @@ class Plan {
 
   void take(const ModuleNode& node, const std::string& name, const Places& places) {
     PlannedGroup group{.node = &node, .name = name};
-    std::unordered_set<const void*> taken;
-    for (const auto& [owner, parameter] : places) {
+    for (const auto& [owner, parameter] : places)
       if (free_.erase(key_of(*parameter)) > 0) {
-        taken.insert(key_of(*parameter));
         group.parameters.push_back({*parameter});
         group.parameters.back().cut = cut_of(*owner, *parameter);
       }
-      if (taken.contains(key_of(*parameter)) && (group.modules.empty() || group.modules.back() != owner->identity))
-        group.modules.push_back(owner->identity);
-    }
     groups_.push_back(std::move(group));
   }
 
@@ -89,6 +89,22 @@ class Plan {
   std::unordered_set<const void*> free_;  // that no group has taken
   std::vector<PlannedGroup> groups_;
 };
+
+void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, const std::string& where) {
+  require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
+          ": expected Half, BFloat16, Float or Double, in which ranks can sum and operators compute, found ",
+          dtype.value_or(at::kFloat));
+}
+
+// Their operators want parameters of the statistics' dtype, and those are not cast, which would lose what is written.
+bool has_running_statistics(const ModuleNode& node) {
+  return std::ranges::any_of(node.buffers, [](const auto& buffer) { return buffer.name.ends_with("running_mean"); });
+}
+
+bool is_kept(const MixedPrecisionPolicy& policy, const ModuleNode& node, const runtime::NamedParameter& parameter) {
+  if (!policy.keeps_precision) return has_running_statistics(node);
+  return policy.keeps_precision(*node.module, parameter.name.substr(node.path.empty() ? 0 : node.path.size() + 1));
+}
 
 }  // namespace
 
@@ -111,6 +127,98 @@ std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, 
     if (!is_on_disk.back()) taken += wanted;
   }
   return is_on_disk;
+}
+
+c10::Device with_index(c10::Device device) {
+  if (device.has_index() || device.is_cpu() || device.is_meta()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c10::Device of_ranks) {
+  if (found.is_meta()) return found;  // fsdp::to_empty says it
+  if (options.device) return with_index(*options.device);
+  return options.offload_policy && found.is_cpu() ? of_ranks : found;
+}
+
+void require_device(c10::Device device, const std::string& where) {
+  require(!device.is_meta(), where, "expected a device with memory, found meta. Name the CPU or an accelerator");
+  if (device.is_cpu()) return;
+  const bool is_known = c10::impl::hasDeviceGuardImpl(device.type());
+  const int count = is_known ? c10::impl::getDeviceGuardImpl(device.type())->deviceCount() : 0;
+  require(device.index() < count && count > 0, where, "expected a device of this process, found ", device, " (",
+          c10::DeviceTypeName(device.type(), /*lower_case=*/true), " has ", count,
+          " here). Name another one, show the process its devices (CUDA_VISIBLE_DEVICES), or use a LibTorch that was "
+          "built for it");
+}
+
+void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
+                   const std::string& where) {
+  if (options.device) require_device(*options.device, where + "FullyShardOptions::device: ");
+  require(!options.disk_policy || !options.device || options.device->is_cpu(), where,
+          "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but "
+          "FullyShardOptions::device is ",
+          options.device.value_or(c10::kCPU), ". Leave one of them unset");
+  if (!options.offload_policy) return;
+  for (const auto& [name, tensor] : subtree_parameters(tree)) {
+    if (runtime::registry().find(tensor)) continue;
+    const auto device = choose_device(options, runtime::form_of_values(tensor).device, of_ranks);
+    require(!device.is_cpu(), where,
+            "FullyShardOptions::offload_policy keeps rows of parameters that are on an accelerator in host memory, but "
+            "parameter '",
+            name,
+            "' is on the CPU, and so are the process group's tensors. On the CPU only the disk tier means something: "
+            "set FullyShardOptions::disk_policy instead. Or name the accelerator in FullyShardOptions::device");
+  }
+}
+
+void set_devices(const FullyShardOptions& options, c10::Device of_ranks, std::vector<PlannedGroup>& plan,
+                 std::span<const c10::Device> found) {
+  size_t place = 0;
+  for (auto& group : plan)
+    for (auto& parameter : group.parameters) {
+      const auto form = runtime::form_of_values(parameter.tensor);
+      const auto device = found.empty() ? form.device : found[place++];
+      parameter.form = memory::Form{form.dtype, choose_device(options, device, of_ranks)};
+    }
+}
+
+bool can_be_summed(at::ScalarType dtype) {
+  constexpr at::ScalarType kSummed[]{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
+  return std::ranges::find(kSummed, dtype) != std::end(kSummed);
+}
+
+void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where) {
+  check_dtype(policy.param_dtype, "param_dtype", where);
+  check_dtype(policy.reduce_dtype, "reduce_dtype", where);
+  check_dtype(policy.output_dtype, "output_dtype", where);
+  if (!policy.keeps_precision) return;
+  require(
+      policy.param_dtype || policy.reduce_dtype, where,
+      "MixedPrecisionPolicy::keeps_precision says what stays as it is, but nothing else changes. Set param_dtype or "
+      "reduce_dtype");
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    require(node.module != nullptr || node.parameters.empty(), where,
+            "MixedPrecisionPolicy::keeps_precision is asked with torch::nn modules, found ", node.type,
+            ". Leave it unset, or shard what is to stay as it is by a call of its own without a policy");
+  });
+}
+
+void set_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, std::vector<PlannedGroup>& plan) {
+  std::unordered_set<const at::TensorImpl*> kept;
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    for (const auto& parameter : node.parameters)
+      if (is_kept(policy, node, parameter)) kept.insert(parameter.tensor.unsafeGetTensorImpl());
+  });
+  for (auto& group : plan)
+    for (auto& parameter : group.parameters) {
+      if (!parameter.tensor.is_floating_point()) continue;
+      const auto own = parameter.tensor.scalar_type();
+      const bool stays = kept.contains(parameter.tensor.unsafeGetTensorImpl());
+      const auto whole = stays ? own : policy.param_dtype.value_or(own);
+      parameter.precision = {.whole = whole,
+                             .reduced = stays ? own : policy.reduce_dtype.value_or(whole),
+                             .casts_operands = policy.param_dtype.has_value()};
+    }
 }
 
 AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel) {

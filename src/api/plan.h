@@ -6,6 +6,7 @@
 #include <fsdp/options.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +20,6 @@ struct PlannedGroup {
   const ModuleNode* node = nullptr;
   std::string name = {};
   std::vector<runtime::GroupMember> parameters = {};
-  /// The modules that have them, by address.
-  std::vector<const void*> modules = {};
   /// On one rank, see expected_bytes; and whether they are kept in a file.
   int64_t bytes = 0;
   bool is_on_disk = false;
@@ -47,8 +46,7 @@ c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c
 /// Throws UsageError if this process has no such device.
 void require_device(c10::Device device, const std::string& where);
 
-/// Throws UsageError for options by which rows could not be in host memory, or something would go to a device that is
-/// not there.
+/// Throws UsageError for options by which rows cannot be in host memory, or for a device that is not there.
 void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
                    const std::string& where);
 
@@ -64,5 +62,12 @@ void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree,
 
 /// Gives each floating-point parameter of the plan its precision. Asks the policy which of them stay as they are.
 void set_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, std::vector<PlannedGroup>& plan);
+
+/// Calls `init` with every module under `tree`, children first, that has parameters or buffers of its own on the meta
+/// device, which nobody sharded or put off. What it computes is put off.
+void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&)>& init);
+
+/// Gives those of `tensors` whose values were put off their memory, whole.
+void compute_deferred(const std::vector<runtime::NamedParameter>& tensors);
 
 }  // namespace fsdp

@@ -13,7 +13,6 @@
 namespace fsdp {
 namespace {
 
-// "2.36 M", for people.
 std::string count_text(int64_t count) {
   TextWriter text;
   text << std::fixed << std::setprecision(2);
@@ -26,28 +25,19 @@ std::string count_text(int64_t count) {
   return text.str();
 }
 
-// How evenly a group is divided: the largest share of a rank against an equal one.
 std::string balance_text(runtime::ParamGroup& group) {
-  int64_t total = 0, busiest = 0, padding = 0;
   const auto& shard = group.placement().shard();
-  int world = shard.world_size();
-  std::vector<int64_t> owned(static_cast<size_t>(world));
-  for (auto& flat : group.flats()) {
-    int64_t real = 0;
-    for (int r = 0; r < world; ++r) {
-      owned[static_cast<size_t>(r)] += flat.plane().owned_numel(r);
-      real += flat.plane().owned_numel(r);
-    }
-    total += real;
-    padding += flat.plane().numel() - real;
+  int64_t total = 0, own = 0, with_padding = 0;
+  for (const auto& flat : group.flats()) {
+    for (int rank = 0; rank < shard.world_size(); ++rank) total += flat.plane().owned_numel(rank);
+    own += flat.plane().owned_numel(shard.rank());
+    with_padding += flat.plane().numel();
   }
-  for (int64_t numel : owned) busiest = std::max(busiest, numel);
   TextWriter text;
-  text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(shard.rank())]) << " here";
+  text << count_text(total) << " elements, " << count_text(own) << " here";
   if (total > 0)
-    text << std::fixed << std::setprecision(3) << ", busiest rank "
-         << static_cast<double>(busiest) * world / static_cast<double>(total) << " of an equal share, padding "
-         << std::setprecision(1) << 100.0 * static_cast<double>(padding) / static_cast<double>(total) << " %";
+    text << std::fixed << std::setprecision(1) << ", padding "
+         << 100.0 * static_cast<double>(with_padding - total) / static_cast<double>(total) << " %";
   return text.str();
 }
 
@@ -64,12 +54,10 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
       out << str_cat(c10::IntArrayRef(parameter.tensor.sizes())) << " not sharded\n";
       continue;
     }
-    const auto rows = part->group->slots()[part->slot].param_rows();
-    out << str_cat(c10::IntArrayRef(rows.sizes)) << " rows " << rows.range.first << ".."
-        << rows.range.first + rows.range.count;
-    if (!rows.sizes.empty() && rows.row_sizes.size() < rows.sizes.size())
-      out << " of " << str_cat(c10::IntArrayRef(rows.row_sizes));
-    if (rows.name != parameter.name) out << " shared with " << rows.name;
+    const auto& slot = part->group->slots()[part->slot];
+    out << str_cat(slot.sizes()) << " rows " << slot.rows().first << ".." << slot.rows().first + slot.rows().count;
+    if (slot.joined_dims() > 1) out << " of " << str_cat(slot.row_sizes());
+    if (slot.name() != parameter.name) out << " shared with " << slot.name();
     out << '\n';
   }
   for (const auto& child : node.children) print_node(out, *child, depth + 1, own);

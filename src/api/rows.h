@@ -1,8 +1,9 @@
 #pragma once
 /// \file
-/// The memory of rows, and whole tensors of what lies as rows do.
+/// The memory of rows, whole tensors of what lies as rows do, and collectives of calls that are more than that.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/collectives.h>
 
 #include <cstddef>
 #include <span>
@@ -27,5 +28,10 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t slot, const at::Tensor
                        const std::string& path = {});
 /// full_tensor for such a call.
 at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, const std::string& path = {});
+
+/// What <fsdp/collectives.h> has; the tag says of which call.
+at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group,
+                      const Tag& tag);
+double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag);
 
 }  // namespace fsdp

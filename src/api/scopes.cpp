@@ -7,9 +7,7 @@
 #include "api/agreement.h"
 #include "api/checks.h"
 #include "api/group_view.h"
-#include "api/module_watch.h"
 #include "comm/core/check.h"
-#include "runtime/backward.h"
 #include "runtime/param_group.h"
 #include "runtime/scope.h"
 
@@ -62,7 +60,6 @@ void check_before_scope(const GroupView& view) {
           "' came under the module after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so "
           "each rank would train its own. Register it before fully_shard; one that is meant to be each rank's own "
           "is named in FullyShardOptions::ignored_params. This is said once");
-  for (const auto& group : groups) runtime::require_own_hooks(group);
 }
 
 }  // namespace

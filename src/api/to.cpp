@@ -27,41 +27,22 @@ using runtime::FormChange;
 using runtime::ParamGroup;
 using runtime::ShardedParams;
 
-bool is_same_layout(ShardedParams& now, const std::vector<size_t>& from, ShardedParams& then, int ranks) {
-  for (const size_t to : c10::irange(then.slots().size())) {
-    const auto slot = from[then.slots()[to].place.given];
-    if (now.slots()[slot].row_sizes() != then.slots()[to].row_sizes()) return false;
-    for (const int rank : c10::irange(ranks))
-      if (now.rows_of(slot, rank) != then.rows_of(to, rank)) return false;
-  }
-  return true;
-}
-
-// Where every rank keeps the rows that it has, nothing is communicated.
-std::vector<runtime::RowSource> sources_of(ParamGroup& group, ShardedParams& then, const char* operation) {
-  auto& now = group.params();
-  std::vector<size_t> from(now.slots().size());
-  for (const size_t i : c10::irange(now.slots().size())) from[now.slots()[i].place.given] = i;
-  std::vector<runtime::RowSource> sources;
-  const bool stays = is_same_layout(now, from, then, group.placement().shard().world_size());
-  for (const size_t slot : from) {
-    const auto& rows = now.slots()[slot].rows_tensor;
-    if (rows.is_meta())
-      sources.emplace_back();
-    else if (stays)
-      sources.push_back([rows](const runtime::ParamRows& wanted) { wanted.values.copy_(rows); });
-    else
-      sources.push_back(runtime::rows_of_tensor(gather_rows(group, slot, rows, operation)));
+// In the order in which the parameters were given. Collective.
+std::vector<runtime::RowSource> sources_of(ParamGroup& group, const char* operation) {
+  std::vector<runtime::RowSource> sources(group.slots().size());
+  for (const size_t i : c10::irange(group.slots().size())) {
+    const auto& slot = group.slots()[i];
+    if (!slot.rows_tensor.is_meta())
+      sources[slot.place.given] = runtime::rows_of_tensor(gather_rows(group, i, slot.rows_tensor, operation));
   }
   return sources;
 }
 
-// Collective.
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto params = group.lay_out(group.placement(), group.policy, change);
   runtime::ShardedParams* const one[]{params.get()};
   allocate_rows(one, operation);
-  params->take_rows(sources_of(group, *params, operation));
+  params->take_rows(sources_of(group, operation));
   group.reshard();
   group.move_to(std::move(params), group.policy);
   // What autograd kept of them is for gradients of the former form.

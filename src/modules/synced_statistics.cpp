@@ -73,13 +73,13 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
 
 void install() {
   // Kept for ever: tensors that outlive main() still dispatch.
-  static const auto* libraries = [] {
+  static const auto libraries = [] {
     auto* others = new torch::Library(torch::Library::IMPL, "_", kSyncedKey, __FILE__, __LINE__);
     others->fallback(torch::CppFunction::makeFallthrough());
     auto* ours = new torch::Library(torch::Library::IMPL, "aten", kSyncedKey, __FILE__, __LINE__);
     ours->impl("batch_norm", TORCH_FN(batch_norm));
     ours->impl("_to_copy", TORCH_FN(to_copy));
-    return ours;
+    return std::pair(others, ours);
   }();
   static_cast<void>(libraries);
 }

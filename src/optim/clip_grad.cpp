@@ -15,7 +15,7 @@ namespace fsdp {
 namespace {
 
 struct RowGradient {
-  runtime::ParamRows rows;
+  const runtime::ParamSlot* slot;
   at::Tensor gradient;
 };
 
@@ -38,36 +38,28 @@ std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
     group->require_at_rest(operation);
     group->require_no_waiting_gradients(operation);
     for (const auto& slot : group->slots()) {
-      const auto rows = slot.param_rows();
-      if (!rows.parameter.defined() || !own.contains(rows.parameter.unsafeGetTensorImpl())) continue;
-      const auto& gradient = rows.parameter.grad();
+      const auto parameter = slot.tensor();
+      if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
+      const auto& gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      optim::require_sizes_of(rows.values, gradient,
-                              [&] { return group->where(operation) + "parameter '" + rows.name + "'"; });
-      axis->gradients.push_back({rows, gradient});
+      optim::require_sizes_of(slot.rows_tensor, gradient,
+                              [&] { return group->where(operation) + "parameter '" + slot.name() + "'"; });
+      axis->gradients.push_back({&slot, gradient});
     }
   }
   return axes;
 }
 
-// The axis whose ranks have parts of the model's parameters; null if there is none.
-const ProcessGroup* tensor_axis_of(const Group& model) {
-  for (const auto& group : param_groups(model))
-    for (const auto& slot : group->slots())
-      if (slot.cut()) return slot.cut()->axis.get();
-  return nullptr;
-}
-
 // `subject`: the operation with the arguments in which ranks could differ unseen.
 double norm_of(const Group& model, const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite,
                const std::string& subject, const std::string& where) {
-  const auto* tensor_axis = tensor_axis_of(model);
+  const auto* tensor_axis = param_groups(model).front()->placement().tensor_axis.get();
   std::vector<optim::RowsOnAxis> values;
   for (const auto& [group, gradients] : axes) {
     auto& on_axis = values.emplace_back(optim::RowsOnAxis{{group, tensor_axis}});
-    for (const auto& [rows, gradient] : gradients)
-      if (rows.is_cut || on_axis.ranks.counts_uncut())
-        on_axis.rows.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});
+    for (const auto& [slot, gradient] : gradients)
+      if (slot->cut() || on_axis.ranks.counts_uncut())
+        on_axis.rows.push_back({optim::laid_out_as(slot->rows_tensor, gradient), slot->row_numel()});
   }
   const double norm = optim::norm_over_ranks(values, norm_type, subject);
   if (error_if_nonfinite && !std::isfinite(norm))

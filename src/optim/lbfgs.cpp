@@ -7,6 +7,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "api/agreement.h"
 #include "comm/core/check.h"
 #include "optim/global_sums.h"
 #include "optim/line_search.h"
@@ -35,7 +36,6 @@ class RowVector {
               parameter.sizes(), " that is not. Give the others an optimizer of their own");
       if (!group_) group_ = part->group;
       const auto& slot = part->group->slots()[part->slot];
-      part->group->require_at_rest(kOperation);
       require(!slot.cut(), part->group->where(kOperation), "expected whole parameters, found '", slot.name(),
               "', of which the ranks of a tensor axis have parts. Use another optimizer");
       parts_.push_back({parameter, part->group, slot.row_numel(), numel_, slot.rows_numel()});
@@ -45,6 +45,16 @@ class RowVector {
   }
 
   const runtime::ParamGroup& group() const { return *group_; }
+  /// On every rank, or none of them steps. Collective.
+  void require_at_rest() const {
+    std::lock_guard lock(group_->rank_state().mutex);
+    const auto check = [&]() -> uint8_t {
+      for (const auto& part : parts_) part.group->require_at_rest(kOperation);
+      return 0;
+    };
+    answers_of_ranks(group_->placement().process_group(), kOperation, "LBFGS::step", check,
+                     [&](Work& work) { group_->rank_state().wait(work); });
+  }
   at::TensorOptions options() const { return parts_.front().parameter.detach().options(); }
 
   at::Tensor gradient() const {
@@ -147,6 +157,7 @@ at::Tensor LBFGS::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   const RowVector vector(param_groups_.at(0).params());
   const auto& options = static_cast<const Options&>(param_groups_.at(0).options());
+  vector.require_at_rest();
   require(!options.line_search_fn() || *options.line_search_fn() == "strong_wolfe", vector.group().where(kOperation),
           "expected no line_search_fn or \"strong_wolfe\", found \"", options.line_search_fn().value_or(""), "\"");
   auto& kept = state_[param_groups_.at(0).params().at(0).unsafeGetTensorImpl()];

@@ -70,7 +70,7 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
     const auto& part = parts.emplace_back(tensor.defined() ? runtime::part_of(tensor) : std::nullopt);
     if (!part) continue;
     if (!found.group) found.group = part->group;
-    if (const auto& cut = part->group->slots()[part->slot].cut()) found.tensor_axis = cut->axis.get();
+    if (part->group->slots()[part->slot].cut()) found.tensor_axis = part->group->placement().tensor_axis.get();
     require(part->group->placement() == found.group->placement(), part->group->where(operation), "parameter '",
             part->group->slots()[part->slot].name(),
             "' lies on other ranks than the first one. Call it for the parameters of each process group");

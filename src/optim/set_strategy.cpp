@@ -69,7 +69,9 @@ runtime::Placement new_placement(const Groups& groups, Strategy strategy, const 
   require(!mesh || (mesh->ndim() == 1 ? mesh->process_group() : mesh->laid_out()) == ranks,
           groups.front()->where(kOperation), "expected a mesh of the model's ", ranks->world_size(),
           " ranks, found one of other ranks or another process group. Lay out the one that the model is sharded over");
-  return choose_placement({.strategy = strategy, .mesh = mesh, .process_group = mesh ? nullptr : ranks});
+  auto placement = choose_placement({.strategy = strategy, .mesh = mesh, .process_group = mesh ? nullptr : ranks});
+  placement.tensor_axis = groups.front()->placement().tensor_axis;
+  return placement;
 }
 
 // What is moved is counted, so that ranks that have different state fail here. Collective.
@@ -163,9 +165,7 @@ class Move {
   }
   void fill(const at::Tensor& moved, size_t from, size_t to, const at::Tensor& rows) {
     const auto whole = gather_rows(*group_, from, rows, kOperation);
-    auto wanted = params_->slots()[to].param_rows();
-    wanted.values = moved;
-    if (moved.numel() > 0) runtime::rows_of_tensor(whole)(wanted);
+    if (moved.numel() > 0) runtime::rows_of_tensor(whole)(params_->slots()[to], moved);
   }
 
   const std::shared_ptr<ParamGroup> group_;

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "api/named_collectives.h"
+#include "api/rows.h"
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
 #include "comm/core/timeline.h"

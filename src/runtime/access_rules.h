@@ -9,7 +9,7 @@
 
 namespace fsdp::runtime {
 
-/// Which of a parameter's three storages a tensor lies on; kResult: on one of its own, see Note [Results of rows].
+/// On which of a parameter's storages a tensor lies; kResult: on one of its own, see Note [Results of rows].
 enum class PartKind : uint8_t { kRows, kWhole, kGradient, kResult };
 
 /// How the other operands of an element-wise operator meet the rows of a parameter.
@@ -20,7 +20,6 @@ enum class Fit : uint8_t {
   kWrittenFromRows,  ///< an ordinary tensor that is written has other sizes than the rows
 };
 
-/// One marked operand of an operator.
 struct Access {
   OperatorKind op = OperatorKind::kOther;
   PartKind part = PartKind::kRows;

@@ -20,23 +20,6 @@ namespace {
 // The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
-// Names the thread that began the outermost of the backwards that the current one is nested in; null outside of a
-// backward. LibTorch runs a backward that is nested deeper than 60 in others on a thread of its own, while the one that
-// began the outermost waits. The name is the address of that thread's queue of nodes, which all of them share. Nodes
-// that run on a device's thread have that thread's. No function of LibTorch's gives it, so it is reached from a
-// neighbour in the graph task.
-const void* beginner_of_backward() {
-  using torch::autograd::GraphTask;
-  const auto* neighbour = torch::autograd::get_current_graph_task_exec_info();
-  if (neighbour == nullptr) return nullptr;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  constexpr size_t kOffset = offsetof(GraphTask, exec_info_);
-#pragma GCC diagnostic pop
-  const auto* task = reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(neighbour) - kOffset);
-  return task->cpu_ready_queue_.get();
-}
-
 // Whether the current graph task will accumulate a gradient into the parameter.
 bool expects_gradient(const ParamSlot& slot) {
   auto parameter = slot.tensor();
@@ -99,32 +82,7 @@ std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) {
   return found == rank.backwards.end() ? nullptr : found->second;
 }
 
-struct BucketOfGroup {
-  std::shared_ptr<ParamGroup> group;
-  size_t bucket = 0;
-};
-
-// The bucket that is next in order, if it is complete; else a null group. Who takes no part by then may do so at the
-// end.
-// Forwards run again in the reverse order, so what has not been computed again by the time that a bucket of a later
-// group, `completed`, is complete will not be.
-BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const OrderedBucket& completed) {
-  const auto* last = rank.group(completed.group);
-  const bool passes = last != nullptr && !last->buckets()[completed.bucket].is_begun;
-  for (; !task.buckets.empty(); task.buckets.erase(task.buckets.begin())) {
-    const size_t number = task.buckets.begin()->bucket;
-    const auto group = keep(rank.group(task.buckets.begin()->group));
-    if (!group || group->buckets()[number].is_begun || !takes_part(*group, task.restricted)) continue;
-    const auto& bucket = group->buckets()[number];
-    const bool is_ready = bucket.is_complete() || (passes && group.get() != last && bucket.missing == 0);
-    if (is_ready && !group->policy.reduces_unused) return {group, number};
-    break;
-  }
-  return {};
-}
-
-// Of what has arrived. Of groups whose sums are made where their rows' gradients lie any number is in flight: they take
-// no more memory.
+// Groups whose sums are made where their rows' gradients lie take no more memory, so any number is in flight.
 void start_reduction(ParamGroup& group, size_t bucket) {
   group.start_reduction(bucket);
   if (group.placement().is_replicated_only()) return;
@@ -143,14 +101,25 @@ bool finish_oldest_reduction(RankState& rank) {
   return true;
 }
 
-// Starts every complete bucket that is next in order.
+// Starts the buckets that are next in order, as long as they are complete. Who takes no part by then may do so at the
+// end. Forwards run again in the reverse order, so what has not been computed again by the time that a bucket of a
+// later group, `completed`, is complete will not be.
 void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) {
-  while (true) {
-    const auto task = find_task(rank, id);
-    const auto [group, bucket] = task ? next_reduction(rank, *task, completed) : BucketOfGroup();
-    if (!group) return;
+  while (const auto task = find_task(rank, id)) {
+    if (task->buckets.empty()) return;
+    const auto [is_last, first_read, group_id, number] = *task->buckets.begin();
+    const auto group = keep(rank.group(group_id));
+    if (!group || group->buckets()[number].is_begun || !takes_part(*group, task->restricted)) {
+      task->buckets.erase(task->buckets.begin());
+      continue;
+    }
+    const auto& bucket = group->buckets()[number];
+    const auto* last = rank.group(completed.group);
+    const bool passes = last != nullptr && last != group.get() && !last->buckets()[completed.bucket].is_begun;
+    const bool is_ready = bucket.is_complete() || (passes && bucket.missing == 0);
+    if (!is_ready || group->policy.reduces_unused) return;
     // While it waits, another thread may start this one.
-    if (!finish_oldest_reduction(rank)) start_reduction(*group, bucket);
+    if (!finish_oldest_reduction(rank)) start_reduction(*group, number);
   }
 }
 
@@ -224,7 +193,6 @@ std::shared_ptr<BackwardTask> open_task(const ParamGroup& group, int id) {
                                                          .restricted = is_restricted_to_inputs(),
                                                          .runs = token,
                                                          .thread = std::this_thread::get_id(),
-                                                         .beginner = beginner_of_backward(),
                                                          .span = {rank->timeline, Track::kCompute, "backward", ""}});
 }
 
@@ -276,15 +244,14 @@ bool enter_backward(ParamGroup& group) {
   return true;
 }
 
-// A backward inside another one runs on the same thread, or while that waits for it. On the CPU nothing keeps two
-// threads from changing the `.grad` of one parameter at once; a device has one thread for all.
+// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
+// of one parameter at once; a device has one thread for all.
 void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
   if (!group.params().is_on_cpu()) return;
-  const auto* beginner = beginner_of_backward();
   for (const int id : group.tasks()) {
     const auto task = find_task(group.rank_state(), id);
-    if (!task || task->runs.expired() || task->thread == std::this_thread::get_id()) continue;
-    if (beginner == nullptr || task->beginner != beginner) refuse_thread(group, operation, "runs a backward through");
+    if (task && !task->runs.expired() && task->thread != std::this_thread::get_id())
+      refuse_thread(group, operation, "runs a backward through");
   }
 }
 

@@ -22,8 +22,7 @@ constexpr const char* kUnfinishedBackward =
 /// Note [Entering a backward]. Two things enter: autograd before it runs a node (Note [Before a node]), and an operator
 /// on a parameter (interceptor.cpp), because code may run forward again in a graph that leads to no parameter.
 bool enter_backward(ParamGroup& group);
-/// Throws UsageError if another thread runs a backward through `group`, and tells the other ranks, which may wait for
-/// this thread's `operation`.
+/// Throws UsageError if another thread runs a backward through `group`, and tells the ranks that wait for this one.
 void require_no_backward_elsewhere(ParamGroup& group, const char* operation);
 /// Whether the current graph task runs this node of its graph: in autograd::grad and backward(inputs) it may not.
 bool runs_in_task(torch::autograd::Node* node);
@@ -33,8 +32,7 @@ void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
 /// Note [Before a node]. Autograd enters a backward in two places.
 /// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
 ///   graph leads to: by accumulators; by the hooks of nodes that read a view or a frozen parameter, which have no edge
-///   to one; by the numbers of nodes that have neither (ScopeRecord). It costs no hook, but can be off, and what it
-///   throws is logged and dropped.
+///   to one. It costs no hook, but can be off, and what it throws is logged and dropped.
 /// - So a parameter has a hook before its gradient is accumulated, which throws that again and keeps `.grad` as it is,
 ///   and the hooks of nodes, where observers are off of all nodes, enter too. Only custom Functions, whose nodes are
 ///   made after their operators ran, have none.
@@ -47,12 +45,7 @@ void hook_parameters(const std::shared_ptr<ParamGroup>& group);
 /// The second hooks alone, where the slots of a group have other numbers than before.
 void hook_gradients(const std::shared_ptr<ParamGroup>& group);
 
-/// Throws UsageError, once for each time, if somebody has put another hook in the place of the second one, which is
-/// back then; or if an accumulator of rows is kept, which was taken outside a scope. Under the rank's lock.
-void require_own_hooks(const std::shared_ptr<ParamGroup>& group);
-
-/// Hooks a node that autograd recorded for an operator on parameters of `group`: when it starts in backward, parameters
-/// show their whole sizes first.
+/// Hooks a node of an operator on parameters of `group`: before it runs, parameters show their whole sizes.
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
 
 /// From now on, in this process, what `hook_node` does happens without a hook for nodes that lead straight to a

@@ -21,7 +21,6 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/registry.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -82,28 +81,6 @@ std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* no
   return static_cast<const GradientArrived*>(hook)->group();
 }
 
-// The tensor whose gradient the node will accumulate in this graph task, if it has nothing to do with fsdp.
-const at::Tensor* plain_leaf_of(torch::autograd::Node& node) {
-  const auto* tensor = accumulated_by(&node);
-  if (tensor == nullptr || is_marked(*tensor) || !runs_in_task(&node)) return nullptr;
-  return &static_cast<torch::autograd::AccumulateGrad&>(node).variable;
-}
-
-// `groups` are those of the graph, of which there may be none.
-void warn_of_trained(const std::vector<at::Tensor>& leaves, const std::vector<std::shared_ptr<ParamGroup>>& groups) {
-  const auto trained = registry().leaves.find_trained(leaves);
-  if (trained.empty()) return;
-  const auto where = [&]() -> std::string {
-    if (!groups.empty()) return groups.front()->where("backward");
-    try {
-      return default_process_group()->where("backward");
-    } catch (const UsageError&) {  // this thread has none
-      return "fsdp backward: ";
-    }
-  };
-  TORCH_WARN(where(), warning_of(trained));
-}
-
 // Whether this thread comes to the graph task for the first time. Tasks nest: an outer one goes on after an inner one.
 bool is_new_here(int task) {
   thread_local std::array<int, 4> known = {-1, -1, -1, -1};  // the last one first
@@ -122,22 +99,15 @@ void begin_task(torch::autograd::Node& first) {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr) return;
   std::vector<std::shared_ptr<ParamGroup>> groups;
-  const bool looks_for_trained = registry().leaves.looks();
-  std::vector<at::Tensor> plain_leaves;
   const auto add = [&](std::shared_ptr<ParamGroup> group) {
     if (group && (groups.empty() || groups.back() != group)) groups.push_back(std::move(group));
   };
-  const auto scopes = registry().scopes();
   const auto add_groups_of = [&](torch::autograd::Node& node) {
     if (auto group = group_of_accumulator(&node)) return add(std::move(group));
-    if (looks_for_trained)
-      if (const auto* leaf = plain_leaf_of(node)) plain_leaves.push_back(*leaf);
     for (const auto& pointer : node.pre_hooks()) {
       const auto& hook = *pointer;
       if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group());
     }
-    for (const auto& scope : scopes)
-      if (scope->has_node(node.thread_id(), node.sequence_nr())) add(scope->outermost.lock());
   };
   add_groups_of(first);  // not among those that others lead to
   for (auto* node : *nodes) add_groups_of(*node);
@@ -146,26 +116,12 @@ void begin_task(torch::autograd::Node& first) {
   std::ranges::sort(groups, {}, number);
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const auto& group : groups) enter_group(*group);
-  if (!plain_leaves.empty()) warn_of_trained(plain_leaves, groups);
 }
 
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (node) begin_task(*node);
   return nullptr;
-}
-
-// A forward would use it, and its gradient would be expected to have the sizes of the rows.
-void require_no_accumulator_of_rows(const ParamGroup& group, const ParamSlot& slot, const at::Tensor& parameter) {
-  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  if (!accumulator) return;
-  const auto& expected = accumulator->input_metadata(0);
-  const auto found = C10_AS_INTARRAYREF_SLOW(expected.shape_as_dim_vector());
-  if (found == slot.sizes() && expected.device() == slot.form().device) return;
-  require(false, group.where("forward scope"), "the gradient accumulator of parameter '", slot.name(),
-          "' was taken outside a forward scope and is kept: it expects the gradient of this rank's rows ", found,
-          " on ", expected.device(), ", not of the whole sizes ", slot.sizes(), " on ", slot.form().device,
-          ". Let it go, and take it in a forward scope");
 }
 
 }  // namespace
@@ -196,22 +152,6 @@ void hook_gradients(const std::shared_ptr<ParamGroup>& group) {
   for (size_t i = 0; i < group->slots().size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(group->slots()[i].tensor(),
                                                    std::make_unique<GradientArrived>(group, i));
-}
-
-void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {
-  for (size_t i = 0; i < group->slots().size(); ++i) {
-    const auto& slot = group->slots()[i];
-    const auto parameter = slot.tensor();
-    if (!parameter.defined()) continue;
-    require_no_accumulator_of_rows(*group, slot, parameter);
-    const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
-    if (hook != nullptr && typeid(*hook) == typeid(GradientArrived)) continue;
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, i));
-    require(false, group->where("forward scope"), "the hook of parameter '", slot.name(),
-            "' that hands its gradient to fsdp was replaced (torch::autograd::impl::set_post_acc_grad_hooks), so ranks "
-            "would train apart. It is back now, and the other one is gone: use register_hook, which gets the whole "
-            "gradient");
-  }
 }
 
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group) {

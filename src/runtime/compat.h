@@ -14,12 +14,10 @@ namespace fsdp::runtime {
 /// The dispatch key of sharded tensors: above autograd and autocast, and used by nothing else in LibTorch.
 constexpr auto kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come before autograd");
-/// The dispatch key of stretches in which operators are put off: below the one before, so that sharded tensors come
-/// first, and used by nothing in LibTorch.
+/// That of stretches in which operators are put off: below the one before, and used by nothing in LibTorch.
 constexpr auto kDeferredKey = c10::DispatchKey::DeferredInit;
 static_assert(kDeferredKey < kShardedKey && kDeferredKey > c10::DispatchKey::AutogradOther);
-/// The dispatch key of stretches in which results of operators are kept: below autograd, and used by nothing in
-/// LibTorch.
+/// That of stretches in which results of operators are kept: below autograd, and used by nothing in LibTorch.
 constexpr auto kKeptResultsKey = c10::DispatchKey::Fake;
 static_assert(kKeptResultsKey < c10::DispatchKey::ADInplaceOrView && kKeptResultsKey > c10::DispatchKey::BackendSelect);
 /// The dispatch key of running means over several ranks: before all others, and used by nothing in LibTorch.
@@ -42,11 +40,9 @@ inline void add_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
   keys = keys.add(key);
 }
 
-/// Every operator that takes the tensor, or a view of it, then calls the interceptor first.
 inline void mark_sharded(c10::TensorImpl& tensor) { add_key(tensor, kShardedKey); }
 
-/// While it lives, the thread's operators are the library's own: autograd records none, the interceptor sees none, and
-/// no result is kept or compared.
+/// While it lives, the thread's operators are the library's own: not recorded, intercepted, kept or compared.
 struct OwnOperators {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard unseen{c10::DispatchKeySet({kShardedKey, kKeptResultsKey, kComparedKey})};

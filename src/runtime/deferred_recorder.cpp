@@ -23,7 +23,6 @@ constexpr int kLongestChain = 500;  // of calls that are carried out one inside 
 
 thread_local Kind kind_of_thread = Kind::kPutOff;
 
-// A tensor among an operator's arguments or results.
 struct Found {
   at::Tensor tensor;
   size_t value = 0, element = 0;
@@ -44,8 +43,7 @@ std::optional<size_t> argument_of(const c10::OperatorHandle& op, const char* nam
   return index ? std::optional(static_cast<size_t>(*index)) : std::nullopt;
 }
 
-// torch::tensor of a vector makes memory for itself and writes it without an operator. Only it turns off autograd's
-// keys and no others.
+// torch::tensor of a vector writes its memory without an operator. Only it turns off autograd's keys and no others.
 bool is_literal() {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(c10::DispatchKey::AutogradOther) && !excluded.has(c10::DispatchKey::ADInplaceOrView);
@@ -59,7 +57,6 @@ bool is_overwritten(const c10::OperatorHandle& op, const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
 }
 
-/// One operator that is put off.
 class PutOff {
  public:
   PutOff(const c10::OperatorHandle& op, Stack& stack)
@@ -137,6 +134,8 @@ class PutOff {
         call->operands.push_back(
             {argument, element, geometry_of(tensor),
              is_new ? std::make_shared<DeferredValue>(DeferredValue{value->device, value->bytes}) : value});
+        // Its storage will hold a value that refers to this call.
+        put(call->arguments[argument], element, at::Tensor());
       } else if (!tensor.is_meta()) {
         // As it is now: it may be written before the call is carried out.
         put(call->arguments[argument], element, tensor.detach().clone());
@@ -170,7 +169,7 @@ class PutOff {
     for (const auto& argument : call.arguments)
       if (argument.isGenerator()) generator = argument.toGenerator();
     auto state = generator.get_state();
-    carry_out(call);
+    runtime::draw(call);
     size_t bytes = 0;
     for (const auto& found : tensors_in(results())) bytes += found.tensor.nbytes();
     constexpr size_t kWorthReturning = size_t{1} << 20;

@@ -36,7 +36,6 @@ Kept* kept_of(const at::Tensor& tensor) {
   return data.cast_context<Kept>(&drop_kept);
 }
 
-// A flat tensor of bytes.
 at::Tensor memory_of(const DeferredValue& value) {
   return at::empty({static_cast<int64_t>(value.bytes)}, at::device(value.device).dtype(at::kByte));
 }
@@ -46,7 +45,6 @@ at::Tensor lie_on(const at::Tensor& memory, const DeferredGeometry& geometry) {
       .set_(memory.storage(), geometry.offset, geometry.sizes, geometry.strides);
 }
 
-/// Computes values; each that several calls read once.
 class Replay {
  public:
   // Its storage, which nobody writes.
@@ -62,20 +60,21 @@ class Replay {
     return known_.at(key);
   }
 
-  DeferredOutcome run(const DeferredCall& call) {
+  void run(const DeferredCall& call) {
     auto stack = call.arguments;
     own_lists(stack);
-    DeferredOutcome outcome;
-    for (const auto& operand : call.operands) outcome.operands.push_back(taken(call, operand, outcome.operands));
+    std::vector<at::Tensor> operands;
+    for (const auto& operand : call.operands) operands.push_back(taken(call, operand, operands));
     for (size_t i = 0; i < call.operands.size(); ++i) {
       const auto& operand = call.operands[i];
-      outcome.operands[i] = lie_on(outcome.operands[i], operand.geometry);
-      put(stack[operand.argument], operand.element, outcome.operands[i]);
+      operands[i] = lie_on(operands[i], operand.geometry);
+      put(stack[operand.argument], operand.element, operands[i]);
     }
     call_as_then(call, stack);
-    outcome.results = std::move(stack);
-    note(call, outcome);
-    return outcome;
+    size_t place = 0;
+    for (const auto& tensor : operands) known_[{&call, place++}] = bytes_of_storage(tensor);
+    visit_tensors(
+        stack, [&](const at::Tensor& tensor, size_t, size_t) { known_[{&call, place++}] = bytes_of_storage(tensor); });
   }
 
  private:
@@ -109,14 +108,6 @@ class Replay {
     const auto restore = c10::make_scope_exit([&] { generator.set_state(now); });
     generator.set_state(call.random->state);
     call.op.callBoxed(&stack);
-  }
-
-  void note(const DeferredCall& call, const DeferredOutcome& outcome) {
-    size_t place = 0;
-    for (const auto& tensor : outcome.operands) known_[{&call, place++}] = bytes_of_storage(tensor);
-    visit_tensors(outcome.results, [&](const at::Tensor& tensor, size_t, size_t) {
-      known_[{&call, place++}] = bytes_of_storage(tensor);
-    });
   }
 
   std::map<std::pair<const DeferredCall*, size_t>, at::Tensor> known_;
@@ -187,9 +178,9 @@ memory::Form form_of_values(const at::Tensor& tensor) {
   return {tensor.scalar_type(), value ? value->device : tensor.device()};
 }
 
-DeferredOutcome carry_out(const DeferredCall& call) {
+void draw(const DeferredCall& call) {
   const CarryOut guards;
-  return Replay().run(call);
+  Replay().run(call);
 }
 
 at::Tensor compute(const at::Tensor& tensor) {

@@ -26,7 +26,6 @@ struct DeferredValue {
   size_t bytes = 0;
   /// Null where nothing was written as yet, or `there` has it.
   std::shared_ptr<const DeferredCall> call = nullptr;
-  /// Which of the call's storages it is.
   size_t place = 0;
   at::Tensor there = {};
   /// Calls one after the other that lead here, at most.
@@ -36,21 +35,18 @@ struct DeferredValue {
 };
 using DeferredValuePtr = std::shared_ptr<const DeferredValue>;
 
-/// How a tensor lies on a storage.
 struct DeferredGeometry {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   c10::ScalarType dtype = at::kFloat;
 };
 
-/// An operator that was called and not carried out.
 struct DeferredCall {
   struct Operand {
     size_t argument = 0, element = 0;  // of a list
     DeferredGeometry geometry;
     DeferredValuePtr value;  // before the call
   };
-  /// The state in which the call found its generator.
   struct Random {
     at::Generator generator;
     at::Tensor state;
@@ -63,7 +59,6 @@ struct DeferredCall {
   std::optional<Random> random;
 };
 
-/// Puts a tensor in the place of a value that is one, or of an element of a list.
 void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
 /// Lists among the values are copies from now on, which nobody else has.
 void own_lists(std::span<c10::IValue> values);
@@ -76,24 +71,16 @@ void defer(const at::Tensor& tensor, DeferredValuePtr value);
 /// been written through themselves before.
 bool was_written_since(const at::Tensor& tensor);
 DeferredGeometry geometry_of(const at::Tensor& tensor);
-/// All of the storage that a tensor lies on, flat.
 at::Tensor bytes_of_storage(const at::Tensor& tensor);
 
-/// What a call's storages hold after it: those of its operands, then those of its results.
-struct DeferredOutcome {
-  std::vector<at::Tensor> operands;
-  std::vector<c10::IValue> results;
-};
-/// Carries a call out; without `random` it draws the numbers that come next. Takes the memory of the call's storages
-/// and of what they were made of.
-DeferredOutcome carry_out(const DeferredCall& call);
+/// Draws the random numbers of a call, which has no `random` yet, by carrying it out on memory that is given back.
+void draw(const DeferredCall& call);
 
 /// The dtype and device that a tensor has, or will have when what was put off has been carried out.
 memory::Form form_of_values(const at::Tensor& tensor);
 /// A tensor of the sizes and strides of `tensor`, which has a deferred value, with that value: the same bits each time.
 /// Generators are left as they were; meanwhile no other thread should draw from them.
 at::Tensor compute(const at::Tensor& tensor);
-/// `value` in memory.
 DeferredValuePtr computed(const DeferredValuePtr& value);
 
 /// While it lives, tensors that this thread makes are on the meta device. What operators would have written to them is

@@ -51,7 +51,6 @@ void FlatParams::allocate_rows() {
   rows_.tensor().zero_();  // padding between parameters travels too
 }
 
-// This rank's part of a whole buffer.
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
   return {whole_.form, rows_.numel, whole, whole_.form.bytes(rank_ * plane_.slice_numel)};
 }
@@ -99,7 +98,6 @@ GatherPlane FlatParams::plane_to_gather() {
   return {whole, slice};
 }
 
-// On the current stream.
 void FlatParams::copy_rows_to(const at::Tensor& slice) {
   if (host)
     host->bring(rows_, slice);

@@ -18,7 +18,6 @@
 
 namespace fsdp::runtime {
 
-/// What the elements of a flat parameter are, and where.
 struct FlatForms {
   memory::Form rows, whole;
   /// Of gradients while they are summed over the ranks.
@@ -45,14 +44,11 @@ struct FlatForms {
 /// Thread safety: under the rank's lock.
 class FlatParams {
  public:
-  /// Without memory as yet.
   FlatParams(const FlatForms& forms, layout::Plane plane, int rank, std::shared_ptr<memory::ByteAccount> account);
-  /// The rows, their gradients and, of `trains`, two states of their size will lie in a file in `folder`, which gets
-  /// the room for them. Before the rows have memory; on the CPU. Throws Error.
+  /// Rows, their gradients and, of `trains`, two states will lie in a file in `folder`, made here. Throws Error.
   void keep_on_disk(const std::string& folder, bool trains);
   bool is_on_disk() const { return disk_.has_value(); }
-  /// Set before the rows have memory where whole values are on an accelerator, and rows and their gradients, whose form
-  /// is of the CPU, are not.
+  /// Set before the rows have memory, where whole values are on an accelerator and rows and gradients on the CPU.
   std::optional<HostRows> host;
 
   /// Makes the shard. `shared`: memory that every rank sees, which has room for the whole buffer from `first_byte` on;
@@ -65,7 +61,6 @@ class FlatParams {
   void keep_whole_memory() { keeps_whole_memory_ = true; }
 
   const layout::Plane& plane() const { return plane_; }
-  /// This rank's slice.
   const memory::FlatPart& rows() const { return rows_; }
   /// The whole buffer, without memory while it is away.
   const memory::FlatPart& whole() const { return whole_; }
@@ -76,18 +71,15 @@ class FlatParams {
 
   /// What others see of the rows, and what travels, is as the rows are. Nothing where rows themselves are that.
   void publish();
-  /// Makes the whole buffer, as yet without values unless ranks share memory. `fills_alone`: with what this rank's host
-  /// does not gather together.
+  /// Makes the whole buffer. `fills_alone`: the ranks of this host do not gather it together.
   void allocate_whole(bool fills_alone = false);
-  /// What an all_gather over the shard axis fills the whole buffer from. Not where all ranks share its memory: there
-  /// what was published is there.
+  /// What an all_gather over the shard axis fills the whole buffer from, where ranks do not share its memory.
   GatherPlane plane_to_gather();
   /// From forward to backward each of `neighbours` keeps a slice of the whole values, so that together they have all of
   /// them (hpZ of ZeRO++, arXiv:2306.10209); those of one host keep the memory that they share. Not where all ranks
   /// share memory. The current stream may read the whole buffer.
   void keep_second_shard(const ProcessGroup& neighbours);
   bool has_second_shard() const { return kept_ || second_.buffer; }
-  /// Whether it has all whole values.
   bool keeps_whole() const { return kept_ != nullptr; }
   void drop_second_shard();
   /// What an all_gather among the neighbours fills the whole buffer from, unless it keeps all whole values.
@@ -102,14 +94,12 @@ class FlatParams {
   /// The rows were read, and are not for a while.
   void mark_cold();
 
-  /// Memory for gradients, in the form in which they are reduced.
   memory::FlatPart allocate_reduced();
   const memory::Form& reduced_form() const { return reduced_form_; }
   /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
   memory::FlatPart allocate_gradient();
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// Puts what was reduced into the part of an `allocate_gradient` of as many elements, which has it at once or, on a
-  /// host, after `HostRows::finish_landing`.
+  /// Puts what was reduced into what `allocate_gradient` gave; on a host it is there after `HostRows::finish_landing`.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
   /// Memory of any content for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);

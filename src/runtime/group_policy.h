@@ -18,7 +18,6 @@
 
 namespace fsdp::runtime {
 
-/// How a group's gradients are reduced.
 struct ReductionPolicy {
   /// The number by which the sum is divided; unset, it is the number of ranks of both axes.
   std::optional<double> divide_factor;
@@ -68,15 +67,12 @@ struct GroupPolicy {
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
 
-/// What a group is made of.
 struct GroupSpec {
   std::string name;
   std::vector<GroupMember> parameters;
   Placement placement;
   std::shared_ptr<RankState> rank_state;
   GroupPolicy policy;
-  /// The modules that have the parameters, by address.
-  std::vector<const void*> modules = {};
 };
 
 }  // namespace fsdp::runtime

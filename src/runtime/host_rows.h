@@ -70,7 +70,6 @@ class HostRows {
            std::shared_ptr<memory::ByteAccount> account);
 
   c10::Device device() const { return device_; }
-  /// Memory for rows or their gradients.
   std::shared_ptr<memory::FlatBuffer> allocate(size_t bytes) const;
   /// The stream for what is reduced, and on which it is landed; see HostCopies.
   c10::Stream stream_of_results() const { return copies_->next_to_host(device_); }
@@ -86,7 +85,6 @@ class HostRows {
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
   /// The host waits until all that was to land is there.
   void finish_landing();
-  /// Nobody wants it any more.
   void drop_landing() { casts_.clear(); }
 
  private:

@@ -22,16 +22,13 @@
 #include "comm/core/check.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
-#include "runtime/compute_dtype.h"
 #include "runtime/operator_traits.h"
 #include "runtime/param_group.h"
-#include "runtime/refusal.h"
 #include "runtime/row_operands.h"
 
 namespace fsdp::runtime {
 namespace {
 
-// A marked operand of the current operator.
 struct MarkedOperand : OperatorCall::Operand {
   Part part;
   bool is_parameter = false;  // not a view of it
@@ -99,8 +96,7 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   return dim == 0 || dim == -tensor.dim();
 }
 
-// Whether the operator makes a new tensor of rows that are not the operand's first dim, so that nothing would tell
-// which dim of the result has them.
+// Whether it makes a new tensor of rows that are not the operand's first dim: nothing would tell which dim has them.
 bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
   using enum OperatorKind;
   const auto kind = call.traits.kind;
@@ -135,7 +131,6 @@ void require_not_observed(const MarkedOperand& operand) {
           "then call reset_iter_state()");
 }
 
-// In backward the group shows whole parameters first.
 void show_whole_in_backward(MarkedOperand& operand) {
   auto& group = *operand.part.group;
   if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
@@ -143,7 +138,6 @@ void show_whole_in_backward(MarkedOperand& operand) {
   operand.part.kind = PartKind::kWhole;
 }
 
-// What is found out about an operator's operands before anything happens.
 struct Plan {
   std::vector<Replacement> replacements = {};
   ComputeDtype compute = {};
@@ -178,19 +172,6 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Pl
   else if (traits.kind == kReplace || (traits.kind == kCopy && !writes && access.is_first))
     access.conversion = conversion_of(call.op, call.arguments);
   return judge(access);
-}
-
-// The operator reads, or makes a view, while gradients are off, perhaps inside a custom Function. Its node leads to a
-// parameter that trains and that it got itself. If the parameter is frozen, or the function got a view or a detached
-// one, nothing tells that it will read again. What it makes of a view looks like what it makes of the parameter.
-bool may_be_hidden(const MarkedOperand& operand) {
-  const auto& [group, slot, kind] = operand.part;
-  if (!group->scope || !group->scope->records || group->scope->is_hidden || group->summon_depth > 0) return false;
-  const auto& parameter = group->slots()[slot];
-  const auto& tensor = *operand.tensor;
-  const bool is_recorded = torch::autograd::impl::grad_fn_unsafe(tensor) != nullptr;  // a view
-  const bool is_of_it = parameter.is(tensor.is_view() ? at::Tensor(tensor._base()) : tensor);
-  return is_recorded || !parameter.requires_grad() || !is_of_it;
 }
 
 // The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
@@ -260,10 +241,6 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   for (const auto& operand : operands) {
     const auto verdict = judge_operand(call, operand, plan);
     auto* group = operand.part.group.get();
-    const bool is_whole_view = call.traits.kind == OperatorKind::kView && operand.part.kind == PartKind::kWhole;
-    if (is_unrecorded && (verdict == Verdict::kReadWhole || (verdict == Verdict::kPass && is_whole_view)) &&
-        may_be_hidden(operand))
-      group->scope->is_hidden = true;
     switch (verdict) {
       case Verdict::kPass:
         break;
@@ -315,7 +292,6 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& r
   if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
 }
 
-// Does what has to be done before and after an operator that takes a sharded tensor, and calls it in between.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);

@@ -38,7 +38,6 @@ constexpr std::string_view kPointwiseNames =
     "masked_fill where multiply subtract divide true_divide negative fix clip greater greater_equal less less_equal "
     "isclose rsub hardswish relu6 not_equal absolute";
 
-// Whether the name is one of several that spaces separate.
 bool lists(std::string_view names, std::string_view name) {
   for (size_t begin = names.find(name); begin != names.npos; begin = names.find(name, begin + 1)) {
     const size_t end = begin + name.size();

@@ -50,7 +50,6 @@ struct OperatorTraits {
 /// The traits of an operator; worked out once per operator and thread. Thread safety: all of it.
 OperatorTraits operator_traits(const c10::OperatorHandle& op);
 
-/// What a conversion such as `to` does with its operand.
 enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
 
 /// Says what the operator does with its first argument. kNothing: `to` and its kin would return the tensor itself, or
@@ -69,7 +68,6 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
   }
 }
 
-/// An operator with what it is called with.
 struct OperatorCall {
   struct Operand {
     const at::Tensor* tensor;
@@ -80,11 +78,9 @@ struct OperatorCall {
   const OperatorTraits& traits;
   /// Every defined tensor, those in lists too.
   c10::SmallVector<Operand, 4> tensors = {};
-  /// All arguments on the stack, where operands are replaced.
   std::span<c10::IValue> arguments = {};
 };
 
-/// What of an operator's arguments is replaced on the stack.
 struct Replacement {
   OperatorCall::Operand operand;
   at::Tensor tensor;

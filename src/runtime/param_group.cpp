@@ -24,7 +24,6 @@ ParamGroup::ParamGroup(const GroupSpec& spec)
       account_(std::make_shared<memory::ByteAccount>(spec.rank_state->shared_account())),
       name_(spec.name),
       params_(std::make_unique<ShardedParams>(spec, account_)),
-      modules_(spec.modules),
       buckets_(params_->buckets().size()),
       epochs_{.counts_writes = params_->every_rank_has_rows()} {}
 

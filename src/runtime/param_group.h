@@ -31,8 +31,7 @@ class ModuleWatch;
 
 namespace fsdp::runtime {
 
-/// Counts the operators that compute with a group's unsharded parameters at the moment, on any thread. What they read
-/// stays in memory, and their parameters stay whole, until they end.
+/// Counts the operators, on any thread, that compute with a group's unsharded parameters, which stay until they end.
 class Pins {
  public:
   /// An operator of the calling thread begins, which has the rank's lock.
@@ -40,7 +39,6 @@ class Pins {
     ++count_;
     ++own_;
   }
-  /// It ends, without the lock.
   void remove() {
     --own_;
     if (--count_ == 0) count_.notify_all();
@@ -61,11 +59,9 @@ class Pins {
   std::atomic<int> count_ = 0;
 };
 
-/// Whether whole parameters are in memory.
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
-/// What is reduced together, see Note [Order of buckets]. What of its gradients is still to come tells when it is
-/// complete.
+/// What is reduced together, see Note [Order of buckets].
 struct Bucket {
   bool is_begun = false;      // whether the open backward has begun its reduction; what arrives later is reduced again
   size_t missing = 0;         // gradients that the outermost graph task has yet to give
@@ -119,12 +115,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void keep(std::shared_ptr<ParamGroup> other) {
     if (!keeps(*other)) kept_.push_back(std::move(other));
   }
-  /// Whether that is this group, or one that lives as long as it.
   bool keeps(const ParamGroup& other) const {
     return this == &other || std::ranges::any_of(kept_, [&](const auto& kept) { return kept.get() == &other; });
   }
-  /// Whether some of its parameters were found in this very module.
-  bool took_from(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
 
   /// Whole parameters of this group stay after they were read in forward; after its backward.
   bool stays_after_forward() const;
@@ -138,8 +131,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void leave();
 
   GatherState state() const { return state_; }
-  /// kSharded -> kGathering; in other states it does nothing, and if it throws the state is kSharded. `call` is the
-  /// user's call that asked for the parameters, if there is one.
+  /// kSharded -> kGathering, or kSharded if it throws; nothing in other states. `call`: the user's, if there is one.
   void unshard(const std::string& call = {});
   /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
   void wait_for_unshard(const std::string& call = {});
@@ -156,11 +148,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();
   }
-  /// Until rows are written again, gathers of them come after `event` instead of after what the current stream was
-  /// given.
+  /// Until rows are written again, gathers of them come after `event` alone.
   void gather_after(std::shared_ptr<const c10::Event> event);
-  /// Waits for the operators of other threads that compute with whole parameters. Returns whether it let the lock go,
-  /// in which case other threads may have changed the state.
+  /// See Pins::wait_until_gone.
   bool wait_for_operators() { return pins.wait_until_gone(rank_state().mutex); }
 
   // While a backward is open, autograd writes whole gradients to `.grad` and the rows' gradients are parked. A
@@ -171,19 +161,15 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const std::vector<int>& tasks() const { return tasks_; }
   bool is_in_backward() const { return is_in_backward_; }
   bool has_task(int task) const { return std::ranges::find(tasks_, task) != tasks_.end(); }
-  /// Whether no other backward goes through the group.
   bool has_only_task(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
   /// A graph task enters the group: parameters show whole values. The first one opens the backward, and will give
   /// gradients to the slots that it `expects`. Where it `may_recompute`, others that were read unrecorded get theirs
   /// from backwards inside it.
   void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
-  /// After the last of them `.grad` holds the rows' gradients, and the backward is closed. Returns what is to be thrown
-  /// then.
+  /// The last of them closes the backward: `.grad` holds the rows' gradients. Returns what is to be thrown then.
   [[nodiscard]] std::string leave_backward(int task);
-  /// Takes a whole gradient, dense or sparse, that has arrived.
   void add_gradient(size_t slot, at::Tensor gradient, bool from_inside);
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Whether the outermost graph task gives any gradient.
   bool expects_gradients() const { return expects_gradients_; }
   /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward.
   bool has_gradients() const {
@@ -202,14 +188,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients.
   /// Then it calls the hook of complete gradients, if this is the last backward.
   void finish_reductions();
-  /// What was reduced is added to the rows' gradients, once the host has waited for it. Throws if a device failed
-  /// meanwhile.
+  /// Adds what was reduced to the rows' gradients. The host waits for it; throws if a device failed meanwhile.
   void finish_landing();
   void drop_gradients();
-  /// A scope opens: nothing of the group was read in it.
   void forget_reads();
-  /// While the user's hook of complete gradients runs, in the middle of a backward: parameters show rows, as outside,
-  /// and may be written. The backward reads them no more.
+  /// The user's hook of complete gradients runs, in a backward: parameters show rows and may be written.
   bool is_in_hook() const { return is_in_hook_; }
   /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
   void require_not_handed_out() const;
@@ -234,14 +217,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
   /// Rows were written until now, after note_write, and nobody read them meanwhile.
   void end_write();
-  /// Changes with each write.
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
   /// Threads that open a scope and wait for the other ranks: until they have entered, this rank reads.
   int openings = 0;
 
-  /// Whether nothing is open on it, neither a scope nor a backward, and this thread runs no backward, unless that calls
-  /// the group's hook.
+  /// No scope or backward is open on it, and this thread runs no backward but one that calls the group's hook.
   bool is_at_rest() const;
   void require_at_rest(const std::string& operation) const;
   /// Throws UsageError while gradients of earlier backwards wait for their reduction or for the end of one.
@@ -251,8 +232,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// The same parameters over another placement or of another form, as yet without memory.
   std::unique_ptr<ShardedParams> lay_out(const Placement& placement, const GroupPolicy& by,
                                          const FormChange& change = {});
-  /// The group has `params` from now on, by policy `to`: its parameters show the rows there. Views of the rows that it
-  /// had throw when they are used. Outside.
+  /// The group has `params` and the policy `to` from now on. Views of its former rows throw when they are used.
   void move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to);
 
   /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
@@ -266,7 +246,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int summon_depth = 0;
   /// The user brought whole parameters to memory, where they stay until they are freed.
   bool unshard_was_asked = false;
-  /// Whether the user was told what would serve the group better.
   bool was_hinted = false;
   /// The group's place in its scope's order of first reads, by which backwards reduce; 0: not read.
   uint64_t first_read = 0;
@@ -282,9 +261,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void publish();
   std::optional<c10::Stream> stream_of_gather();
   void gather_rows(bool moves, const std::string& call);
-  void gather_second_shards(const std::string& call);
-  template <class PlaneOf>
-  void start_gathers(Communicator& communicator, const Tag& tag, const AllGather& with, const PlaneOf& plane_of);
+  void start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within);
   void abandon_gather();
   void order_read();
   bool has_second_shard();
@@ -312,7 +289,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::string name_;
   GroupId id_ = 0;
   std::unique_ptr<ShardedParams> params_;
-  std::vector<const void*> modules_;
   std::vector<std::shared_ptr<ParamGroup>> kept_;  // none of them has parameters or keeps others
   int depth_ = 0;
 
@@ -345,8 +321,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ReadEpochs epochs_;
 };
 
-/// An operator is about to read `groups`, all of one rank: they become whole, and others are freed or gathered ahead.
-/// Under the rank's lock.
+/// An operator reads `groups` of one rank next: they become whole, others are freed or gathered ahead. Under the lock.
 void read_groups(std::span<ParamGroup* const> groups);
 
 /// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.

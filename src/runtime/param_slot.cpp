@@ -23,16 +23,16 @@ std::vector<int64_t> with_joined_dims(int64_t first, c10::IntArrayRef of_dims, s
   return joined;
 }
 
-void copy_rows(const at::Tensor& whole, const ParamRows& wanted) {
-  wanted.values.copy_(whole.reshape(wanted.row_sizes).narrow(0, wanted.range.first, wanted.range.count));
+void copy_rows(const at::Tensor& whole, const ParamSlot& slot, const at::Tensor& values) {
+  values.copy_(whole.reshape(slot.row_sizes()).narrow(0, slot.rows().first, slot.rows().count));
 }
 
 }  // namespace
 
 RowSource rows_of_tensor(at::Tensor whole) {
-  return [whole = std::move(whole)](const ParamRows& wanted) {
-    if (!deferred_value_of(whole)) return copy_rows(whole, wanted);
-    copy_rows(compute(whole), wanted);
+  return [whole = std::move(whole)](const ParamSlot& slot, const at::Tensor& values) {
+    if (!deferred_value_of(whole)) return copy_rows(whole, slot, values);
+    copy_rows(compute(whole), slot, values);
     // Of several large ones the general allocator would keep the memory.
     constexpr size_t kLarge = size_t{1} << 20;
     if (whole.nbytes() >= kLarge) memory::return_free_pages();

@@ -15,7 +15,6 @@
 
 namespace fsdp::runtime {
 
-/// A parameter before sharding.
 struct NamedParameter {
   std::string name;  // fully qualified, for messages
   at::Tensor tensor;
@@ -31,7 +30,6 @@ struct Precision {
   bool operator==(const Precision&) const = default;
 };
 
-/// A parameter that a group is made of.
 struct GroupMember : NamedParameter {
   /// Unset: its own dtype in all.
   std::optional<Precision> precision = {};
@@ -41,36 +39,17 @@ struct GroupMember : NamedParameter {
   std::optional<TensorCut> cut = {};
 };
 
-/// This rank's rows of one parameter, for printing, optimizers and checkpoints. Valid while the group is there.
-struct ParamRows {
-  const std::string& name;
-  /// The sizes of the unsharded parameter.
-  c10::IntArrayRef sizes;
-  /// The sizes by which its rows count: `sizes`, of a scalar [1], with some first dims taken together where its rows
-  /// are shorter than those of dim 0 (see Note [Planes]).
-  c10::IntArrayRef row_sizes;
-  /// Indices of dim 0 of `row_sizes`.
-  layout::RowRange range;
-  /// The rows, of sizes [range.count, row_sizes[1], ...] on their device.
-  at::Tensor values;
-  /// What everybody holds; undefined when nobody does any more.
-  at::Tensor parameter;
-  /// Whether the parameter is a part of a whole tensor, see GroupMember::cut.
-  bool is_cut = false;
+class ParamSlot;
 
-  int64_t row_numel() const { return c10::multiply_integers(row_sizes.slice(1)); }
-};
+/// Fills `values`, which are this rank's rows of a parameter or lie as they do: from a tensor, a file's range, or by
+/// computing them from the name and the rows' numbers. Asked once for each parameter, on the ranks that have rows of
+/// it, which need not take part in the same order.
+using RowSource = std::function<void(const ParamSlot& slot, const at::Tensor& values)>;
 
-/// Fills `wanted.values`: from a tensor, a file's range, or by computing them from the name and the rows' numbers.
-/// Asked once for each parameter, on the ranks that have rows of it, which need not take part in the same order.
-using RowSource = std::function<void(const ParamRows& wanted)>;
-
-/// Copies them out of a tensor of the parameter's sizes, on any device. A value that was put off is computed, and gone
-/// when the rows are copied.
+/// Copies them out of a tensor of the parameter's sizes. A value that was put off is computed, and gone afterwards.
 RowSource rows_of_tensor(at::Tensor whole);
 
-/// Where the gradient of a slot comes from: nowhere, the outermost graph task, or a backward inside it, which follows a
-/// forward that runs again.
+/// Whence a slot's gradient comes: the outermost graph task, or a backward inside it, of a forward that runs again.
 enum class GradientSource : uint8_t { kNone, kTask, kInside };
 
 /// Where a parameter lies: in which plane of its group and at which place there.
@@ -93,12 +72,12 @@ class ParamSlot {
   void rename(std::string name) { name_ = std::move(name); }
   /// What its group's policy says of it, if that has one.
   const std::optional<Precision>& precision() const { return precision_; }
-  /// See GroupMember.
   const std::optional<TensorCut>& cut() const { return cut_; }
   /// What the parameter is, whatever its group makes of it: the dtype of its rows, on the device of its whole values.
   memory::Form form() const { return {rows_dtype_, whole_device_}; }
   c10::IntArrayRef sizes() const { return sizes_; }
-  /// See ParamRows.
+  /// The sizes by which its rows count: `sizes`, of a scalar [1], with some first dims taken together where its rows
+  /// are shorter than those of dim 0 (see Note [Planes]).
   c10::IntArrayRef row_sizes() const { return row_sizes_; }
   /// How many of its first dims its rows take together; 0 for a scalar.
   size_t joined_dims() const { return sizes_.empty() ? 0 : sizes_.size() + 1 - row_sizes_.size(); }
@@ -110,17 +89,13 @@ class ParamSlot {
   int64_t offset() const { return offset_; }
   int64_t offset_of_rows() const { return offset_ + rows_.first * row_numel(); }
 
-  /// The parameter, undefined when nobody holds it any more.
   at::Tensor tensor() const;
-  /// Whether `tensor` is the parameter itself.
   bool is(const at::Tensor& tensor) const { return tensor_._unsafe_get_target() == tensor.unsafeGetTensorImpl(); }
   bool requires_grad() const;
 
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
-  ParamRows param_rows() const { return {name_, sizes_, row_sizes_, rows_, rows_tensor, tensor(), cut_.has_value()}; }
-  /// The elements of `gradient`, of the parameter's sizes, as a flat tensor in the order in which the parameter lies in
-  /// memory; a copy only if the gradient lies in another order.
+  /// `gradient`, of the parameter's sizes, flat in the parameter's order in memory; a copy if it lies in another one.
   at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;
 
   void show_rows() const;

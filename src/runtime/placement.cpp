@@ -23,12 +23,6 @@ Placement::Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<Proces
   }
 }
 
-Placement Placement::with_neighbours(std::shared_ptr<ProcessGroup> within) const {
-  Placement placement = *this;
-  placement.within_ = std::move(within);
-  return placement;
-}
-
 int Placement::replicas() const {
   int ranks = 1;
   for (const auto& axis : replicate_) ranks *= axis->world_size();
@@ -49,7 +43,8 @@ std::vector<const ProcessGroup*> Placement::process_groups() const {
   if (shard_ != ranks_) groups.push_back(shard_.get());
   for (const auto& axis : replicate_)
     if (axis != ranks_) groups.push_back(axis.get());
-  if (within_) groups.push_back(within_.get());
+  for (const auto& axis : {within, tensor_axis})
+    if (axis) groups.push_back(axis.get());
   return groups;
 }
 

@@ -30,28 +30,29 @@ class Placement {
   const std::shared_ptr<ProcessGroup>& shared_shard() const { return shard_; }
   /// Over these ranks the gradients of rows are summed, over one axis after the other; none if there is one replica.
   const Axes& replicate() const { return replicate_; }
-  /// In which they are summed, one for each of these axes. What the end of a step over another axis begins has an order
-  /// of its own: a thread of a communicator may begin it, at any time beside other threads.
+  /// The orders of these sums, their own since the end of a step over another axis begins them, in any thread.
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
   int replicas() const;
   /// Whether every rank has all rows, and there are several: what each of them has is summed where it lies.
   bool is_replicated_only() const { return shard_->world_size() == 1 && !replicate_.empty(); }
-  /// This rank's number among the replicas.
   int replica() const;
-  /// Neighbours on the shard axis, among which whole values stay spread after forward; null: none. See Reshard::within.
-  const std::shared_ptr<ProcessGroup>& within() const { return within_; }
-  /// The same placement with neighbours.
-  Placement with_neighbours(std::shared_ptr<ProcessGroup> within) const;
   /// What the sum of gradients is divided by: the ranks of all axes.
   double divisor() const { return ranks_->world_size(); }
-  bool operator==(const Placement& other) const = default;
+  /// Whether the same ranks hold the same rows.
+  bool operator==(const Placement& other) const {
+    return ranks_ == other.ranks_ && shard_ == other.shard_ && replicate_ == other.replicate_ && within == other.within;
+  }
+
+  /// Neighbours on the shard axis, among which whole values stay spread after forward; null: none. See Reshard::within.
+  std::shared_ptr<ProcessGroup> within;
+  /// The ranks that have parts of the model's parameters each, see TensorCut; null: none.
+  std::shared_ptr<ProcessGroup> tensor_axis;
 
   /// The process groups above, each once, that of all ranks first. The ranks of each fail and begin anew together.
   std::vector<const ProcessGroup*> process_groups() const;
   /// Tells whoever may wait for this rank; see Communicator::fail.
   void fail(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt) const;
-  /// In a handler: a collective on one axis failed with what was caught, and ranks may wait for this one on another.
-  /// With them it is passed on until every rank of the placement knows.
+  /// In a handler: tells the other axes, where ranks may wait for this one, that a collective on one of them failed.
   void pass_on_failure(const std::string& operation) const;
   /// Calls `act`, which waits for the ranks of one axis.
   template <class Act>
@@ -70,7 +71,7 @@ class Placement {
   std::string where(const std::string& operation) const { return ranks_->where(operation); }
 
  private:
-  std::shared_ptr<ProcessGroup> ranks_, shard_, within_;
+  std::shared_ptr<ProcessGroup> ranks_, shard_;
   Axes replicate_;
   std::vector<std::shared_ptr<Communicator>> further_steps_;
 };

@@ -39,15 +39,6 @@ struct ScopeRecord {
   bool recorded = false;  // autograd recorded an operator on one of the groups
   bool observed = false;  // LibTorch's observers were on when it opened
   bool records = false;   // gradients were on when it opened
-
-  /// Operators took what has neither an accumulator nor a hook while gradients were off: perhaps inside a custom
-  /// Function, whose node nothing else tells of. Such nodes are known by the thread that made them and by their number.
-  bool is_hidden = false;
-  uint64_t thread = 0, first_node = 0, end_node = 0;
-  std::weak_ptr<ParamGroup> outermost;
-  bool has_node(uint64_t of_thread, uint64_t number) const {
-    return of_thread == thread && number >= first_node && number < end_node;
-  }
 };
 
 /// The order in which a backward reduces buckets, the same on every rank: groups in the reverse order of their first
@@ -72,7 +63,6 @@ struct BackwardTask {
   std::set<OrderedBucket> buckets = {};  // those whose reduction has not come up yet
   std::weak_ptr<void> runs = {};         // expires with the task, also if an exception ends it
   std::thread::id thread = {};           // in which it entered the first of them
-  const void* beginner = nullptr;        // see beginner_of_backward
   Span span = {};
 };
 
@@ -93,7 +83,6 @@ class RankState {
 
   memory::ByteAccount& account() const { return *account_; }
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
-  /// Of what several parts of forward keep.
   const std::shared_ptr<memory::ChargesOnce>& kept_inputs() const { return kept_inputs_; }
 
   const std::shared_ptr<HostCopies> host_copies = std::make_shared<HostCopies>();
@@ -102,12 +91,10 @@ class RankState {
   void remove(GroupId id);
   /// Null if the group is gone.
   ParamGroup* group(GroupId id) const;
-  /// All that there are, in any order.
   std::vector<ParamGroup*> groups() const;
 
   /// A forward begins; from the first one on it is measured how long this rank waits for others.
   void note_forward();
-  /// The measurement begins anew.
   void forget_waiting();
   /// Of the time since it began, none before a forward. A wait of several threads at once counts for each.
   std::optional<double> waiting_share() const;
@@ -117,21 +104,20 @@ class RankState {
   /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
   std::set<GroupId> readers_at_rest;
   uint64_t writes_by_all = 0;
-  /// Which groups lie inside one another.
   GroupTree tree;
   Residents residents;
   ReadHistory reads;
-  /// The graph tasks that entered groups. Shared, because a thread that waits for other ranks may find its task closed
-  /// afterwards.
+  /// The graph tasks that entered groups. Shared: a thread that waits may find its task closed afterwards.
   std::map<int, std::shared_ptr<BackwardTask>> backwards;
   /// Groups that have a reduction in flight, the oldest first.
   std::deque<GroupId> reducing;
   /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
-  /// Where what this rank does is written down.
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
   /// Without data for a step of fsdp::join the gradients of this rank's backwards are left out.
   std::atomic<bool> has_data = true;
+  /// By which that step multiplies what sums are divided by.
+  double share_with_data = 1;
   /// The rank of the process group whose buffers are broadcast.
   int buffers_from = 0;
   /// Some groups have rows in files.

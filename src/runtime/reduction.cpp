@@ -1,11 +1,11 @@
 #include "runtime/reduction.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <utility>
 
 #include "comm/core/pieces.h"
@@ -55,16 +55,18 @@ class OverReplicas : public Work {
 
 // The counts first where a reduce_scatter of the user's sums the rows.
 std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placement, std::vector<ReducePlane> rows,
-                                                         std::optional<ReducePlane> counts, double scale, Tag tag,
+                                                         ReducePlane counts, double scale, Tag tag,
                                                          const ReduceScatter& with) {
   auto& ranks = placement.shard().reductions();
-  if (counts && !with) rows.push_back(*std::exchange(counts, std::nullopt));
-  if (!counts)
-    return {with ? with(ranks, std::move(rows), scale, std::move(tag))
-                 : ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
+  const bool counts_votes = counts.output.defined();
+  if (!with) {
+    if (counts_votes) rows.push_back(std::move(counts));
+    return {ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
+  }
+  if (!counts_votes) return {with(ranks, std::move(rows), scale, std::move(tag))};
   auto of_counts = tag;
   of_counts.subject += ", which have gradients";
-  auto first = ranks.reduce_scatter({*std::move(counts)}, scale, std::move(of_counts));
+  auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
   return {std::move(first), with(ranks, std::move(rows), scale, std::move(tag))};
 }
 
@@ -84,10 +86,10 @@ at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device d
 }  // namespace
 
 StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           std::optional<ReducePlane> counts, double scale, Tag tag, const ReduceScatter& with) {
+                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) {
   if (!over_replicas)
     return {start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with)};
-  std::vector<at::Tensor> sums{counts.value().output};
+  std::vector<at::Tensor> sums{counts.output};
   for (const auto& plane : rows) sums.push_back(plane.output);
   auto second = std::make_shared<OverReplicas>(placement.further_steps(), std::move(sums), tag);
   auto works = start_over_shard_axis(placement, std::move(rows), std::move(counts), 1.0, std::move(tag), with);
@@ -110,7 +112,7 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
   return factor;
 }
 
-void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
+void Reduction::start(const Placement& placement, const ReductionPolicy& policy, double share_with_data,
                       std::vector<std::vector<Piece>> gradients, Tag tag) {
   const bool has_replicas = placement.replicas() > 1;
   is_within_replica = !policy.all_reduces && has_replicas;
@@ -118,21 +120,21 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
   if (is_within_replica) tag.subject += " within the replica";
   if (joined > 0) tag.subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) tag.subject += str_cat(" divided by ", *policy.divide_factor);
-  const double scale = is_within_replica ? 1.0 : 1.0 / (policy.divide_factor.value_or(placement.divisor()) * factor);
-  std::optional<ReducePlane> plane_of_counts;
-  if (const int ranks = placement.shard().world_size(); ranks > 1 || has_replicas) {
-    const auto given = counts_of(votes, ranks, planes.front().rows.form.device);
-    counts = at::empty({std::ssize(votes)}, given.options());
-    plane_of_counts = {counts, {{0, given}}};
+  const double divisor = policy.divide_factor.value_or(placement.divisor()) * share_with_data;
+  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
+  ReducePlane counting;
+  if (placement.process_group().world_size() > 1) {
+    const auto given = counts_of(votes, placement.shard().world_size(), planes.front().rows.form.device);
+    counting = {counts = at::empty({std::ssize(votes)}, given.options()), {{0, given}}};
   }
   std::vector<ReducePlane> rows;
   for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(gradients[i])});
-  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(plane_of_counts), scale,
+  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(counting), scale,
                       std::move(tag), policy.custom_reduce_scatter);
 }
 
 std::vector<uint8_t> Reduction::votes_of_all() const {
-  bool is_known = true;  // without asking the other ranks
+  bool is_known = true;
   for (size_t i = 0; i < votes.size(); ++i) is_known = is_known && (votes[i] != 0 || takes_part[i] == 0);
   if (is_known || !counts.defined()) return votes;
   const at::Tensor on_host = counts.cpu();

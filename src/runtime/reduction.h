@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "runtime/flat_params.h"
@@ -22,18 +21,17 @@ struct StartedReduction {
 
 /// Starts to sum over the ranks of the shard axis in their order and, if it goes `over_replicas`, then over those of
 /// each replicate axis in theirs, and multiplies once. The outputs receive this rank's slices of the sums; those of
-/// `rows` are multiplied by `scale`, and `counts` may be. A rank alone gives no `counts`. If there is a `with`, it
-/// reduces `rows` in place of the shard axis's own reduce_scatter. Collective.
+/// `rows` are multiplied by `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard
+/// axis's own reduce_scatter. Collective.
 StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           std::optional<ReducePlane> counts, double scale, Tag tag, const ReduceScatter& with);
+                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
 
 /// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
 /// the sum again. It is a power of two, and 1 for every dtype but fp16, whose largest number is 65504: dividing by the
 /// square root or so before the sum and by the rest after it keeps gradients and sum in fp16's range (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
-/// This rank's slice of the sum of one plane. It has the layout of the flat shard and is zero between parameters, so
-/// that optimizers can walk through both at once.
+/// This rank's slice of a plane's sum, laid out as the flat shard and zero between parameters, for optimizers' walks.
 struct ReducedPlane {
   size_t flat = 0;
   memory::FlatPart rows;
@@ -47,20 +45,18 @@ struct Reduction {
   std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
   /// How many reductions within the replica have joined their sums to this one.
   int joined = 0;
-  /// The factor by which gradients were multiplied; see factor_before_sum.
   double factor = 1;
   bool is_within_replica = false;
   StartedReduction started = {};
-  /// For each parameter, how many ranks have a gradient, times the scale of the sums. Undefined on a rank alone.
+  /// For each parameter, how many ranks have a gradient, times the scale of the sums; undefined on one rank.
   at::Tensor counts = {};
 
   /// Sums `gradients`, for each plane the unsharded ones where autograd left them and the sums that were kept for this
-  /// rank's rows. Sums are divided once, after the last axis. One more plane counts the ranks that have a gradient, so
-  /// that a parameter that any rank used gets a gradient on every rank. Collective.
-  void start(const Placement& placement, const ReductionPolicy& policy, std::vector<std::vector<Piece>> gradients,
-             Tag tag);
-  /// For each parameter, whether any rank has a gradient, once the works were waited for. The host waits for a device
-  /// only if some parameter takes part for which this rank has no gradient itself.
+  /// rank's rows. Sums are divided once, after the last axis; see RankState::share_with_data. One more plane counts the
+  /// ranks that have a gradient, so that a parameter that any rank used gets a gradient on every rank. Collective.
+  void start(const Placement& placement, const ReductionPolicy& policy, double share_with_data,
+             std::vector<std::vector<Piece>> gradients, Tag tag);
+  /// For each parameter, whether any rank has a gradient. The host waits for a device only where this rank has none.
   std::vector<uint8_t> votes_of_all() const;
   /// Applies the remaining scale, once the works were waited for, so that the calling thread's stream reads the sums.
   void finish();

@@ -1,4 +1,4 @@
-#include "runtime/refusal.h"
+#include "runtime/interceptor.h"
 
 #include <torch/csrc/jit/serialization/pickler.h>
 
@@ -13,7 +13,6 @@
 namespace fsdp::runtime {
 namespace {
 
-// What was expected, and what was found.
 std::pair<std::string, std::string> difference(const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
                                                Verdict verdict) {
   using enum Verdict;

@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/rank_state.h"
-
 namespace fsdp::runtime {
 namespace {
-
-constexpr auto kScopesOfAModel = 4;
 
 bool are_same(const std::weak_ptr<const void>& one, const std::weak_ptr<const void>& other) {
   return !one.owner_before(other) && !other.owner_before(one);
@@ -36,22 +32,6 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
   return Part{std::move(group), it->second.slot, it->second.kind};
 }
 
-void Registry::add_former(FormerMemory memory) {
-  std::lock_guard lock(mutex_);
-  std::erase_if(former_, [](const auto& known) { return known.storage.expired() || known.group.expired(); });
-  former_.push_back(std::move(memory));
-}
-
-std::string Registry::former_error(const at::Tensor& tensor) const {
-  const auto range = memory::range_of(tensor);
-  std::lock_guard lock(mutex_);
-  for (const auto& known : former_) {
-    const bool is_on_it = known.storage._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl();
-    if (is_on_it && known.range.overlaps(range) && !known.group.expired()) return known.error;
-  }
-  return {};
-}
-
 void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
                           const std::shared_ptr<ParamGroup>& group) {
   std::lock_guard lock(mutex_);
@@ -70,18 +50,16 @@ Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_
   return {is_same || !has_none ? it->second.group.lock() : nullptr, is_same && !has_none};
 }
 
-void Registry::add_scope(std::shared_ptr<const ScopeRecord> scope) {
+void Registry::ignore(const at::Tensor& parameter) {
   std::lock_guard lock(mutex_);
-  std::erase_if(scopes_, [](const auto& known) { return known->outermost.expired(); });
-  const auto is_of_the_same = [&](const auto& known) { return are_same(known->outermost, scope->outermost); };
-  if (std::ranges::count_if(scopes_, is_of_the_same) == kScopesOfAModel)
-    scopes_.erase(std::ranges::find_if(scopes_, is_of_the_same));
-  scopes_.push_back(std::move(scope));
+  std::erase_if(ignored_, [](const auto& known) { return known.expired(); });
+  ignored_.emplace_back(parameter.getIntrusivePtr());
 }
 
-std::vector<std::shared_ptr<const ScopeRecord>> Registry::scopes() const {
+bool Registry::is_ignored(const at::Tensor& parameter) const {
   std::lock_guard lock(mutex_);
-  return scopes_;
+  const auto is_it = [&](const auto& known) { return known._unsafe_get_target() == parameter.unsafeGetTensorImpl(); };
+  return std::ranges::any_of(ignored_, is_it);
 }
 
 Registry& registry() {

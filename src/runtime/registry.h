@@ -9,21 +9,16 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "memory/flat_buffer.h"
 #include "runtime/access_rules.h"
-#include "runtime/unregistered_leaves.h"
 
 namespace fsdp::runtime {
 
 class ParamGroup;
-struct ScopeRecord;
 
-/// What a storage is part of.
 struct Part {
   std::shared_ptr<ParamGroup> group;
   size_t slot = 0;
@@ -38,15 +33,6 @@ struct RowMark final : c10::BackendMeta {
   const size_t slot;
 };
 
-/// Where a parameter lay before it was sharded, in memory that others still have.
-struct FormerMemory {
-  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-  std::weak_ptr<ParamGroup> group;
-  memory::MemoryRange range;
-  /// For tensors that lie there too.
-  std::string error;
-};
-
 /// Refers to groups weakly: a group lives as long as its parameters and graphs. Thread safety: all of it.
 class Registry {
  public:
@@ -57,10 +43,6 @@ class Registry {
   std::optional<Part> find(const at::Tensor& tensor) const {
     return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
   }
-
-  void add_former(FormerMemory memory);
-  /// The error of former memory that the tensor, which has memory, lies in; empty if there is none.
-  std::string former_error(const at::Tensor& tensor) const;
 
   /// A graph may keep a group longer than its module, and another module may then lie at the same address. `owner`
   /// tells them apart: the module's pointer to itself, which may have expired; empty for TorchScript.
@@ -73,11 +55,9 @@ class Registry {
   /// The group is null if there is none. `owner`: the module's now, empty if it never had one.
   ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
-  /// A scope has closed from which nodes came that nothing else tells of. The last few of each model are remembered.
-  void add_scope(std::shared_ptr<const ScopeRecord> scope);
-  std::vector<std::shared_ptr<const ScopeRecord>> scopes() const;
-
-  UnregisteredLeaves leaves;
+  /// The user said that this parameter is each rank's own.
+  void ignore(const at::Tensor& parameter);
+  bool is_ignored(const at::Tensor& parameter) const;
 
  private:
   struct Entry {
@@ -93,9 +73,8 @@ class Registry {
   };
   mutable std::mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
-  std::vector<FormerMemory> former_;
   std::unordered_map<const void*, ModuleEntry> modules_;
-  std::vector<std::shared_ptr<const ScopeRecord>> scopes_;  // the oldest first
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_;
   size_t tidy_at_ = 64;  // how many modules there are when those that are gone are forgotten
 };
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <typeinfo>
 
+#include "comm/core/check.h"
 #include "runtime/compat.h"
 
 namespace fsdp::runtime {
@@ -38,7 +39,6 @@ bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
   return is_one_of(kind, {kForeach, kFused, kPointwise});
 }
 
-// Null if the tensor is no result.
 const RowMark* mark_of(const at::Tensor& tensor) {
   const auto* meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
   return meta != nullptr && typeid(*meta) == typeid(RowMark) ? static_cast<const RowMark*>(meta) : nullptr;
@@ -80,7 +80,6 @@ Fit fit_of_rows(const at::Tensor& a, const Part& part_a, const at::Tensor& b, co
   return counts_alike ? Fit::kFits : Fit::kMisfits;
 }
 
-// Visits them: in lists those of the same position.
 template <class Visit>
 void visit_others(const OperatorCall& call, const OperatorCall::Operand& operand, const Visit& visit) {
   if (call.traits.kind != OperatorKind::kForeach) {
@@ -118,6 +117,10 @@ bool may_be_whole(const at::Tensor& operand, const ParamSlot& slot) {
   const auto sizes = operand.sizes();
   return slot.joined_dims() > 1 && operand.numel() > 1 && sizes == slot.rows_tensor.sizes() &&
          sizes.size() == slot.row_sizes().size() && at::is_expandable_to(sizes, slot.sizes());
+}
+
+bool stays_as_it_is(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr || argument.name() == "running_mean" || argument.name() == "running_var";
 }
 
 }  // namespace
@@ -241,6 +244,33 @@ void RowResults::mark_made(const at::Tensor& result, size_t element) const {
 
 void RowResults::mark_written() const {
   for (const auto& [tensor, mark] : written_) mark_as_rows(tensor, mark);
+}
+
+void ComputeDtype::add(const ParamGroup& group, const ParamSlot& slot) {
+  const auto dtype = slot.whole_tensor.scalar_type();
+  if (!c10::isFloatingType(dtype)) return;
+  casts_ |= slot.precision() && slot.precision()->casts_operands;
+  if (first_.group == nullptr)
+    first_ = {&group, &slot, dtype};
+  else if (dtype != first_.dtype)
+    other_ = {&group, &slot, dtype};
+}
+
+void ComputeDtype::cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const {
+  using enum OperatorKind;
+  if (!casts_ || !is_one_of(call.traits.kind, {kPointwise, kForeach, kOther})) return;
+  if (other_.group != nullptr)
+    require(false, first_.group->where(call.op.operator_name().name), "expected parameters of one dtype, found '",
+            first_.slot->name(), "' (group '", first_.group->name(), "') in ", first_.dtype, " and '",
+            other_.slot->name(), "' (group '", other_.group->name(), "') in ", other_.dtype,
+            ". Give both one MixedPrecisionPolicy::param_dtype, or have keeps_precision keep both or neither");
+  const auto& schema = call.op.schema().arguments();
+  for (const auto& operand : call.tensors) {
+    const auto& tensor = *operand.tensor;
+    if (!tensor.is_floating_point() || tensor.scalar_type() == first_.dtype || tensor.dim() == 0) continue;
+    if (is_marked(*tensor.unsafeGetTensorImpl()) || stays_as_it_is(schema[operand.argument])) continue;
+    replacements.push_back({operand, tensor.to(first_.dtype)});
+  }
 }
 
 }  // namespace fsdp::runtime

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
 /// Whether what an element-wise operator takes beside the rows of a parameter lines up with them; what operators make
-/// of rows, and whose rows they were.
+/// of rows, and whose rows they were; in which dtype operators on whole parameters compute.
 ///
 /// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
 /// rank's rows only, so a sum of them is another number on every rank. Each carries the sharded key, so that the
@@ -37,8 +37,7 @@ struct RowsIn {
   bool operator==(const RowsIn&) const = default;
 };
 
-/// Of the rows themselves and of views that have all of them: transposed, of some columns, flat. None if the tensor has
-/// not all rows, or has them in another form.
+/// Of rows and of views that have all of them: transposed, of some columns, flat. None of other tensors.
 std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot);
 
 /// Whether a tensor of the rows' sizes is not a transposed one.
@@ -47,8 +46,7 @@ inline bool has_rows_first(const at::Tensor& tensor, const ParamSlot& slot) {
   return !found || found->dim == 0;
 }
 
-/// How the other operands that rows of the part `own` meet element by element fit them, and the operand that decides.
-/// Those that have to be narrowed to rows first are added to `replacements`.
+/// How the operands beside rows of `own` fit them, and which one decides. `replacements` gets those to be narrowed.
 std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const OperatorCall::Operand& operand,
                                                 const Part& own, std::vector<Replacement>& replacements);
 
@@ -70,14 +68,12 @@ void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark);
 /// Which tensors an operator makes of rows, or writes from them. The marks are worked out before it runs.
 class RowResults {
  public:
-  /// Records that the operand has rows of `part`.
   void add(const OperatorCall& call, const OperatorCall::Operand& operand, const Part& part);
   /// Records which ordinary tensors the operator will write. Call it after the operands were added.
   void add_written(const OperatorCall& call);
   bool empty() const { return marks_.empty(); }
   /// Marks a result, after the operator has run. `element` is its position in a list.
   void mark_made(const at::Tensor& result, size_t element) const;
-  /// Marks the ordinary tensors that were written, after the operator has run.
   void mark_written() const;
 
  private:
@@ -88,6 +84,30 @@ class RowResults {
   bool of_lists_ = false;
   c10::SmallVector<MarkPtr, 1> marks_;  // of each element of lists, otherwise one; null: no rows
   c10::SmallVector<Written, 1> written_;
+};
+
+/// Note [Operands of low precision]. An operator computes in the dtype of the whole parameters that it reads, by the
+/// policies of their groups: its other floating-point operands are cast to that, and autograd records the casts. So a
+/// model needs no casts where parts of different precision meet, and what no parameter takes part in computes as it is
+/// given. Some operands stay as they are: views and what is written, which would be views of a copy; tensors without
+/// dims, which LibTorch's own promotion leaves out; and running statistics.
+///
+/// Of one operator; filled as its operands are judged.
+class ComputeDtype {
+ public:
+  /// The operator reads a slot's whole parameter.
+  void add(const ParamGroup& group, const ParamSlot& slot);
+  /// Adds the casts. UsageError if the parameters have several dtypes.
+  void cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const;
+
+ private:
+  struct Read {
+    const ParamGroup* group = nullptr;
+    const ParamSlot* slot = nullptr;
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+  };
+  Read first_, other_;  // other: of another dtype
+  bool casts_ = false;  // some policy says so
 };
 
 }  // namespace fsdp::runtime

@@ -18,7 +18,6 @@ namespace fsdp::runtime {
 /// What is done to rows, as numbers; equal keys may share a call.
 using KernelKey = std::array<int64_t, 3>;
 
-/// Where a tensor begins.
 struct Location {
   uint64_t block = 0;  ///< the block of memory that it is a part of; 0: memory of its own
   int64_t first = 0;   ///< its first element, counted from the block's
@@ -49,7 +48,6 @@ std::vector<Run> plan_runs(std::span<const Extent> extents);
 /// Of a tensor that is a part of a flat buffer; of another one a spot that no other tensor shares.
 Location location_of(const at::Tensor& tensor);
 
-/// `numel` elements of memory from the begin of `tensor` on.
 at::Tensor flat_range(const at::Tensor& tensor, int64_t numel);
 
 /// What each group has of `items` on this rank, in the order of memory; null where rows have no item. An item that is
@@ -76,8 +74,7 @@ std::vector<std::vector<Item*>> lines_of(std::vector<Item>& items) {
   return lines;
 }
 
-/// Calls `visit(items of the run, elements from the begin of the first to the end of the last)` for each maximal run,
-/// see plan_runs; `extent_of(item)` says what of it. Under the ranks' locks.
+/// Calls `visit(items, elements)` for each run, see plan_runs, of what `extent_of(item)` gives. Under the ranks' locks.
 template <class Item, class ExtentOf, class Visit>
 void visit_runs(std::vector<Item>& items, const ExtentOf& extent_of, const Visit& visit) {
   for (const auto& line : lines_of(items)) {

@@ -24,7 +24,6 @@ using GroupId = uint64_t;
 /// Remembers a bounded number of reads; each takes constant time.
 class ReadOrder {
  public:
-  /// Begins a pass.
   void start();
   /// Notes that `group` is read and returns the group that followed it before, if it is known.
   std::optional<GroupId> note(GroupId group);
@@ -32,7 +31,6 @@ class ReadOrder {
   /// or the first one that does not fit, which is asked in this order.
   std::vector<GroupId> ahead(
       size_t most = SIZE_MAX, const std::function<bool(GroupId)>& fits = [](GroupId) { return true; }) const;
-  /// How many reads are remembered.
   size_t size() const { return reads_.size(); }
 
  private:
@@ -78,7 +76,6 @@ class GroupTree {
     auto& parents = parents_.at(group);
     if (std::ranges::find(parents, parent) == parents.end()) parents.push_back(parent);
   }
-  /// Whether `inner` lies inside `outer`, or is the same.
   bool contains(GroupId outer, GroupId inner) const {
     for (GroupId group = inner; group != outer;) {
       const auto place = parents_.find(group);
@@ -90,7 +87,6 @@ class GroupTree {
     }
     return true;
   }
-  /// Whether one of two groups lies inside the other, or they are the same.
   bool are_nested(GroupId a, GroupId b) const { return contains(a, b) || contains(b, a); }
 
  private:
@@ -100,7 +96,6 @@ class GroupTree {
 /// The groups that are in memory, or will be; least recently read first.
 class Residents {
  public:
-  /// The group was read last.
   void note(GroupId group) {
     forget(group);
     by_reads_.push_back(group);

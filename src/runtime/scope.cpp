@@ -1,6 +1,5 @@
 #include "runtime/scope.h"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +17,6 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/registry.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -52,8 +50,7 @@ bool wait_to_write(const Groups& groups) {
   return waited;
 }
 
-// Waits, before the last scope on a group closes, until operators of other threads that compute with the group's
-// parameters have ended, because they need the parameters unsharded.
+// Before the last scope on a group closes, for those of other threads, which need the parameters unsharded.
 void wait_for_operators(const Groups& groups) {
   const auto waits = [](const auto& group) { return group->is_left_next() && group->wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {
@@ -81,16 +78,18 @@ struct ScopeBarrier {
 // rank has counted the same writes and scopes.
 void meet(const Groups& groups, const std::string& call) {
   std::vector<ScopeBarrier> barriers;
-  for (const auto& group : groups) {
-    if (!group->begin_scope()) continue;
-    const auto* ranks = &group->placement().shard();
-    const auto is_theirs = [&](const ScopeBarrier& known) { return &known.first->placement().shard() == ranks; };
-    auto barrier = std::ranges::find_if(barriers, is_theirs);
-    if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get()});
-    barrier->writes += group->writes_told();
-  }
   const auto& first = *groups.front();
+  size_t begun = 0;
   try {
+    while (begun < groups.size()) {
+      const auto& group = groups[begun++];
+      if (!group->begin_scope()) continue;
+      const auto* ranks = &group->placement().shard();
+      const auto is_theirs = [&](const ScopeBarrier& known) { return &known.first->placement().shard() == ranks; };
+      auto barrier = std::ranges::find_if(barriers, is_theirs);
+      if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get()});
+      barrier->writes += group->writes_told();
+    }
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)
       works.push_back(group->placement().shard().communicator().barrier(
@@ -99,14 +98,13 @@ void meet(const Groups& groups, const std::string& call) {
                        first.name());
     for (const auto& work : works) first.rank_state().wait(*work);
   } catch (...) {
-    for (const auto& group : groups) group->cancel_scope();
+    for (const auto& group : std::span(groups).first(begun)) group->cancel_scope();
     for (const auto& barrier : barriers) barrier.first->placement().pass_on_failure("forward scope");
     throw;
   }
 }
 
-// Before a scope opens on `groups`. While this thread waits, another one may open and close scopes on them, but it
-// neither runs a backward nor writes.
+// While this thread waits, another one may open and close scopes on `groups`, but neither run a backward nor write.
 void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups) {
@@ -153,7 +151,16 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
     std::ranges::copy(std::array{count, -count, in_backward ? 1.0 : 0.0}, values);
     return groups.front()->communicator().all_reduce(most, ReduceOp::kMax, tag);
   };
+  const auto start_over = [&] {
+    // One group after the other; those who wait for this rank in a later one learn it before.
+    for (const auto* ranks : std::span(groups).subspan(1))
+      ranks->communicator().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
+    for (const auto* ranks : groups) ranks->communicator().start_over();
+  };
+  // Layers have orders of their own over a tensor axis.
+  const auto is_split = [](const auto& member) { return member->placement().tensor_axis != nullptr; };
   try {
+    if (std::ranges::any_of(members, is_split)) start_over();
     // In all orders at once: a peer may wait for this rank in any. Then no first step is left that could begin a
     // second.
     std::vector<std::shared_ptr<Work>> barriers;
@@ -165,10 +172,7 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
   } catch (const PeerLost&) {
     throw;
   } catch (const Error&) {
-    // One group after the other; those who wait for this rank in a later one learn it before.
-    for (const auto* ranks : std::span(groups).subspan(1))
-      ranks->communicator().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
-    for (const auto* ranks : groups) ranks->communicator().start_over();
+    start_over();
     group.rank_state().wait(*compare());
   }
   return {values[0] == count && values[1] == -count, values[2] > 0};
@@ -194,9 +198,6 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   record_->root = groups_.front()->id();
   record_->observed = at::isRecordFunctionEnabled();
   record_->records = at::GradMode::is_enabled();
-  record_->thread = at::RecordFunction::currentThreadId();
-  record_->first_node = at::sequence_number::peek();
-  record_->outermost = groups_.front();
   record_->groups.reserve(groups_.size());
   for (const auto& group : groups_) record_->groups.push_back(group->id());
   rank.note_forward();
@@ -223,16 +224,13 @@ OpenScope::~OpenScope() {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
   wait_for_operators(groups_);
-  record_->end_node = at::sequence_number::peek();
-  if (record_->is_hidden) registry().add_scope(record_);
   for (const auto& group : groups_) {
     group->leave();
     if (group->is_inside()) continue;
     if (!group->scope->recorded && !group->stays_after_backward()) group->reshard();
     group->leave_reading();
   }
-  if (record_->thread == at::RecordFunction::currentThreadId())
-    at::autocast::set_autocast_cache_enabled(autocast_cached_);
+  if (thread_ == std::this_thread::get_id()) at::autocast::set_autocast_cache_enabled(autocast_cached_);
   fault_point("scope closed");
 }
 
@@ -271,23 +269,21 @@ OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
         else if (offload)
           group->offload_whole();
       }
-    if (keeps) make_whole();
+    if (keeps) {
+      for (const auto& group : groups_) group->unshard(kSummon);
+      for (const auto& group : groups_) group->wait_for_unshard(kSummon);
+      // What is written to whole parameters must not reach other ranks.
+      for (const auto& group : groups_) group->copy_whole();
+      for (const auto& group : groups_) {
+        ++group->summon_depth;
+        group->leave_reading();
+      }
+    }
   } catch (...) {
     for (const auto& group : groups_) group->reshard();
     throw;
   }
   if (!keeps) scope_.reset();
-}
-
-void OpenSummon::make_whole() {
-  for (const auto& group : groups_) group->unshard(kSummon);
-  for (const auto& group : groups_) group->wait_for_unshard(kSummon);
-  // What is written to whole parameters must not reach other ranks.
-  for (const auto& group : groups_) group->copy_whole();
-  for (const auto& group : groups_) {
-    ++group->summon_depth;
-    group->leave_reading();
-  }
 }
 
 OpenSummon::~OpenSummon() {
@@ -318,7 +314,7 @@ void OpenSummon::write_back() {
     group->wait_for_unshard();
     group->note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
-      if (slot.rows_numel() > 0) rows_of_tensor(slot.whole_tensor)(slot.param_rows());
+      if (slot.rows_numel() > 0) rows_of_tensor(slot.whole_tensor)(slot, slot.rows_tensor);
   }
 }
 

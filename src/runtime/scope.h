@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/core/timeline.h"
@@ -28,7 +29,8 @@ class OpenScope {
  private:
   Groups groups_;
   std::shared_ptr<ScopeRecord> record_;
-  bool autocast_cached_ = false;  // on this thread, before
+  const std::thread::id thread_ = std::this_thread::get_id();
+  bool autocast_cached_ = false;  // on that thread, before
   Span span_;
 };
 
@@ -47,8 +49,7 @@ class OpenLocalRows {
 /// Makes all groups whole at once and lets whole parameters be written; `write_back` copies them into the rows.
 class OpenSummon {
  public:
-  /// `rank0_only`: the other ranks gather too, but keep nothing and show rows. `offload`: what is kept goes to host
-  /// memory.
+  /// `rank0_only`: the others gather too, but keep nothing. `offload`: what is kept goes to host memory.
   OpenSummon(Groups groups, bool rank0_only, bool offload);
   ~OpenSummon();
   OpenSummon(const OpenSummon&) = delete;
@@ -57,8 +58,6 @@ class OpenSummon {
   void write_back();
 
  private:
-  void make_whole();
-
   Groups groups_;
   const bool rank0_only_;
   std::optional<OpenScope> scope_;  // none where nothing is kept

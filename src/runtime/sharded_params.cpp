@@ -18,8 +18,7 @@ constexpr int64_t kCudaAlignmentBytes = 256;
 // Of the bucket whose gradients come first.
 constexpr int64_t kLastBucketBytes = int64_t{1} << 20;
 
-// What one flat buffer holds. Frozen parameters have their own, so that reductions, gradients and optimizer state are
-// those of what trains, shared evenly.
+// What one flat buffer holds. Frozen parameters have their own: what trains is reduced and shared evenly by itself.
 struct BufferKind {
   FlatForms forms;
   bool is_frozen;
@@ -154,7 +153,7 @@ void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
     if (rows.form.device.is_meta()) continue;
     slot.rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(slot));
     const auto& source = sources[slot.place.given];
-    if (source && slot.rows_numel() > 0) source(slot.param_rows());
+    if (source && slot.rows_numel() > 0) source(slot, slot.rows_tensor);
   }
 }
 
@@ -182,20 +181,10 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
     registry().add(slot.rows_storage.impl(), owner_, i, PartKind::kRows);
     registry().add(slot.whole_storage.impl(), owner_, i, PartKind::kWhole);
     const auto former = tensor.storage();
-    const auto range = memory::range_of(tensor);
+    const bool is_all = former.nbytes() == tensor.nbytes();  // of the memory; else others use the rest of it on
     slot.show_rows();
-    if (former.use_count() > 1) leave_to_others(former, range, slot);
+    if (former.use_count() > 1 && is_all) memory::end_storage(former, former_memory_message(placement, slot));
   }
-}
-
-// Memory that others have too. All of it was the parameter's, or there is more of it, which is used on.
-void ShardedParams::leave_to_others(const c10::Storage& former, const memory::MemoryRange& range,
-                                    const ParamSlot& slot) {
-  auto error = former_memory_message(placement, slot);
-  if (former.nbytes() == static_cast<size_t>(range.end - range.begin))
-    memory::end_storage(former, error);
-  else
-    registry().add_former({former.getWeakStorageImpl(), owner_, range, std::move(error)});
 }
 
 void ShardedParams::rename(size_t index, std::string name) {

@@ -19,7 +19,6 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
-/// Parameters, or slots, [begin, end) of a group.
 struct SlotRun {
   size_t begin = 0, end = 0;
   bool operator==(const SlotRun&) const = default;
@@ -65,14 +64,13 @@ class ShardedParams {
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Fills this rank's rows, each parameter's from its source; an empty one leaves zeros, and rows on the meta device
-  /// have no values. The parameters stay as they are until `install`.
+  /// Fills this rank's rows from their sources, an empty one with zeros. Parameters stay as they are until `install`.
   void take_rows(const std::vector<RowSource>& sources);
   /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
 
   const std::string group_name;  // as it was then
-  const Placement placement;
+  Placement placement;
   const std::string disk_folder;  // as GroupPolicy has it
   /// The memory that ranks share, one buffer for each device; it outlives this object.
   std::vector<SharedBuffer*> shared_buffers;
@@ -82,16 +80,13 @@ class ShardedParams {
   std::vector<FlatParams>& flats() { return flats_; }
   /// The planes of each bucket, in the order in which they are reduced; at least one. See Note [Order of buckets].
   const std::vector<std::vector<size_t>>& buckets() const { return buckets_; }
-  /// The rows of a slot that a rank has.
   layout::RowRange rows_of(size_t slot, int rank) const {
     const auto& place = slots_[slot].place;
     return flats_[place.plane].plane().rows_of(place.item, rank);
   }
-  /// The slots in a plane, which are neighbours.
   std::span<ParamSlot> slots_in(size_t plane) {
     return std::span(slots_).subspan(runs_[plane].begin, runs_[plane].end - runs_[plane].begin);
   }
-  /// A name seen from a module further out, for messages.
   void rename(size_t slot, std::string name);
 
   bool is_on_cpu() const;
@@ -104,8 +99,7 @@ class ShardedParams {
   /// Puts the whole parameters into the whole buffers; takes their memory away.
   void attach_whole();
   void detach_whole();
-  /// What a slot's rows have of `slice`, which has the form of their flat shard and lies as it does. A plain tensor on
-  /// storage of its own, not a view: zero_grad() cannot detach views in place.
+  /// A slot's part of `slice`, which lies as the flat shard does. Not a view, which zero_grad() cannot detach in place.
   at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);
   /// From now on `gradient` is known as that of the slot's rows.
   void register_gradient(ParamSlot& slot, const at::Tensor& gradient);
@@ -116,7 +110,6 @@ class ShardedParams {
   void cut_into_buckets();
   size_t byte_offset_in_slice(const ParamSlot& slot);
   std::string no_memory_message(const ParamSlot& slot) const;
-  void leave_to_others(const c10::Storage& former, const memory::MemoryRange& range, const ParamSlot& slot);
 
   std::weak_ptr<ParamGroup> owner_;
   std::vector<ParamSlot> slots_;

@@ -17,7 +17,6 @@
 #include "comm/core/text.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/registry.h"
 
 namespace fsdp::runtime {
 
@@ -28,10 +27,12 @@ bool ParamGroup::begin_scope() {
   epochs_.backwards_after_writes = 0;
   epochs_.is_written_by_all = epochs_.has_to_meet = false;
   epochs_.writes_seen = rank_state().writes_by_all;
+  epochs_.writes_told = 0;
   begin_read();
-  if (meets()) publish();
-  epochs_.writes_told = meets() ? writes_.take() : 0;
-  return meets();
+  if (!meets()) return false;
+  publish();
+  epochs_.writes_told = writes_.take();
+  return true;
 }
 
 void ParamGroup::cancel_scope() {
@@ -75,8 +76,9 @@ void ParamGroup::unshard(const std::string& call) {
   try {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
+    // What the ranks tell each other of writes waits for a gather of rows, in which all take part.
     if (within)
-      gather_second_shards(call);
+      start_gathers(placement().within->communicator(), tag(name_, 0, call), {}, within);
     else
       gather_rows(moves, call);
   } catch (...) {
@@ -110,17 +112,15 @@ std::optional<c10::Stream> ParamGroup::stream_of_gather() {
   return stream;
 }
 
-// Starts one collective for each bucket; `plane_of` gives none for a plane that need not move.
-template <class PlaneOf>
-void ParamGroup::start_gathers(Communicator& communicator, const Tag& tag, const AllGather& with,
-                               const PlaneOf& plane_of) {
+// Starts one collective for each bucket of what has to move: second shards or rows.
+void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within) {
   for (const auto& planes : params_->buckets()) {
     std::vector<GatherPlane> moving;
     for (const size_t number : planes)
-      if (auto plane = plane_of(flats()[number])) moving.push_back(std::move(*plane));
+      if (auto& flat = flats()[number]; within ? !flat.keeps_whole() : !flat.shares_memory())
+        moving.push_back(within ? flat.plane_to_gather_among() : flat.plane_to_gather());
     if (moving.empty()) continue;
-    gathers_in_flight_.push_back(with ? with(communicator, std::move(moving), tag)
-                                      : communicator.all_gather(std::move(moving), tag));
+    gathers_in_flight_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
   }
 }
 
@@ -130,17 +130,8 @@ void ParamGroup::gather_rows(bool moves, const std::string& call) {
   writes_told_ = moves || epochs_.has_to_meet ? writes_.take() : 0;
   const auto of_gather = tag(name_, writes_told_, call);
   auto& ranks = placement().shard().communicator();
-  start_gathers(ranks, of_gather, policy.custom_all_gather, [](FlatParams& flat) {
-    return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather());
-  });
+  start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
   if (epochs_.has_to_meet) gathers_in_flight_.push_back(ranks.barrier(of_gather));
-}
-
-// What the ranks tell each other of writes waits for a gather of rows, in which all take part.
-void ParamGroup::gather_second_shards(const std::string& call) {
-  start_gathers(placement().within()->communicator(), tag(name_, 0, call), {}, [](FlatParams& flat) {
-    return flat.keeps_whole() ? std::nullopt : std::optional(flat.plane_to_gather_among());
-  });
 }
 
 bool ParamGroup::has_second_shard() {
@@ -208,10 +199,10 @@ void ParamGroup::reshard() {
 }
 
 void ParamGroup::reshard_within() {
-  if (state_ != GatherState::kWhole || !placement().within()) return reshard();
+  if (state_ != GatherState::kWhole || !placement().within) return reshard();
   order_read();
   if (!has_second_shard())
-    for (auto& flat : flats()) flat.keep_second_shard(*placement().within());
+    for (auto& flat : flats()) flat.keep_second_shard(*placement().within);
   params_->detach_whole();
   drop_whole_buffers();
 }
@@ -264,13 +255,13 @@ void ParamGroup::leave_reading() {
     epochs_.writes_seen = UINT64_MAX;
     return end_read();
   }
-  // Custom Functions compute while nothing is recorded; their nodes lead to the accumulators of what they took.
-  const auto has_accumulator = [](const ParamSlot& slot) {
+  // Custom Functions compute while nothing is recorded, and lead to the accumulators of what they took, if it trains.
+  const auto may_be_read_again = [&](const ParamSlot& slot) {
+    if (slot.was_read_unrecorded && scope && scope->records) return true;
     const auto tensor = slot.tensor();
     return tensor.defined() && torch::autograd::impl::try_get_grad_accumulator(tensor);
   };
-  const bool has_recorded = scope && (scope->recorded || scope->is_hidden);
-  epochs_.has_graph = epochs_.has_graph || has_recorded || std::ranges::any_of(slots(), has_accumulator);
+  epochs_.has_graph |= (scope && scope->recorded) || std::ranges::any_of(slots(), may_be_read_again);
   if (!epochs_.has_graph) return end_read();
   rank_state().readers_at_rest.insert(id_);
 }
@@ -395,7 +386,8 @@ void ParamGroup::start_reduction(size_t index) {
     std::vector<std::vector<Piece>> gradients;
     for (const auto& plane : reduction.planes) gradients.push_back(take_gradients(plane, kept, reduction));
     if (!gradients.empty()) {
-      reduction.start(placement(), policy.reduction, std::move(gradients), std::move(tag));
+      reduction.start(placement(), policy.reduction, rank_state().share_with_data, std::move(gradients),
+                      std::move(tag));
       bucket.in_flight = std::move(reduction);
     }
   } catch (...) {
@@ -584,7 +576,6 @@ std::string ParamGroup::leave_backward(int task) {
 }
 
 void ParamGroup::close_backward() {
-  finish_landing();
   is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
   arrived_bytes_ = 0;
   for (auto& bucket : buckets_) {
@@ -651,7 +642,6 @@ void ParamGroup::end_write() {
 }
 
 void ParamGroup::forget_whole() {
-  if (placement().process_group().world_size() > 1) registry().leaves.note_write();
   if (policy.free_when_written && !is_inside() && !pins.are_there()) reshard();
 }
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <fsdp/metrics.h>
 
-#include "api/named_collectives.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 
 namespace fsdp {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "api/named_collectives.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "comm/posix/file.h"
 #include "runtime/random_state.h"

@@ -87,7 +87,7 @@ const std::vector<Call>& calls() {
       {"clip_grad_norm_ of Linear to 1, norm 2'", [](Rank& r) { clip_grad_norm_(r.model, 1); }},
       {"norm 2 of 1 tensors'", [](Rank& r) { return norm({r.linear->weight}); }},
       {"sum of 1 tensors'", [](Rank& r) { return sum({r.linear->weight}); }},
-      {"LBFGS::step, loss'",
+      {"LBFGS::step'",
        [](Rank& r) {
          optim::LBFGS optimizer(r.linear->parameters());
          optimizer.step([] { return torch::ones({}); });

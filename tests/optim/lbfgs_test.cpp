@@ -87,6 +87,26 @@ TEST(OptimLbfgs, SavedStateGoesOnWhereItWas) {
   });
 }
 
+TEST(OptimLbfgs, AMistakeOfOneRankIsAnErrorOnTheOthersAtOnce) {
+  run_thread_ranks_with(2, {.timeout = std::chrono::seconds(10)}, [](int rank) {
+    auto net = build_alike([] { return torch::nn::Linear(3, 2); });
+    const auto group = fully_shard(*net);
+    optim::LBFGS optimizer(net->parameters());
+    const auto closure = [&] {
+      optimizer.zero_grad();
+      const auto loss = in_scope(group, [&] { return net->forward(torch::ones({1, 3})).sum(); });
+      loss.backward();
+      return loss;
+    };
+    {
+      ForwardScope scope(group);
+      if (rank == 0) scope.close();
+      expect_error<Error>([&] { optimizer.step(closure); }, {rank == 1 ? "is open on" : "rank 1 failed"});
+    }
+    optimizer.step(closure);
+  });
+}
+
 TEST(OptimLbfgs, MistakesAreErrorsBeforeAnythingIsWritten) {
   expect_training_survives([](const InTraining& t) {
     const Role role{2, rank()};

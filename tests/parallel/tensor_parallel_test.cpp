@@ -3,12 +3,15 @@
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <latch>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "comm/frame.h"
@@ -253,6 +256,37 @@ TEST(TensorParallelScaling, AnInfInOnePartSkipsTheStepOnAllRanksOfTheAxis) {
     EXPECT_TRUE(at::equal(full_tensor(parts.net->norm->weight), before));
     EXPECT_EQ(scaler.get_scale(), 2);
   });
+}
+
+// One rank throws while its peers wait for it on either axis.
+TEST(TensorParallelFailures, AreAnErrorOnEveryRankAndAllAxesStartOver) {
+  for (const auto& sizes : {std::vector{1, 2}, std::vector{2, 2}})
+    run_thread_ranks_with(sizes[0] * sizes[1], {.timeout = std::chrono::seconds(20), .backend = "gloo"}, [&](int rank) {
+      TrainedParts disturbed(sizes), quiet(sizes);
+      EXPECT_EQ(disturbed.step(), quiet.step());
+      if (rank == 1)
+        ForwardScope(disturbed.model).close();  // and then, say, a broken file
+      else
+        expect_error<Error>([&] { disturbed.step(); }, {"starts over"});
+      disturbed.model.reset_iter_state();
+      EXPECT_EQ(disturbed.step(), quiet.step());
+    });
+}
+
+// Rank 0 has no axis in common with rank 3, which ends.
+TEST(TensorParallelFailures, OfARankThatEndsNameItOnEveryAxis) {
+  std::vector<std::string> errors(3);
+  std::latch have_ended(3);
+  const auto act = [&](int rank) {
+    TrainedParts parts({2, 2});
+    parts.step();
+    if (rank == 3) throw std::runtime_error("out of eggs");
+    errors[static_cast<size_t>(rank)] = error_of<Error>([&] { parts.step(); });
+    have_ended.arrive_and_wait();
+  };
+  EXPECT_THROW(run_thread_ranks_with(4, {.timeout = std::chrono::seconds(20), .backend = "gloo"}, act), std::exception);
+  for (const auto& error : errors)
+    EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("rank 3 "), testing::Not(testing::HasSubstr("timed out"))));
 }
 
 TEST(TensorParallelErrors, SizesThatTheRanksDoNotDivideAreRefused) {

@@ -104,7 +104,9 @@ void expect_hints(int world, int layers, const FullyShardOptions& options, bool 
     const auto model = fully_shard(*net, options);
     for (int i = 0; i < 2; ++i) ForwardScope(model).close();
     if (rank == 0 && is_told)
-      EXPECT_THAT(warnings.messages, ElementsAre(HasSubstr("'ModuleList' is one group: all 37 MB")));
+      EXPECT_THAT(warnings.messages, ElementsAre(testing::AllOf(HasSubstr("'ModuleList' is one group: all 37 MB"),
+                                                                HasSubstr("fsdp::fully_shard on them first"),
+                                                                HasSubstr("FullyShardOptions::auto_wrap_policy"))));
     else
       EXPECT_THAT(warnings.messages, IsEmpty());
   });

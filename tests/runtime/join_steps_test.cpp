@@ -338,6 +338,34 @@ TEST(Join, LeavesRanksWithoutDataOutOfTheStatisticsOfBatchNorms) {
   });
 }
 
+// The divisor too is that of every model whose gradients the step leaves out.
+TEST(Join, IsOfEveryModelThatTheStepTrains) {
+  const auto alone = double_small_net();
+  small_net_loss(*alone, {0, 0, kJoinSamples}).backward();
+  run_thread_ranks(2, [&](int rank) {
+    JoinRank on, other;
+    on.join_alone(rank == 0, [&] {
+      other.has_data = on.has_data;
+      (on.forward(0) + other.forward(0)).backward();
+    });
+    for (const auto* each : {&on, &other}) each->expect_gradients_of(*alone);
+    const ForwardScope scope(other.group);
+    EXPECT_THROW(join(on.group, true, [] {}), UsageError);
+  });
+}
+
+TEST(Join, ThatOneRankIsRefusedIsAnErrorOnTheOthersAtOnce) {
+  run_thread_ranks_with(2, {.timeout = std::chrono::seconds(10)}, [](int rank) {
+    JoinRank on;
+    {
+      const auto rows = rank == 1 ? std::make_unique<LocalRows>(on.group) : nullptr;
+      EXPECT_THAT([&] { on.join(true, [] { FAIL(); }); },
+                  testing::ThrowsMessage<Error>(testing::HasSubstr(rank == 1 ? "open on" : "join: rank 1 failed")));
+    }
+    EXPECT_FALSE(on.join(false, [] {}));
+  });
+}
+
 TEST(Join, IsRefusedInAScopeAndWithoutAStepAndWhereOptionsDiffer) {
   run_thread_ranks(2, [](int rank) {
     JoinRank on;

@@ -28,18 +28,18 @@ TEST(ListOfRows, IsInTheOrderOfMemoryAndHasEveryParameterWithItsGlobalSizes) {
       std::set<std::string> names;
       std::map<const void*, uintptr_t> last_of_buffer;
       for (const auto& slot : param_groups(group).front()->slots()) {
-        const auto rows = slot.param_rows();
-        names.insert(rows.name);
-        const auto& parameter = parameters.at(rows.name);
-        EXPECT_TRUE(rows.parameter.is_same(parameter));
-        EXPECT_EQ(rows.sizes, global_sizes(parameter));
-        EXPECT_EQ((LocalRowRange{rows.range.first, rows.range.count}), local_rows(parameter));
-        EXPECT_EQ(rows.values.numel(), rows.range.count * rows.row_numel());
-        if (rows.values.numel() == 0) continue;
-        const auto begin = reinterpret_cast<uintptr_t>(rows.values.const_data_ptr());
+        names.insert(slot.name());
+        const auto& parameter = parameters.at(slot.name());
+        const auto& rows = slot.rows_tensor;
+        EXPECT_TRUE(slot.is(parameter));
+        EXPECT_EQ(slot.sizes(), global_sizes(parameter));
+        EXPECT_EQ((LocalRowRange{slot.rows().first, slot.rows().count}), local_rows(parameter));
+        EXPECT_EQ(rows.numel(), slot.rows_numel());
+        if (rows.numel() == 0) continue;
+        const auto begin = reinterpret_cast<uintptr_t>(rows.const_data_ptr());
         EXPECT_EQ(begin, reinterpret_cast<uintptr_t>(parameter.const_data_ptr()));
-        auto& last = last_of_buffer[memory::buffer_of(rows.values).get()];
-        EXPECT_GT(begin, last) << rows.name;
+        auto& last = last_of_buffer[memory::buffer_of(rows).get()];
+        EXPECT_GT(begin, last) << slot.name();
         last = begin;
       }
       EXPECT_EQ(names.size(), parameters.size());

@@ -5,10 +5,14 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/rank_state.h"
+#include "api/group_view.h"
+#include "runtime/param_group.h"
+#include "support/small_net.h"
 
 namespace fsdp::runtime {
 namespace {
+
+using test::run_thread_ranks;
 
 using Ids = std::vector<GroupId>;
 
@@ -101,6 +105,56 @@ TEST(OrderedBucket, ComesInTheReverseOrderOfFirstReadsBucketByBucketAndLastWitho
   std::vector<std::pair<GroupId, size_t>> order;
   for (const auto& next : buckets) order.emplace_back(next.group, next.bucket);
   EXPECT_EQ(order, (std::vector<std::pair<GroupId, size_t>>{{30, 0}, {30, 1}, {20, 0}, {10, 0}, {50, 0}, {40, 0}}));
+}
+
+TEST(ABucket, IsCompleteWhenEachSlotHasItsGradientFromWhereItWasExpected) {
+  torch::nn::Linear linear(2, 2);
+  run_thread_ranks(1, [&](int) {
+    const auto group = param_groups(fully_shard(*linear)).front();
+    std::lock_guard lock(group->rank_state().mutex);
+    const auto is_weight = [](const ParamSlot& slot) { return slot.name() == "weight"; };
+    const auto weight = static_cast<size_t>(is_weight(group->slots()[1])), bias = 1 - weight;
+    const auto arrive = [&](size_t slot, bool from_inside) {
+      group->add_gradient(slot, torch::ones(group->slots()[slot].sizes()), from_inside);
+    };
+    const auto expect_missing = [&](size_t from_task, size_t from_inside) {
+      const auto& bucket = group->buckets().front();
+      EXPECT_EQ(bucket.missing, from_task);
+      EXPECT_EQ(bucket.missing_inside, from_inside);
+      EXPECT_EQ(bucket.is_complete(), from_task + from_inside == 0);
+    };
+    const auto begin = [&](bool (*expects)(const ParamSlot&), bool may_recompute) {
+      group->reset();
+      group->slots()[bias].was_read_unrecorded = true;
+      group->enter_backward(1, expects, may_recompute);
+    };
+    begin([](const ParamSlot&) { return true; }, true);
+    expect_missing(2, 0);
+    for (int i = 0; i < 3; ++i) arrive(weight, false);  // which counts once
+    expect_missing(1, 0);
+    arrive(bias, true);  // of a forward that ran again
+    expect_missing(1, 0);
+    arrive(bias, false);
+    expect_missing(0, 0);
+    EXPECT_TRUE(group->expects_gradients()) << "the backward gave some";
+
+    begin(is_weight, true);  // the other one was read unrecorded
+    expect_missing(1, 1);
+    arrive(bias, false);
+    arrive(weight, true);
+    expect_missing(1, 1);
+    arrive(weight, false);
+    expect_missing(0, 1);
+    arrive(bias, true);
+    expect_missing(0, 0);
+
+    begin(is_weight, false);  // in autograd::grad nothing runs again
+    expect_missing(1, 0);
+    begin([](const ParamSlot&) { return false; }, false);
+    expect_missing(0, 0);
+    EXPECT_FALSE(group->expects_gradients());
+    group->reset();
+  });
 }
 
 GroupTree tree_of(const std::map<GroupId, Ids>& parents) {

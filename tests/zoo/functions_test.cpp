@@ -209,12 +209,23 @@ TEST(ZooWholeSizes, AFunctionOfTheLossThatAsksAFrozenParameterForItsSizesEqualsT
                           }));
 }
 
+// The same, but its backward asks for sizes when it has read the weight.
+struct ReadThenScaledLinear : torch::autograd::Function<ReadThenScaledLinear> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
+    return ScaledLinear::forward(context, x, weight);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto weight = context->get_saved_variables()[1];
+    return {torch::matmul(gradients[0], weight) * static_cast<double>(weight.size(0)), Tensor()};
+  }
+};
+
 // Nothing else reads a parameter, and none trains. A later scope records no graph.
-TEST(ZooWholeSizes, AFunctionOfAFrozenModelThatIsTheFirstNodeSeesWholeSizes) {
+TEST(ZooWholeSizes, AFunctionOfAFrozenModelThatIsTheFirstNodeSeesWholeSizesFromItsFirstOperatorOn) {
   for (bool evaluates : {false, true})
     expect_same_of_net_that(Trains::kNone, [=](ThreeLayers& net, const Role& role) {
       auto x = samples(role.batch(0), {5}).requires_grad_();
-      auto y = role.whole(net, [&] { return ScaledLinear::apply(x, net.out->weight); });
+      auto y = role.whole(net, [&] { return ReadThenScaledLinear::apply(x, net.out->weight); });
       if (evaluates) {
         const torch::NoGradGuard no_grad;
         role.whole(net, [&] { return net.out->forward(x); });
