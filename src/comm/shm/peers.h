@@ -21,10 +21,16 @@
 
 namespace fsdp::shm {
 
-/// Something of this rank's that goes on while it waits for something else, and begins anew after a failure.
-class Progress {
+/// A host page for up to so many ranks, under a name that nobody else has. Throws Obstacle, also where other processes
+/// would not find it.
+Descriptor make_host_page(int world_size, const std::string& name);
+
+class Peers;
+
+/// An order of this rank's that goes on while the rank waits for something else, and begins anew after a failure.
+class Order {
  public:
-  virtual ~Progress() = default;
+  virtual ~Order() = default;
   /// Does what can be done without waiting.
   virtual void progress() = 0;
   /// Whether there may be something to do as soon as a peer has done its part.
@@ -34,12 +40,6 @@ class Progress {
   /// Counts from the beginning again; every rank has dropped what was in flight.
   virtual void begin_anew() = 0;
 };
-
-/// A host page for up to so many ranks, under a name that nobody else has. Throws Obstacle, also where other processes
-/// would not find it.
-Descriptor make_host_page(int world_size, const std::string& name);
-
-class Peers;
 
 /// What a rank's Peers have in common: those of the ranks that it joined and those of the groups split from them. A
 /// thread that waits in one of them moves on what is in flight in all, so that who waits there for this rank does not
@@ -70,8 +70,12 @@ class Peers {
   [[nodiscard]] std::unique_lock<RankLock> lock() { return std::unique_lock(lock_); }
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
-  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
-  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce);
+  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages. `head`: the bytes at the beginning
+  /// whose memory is taken now in any case.
+  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce,
+                                   size_t head = 0);
+  /// Takes the memory of a part of what was shared with Paging::kWhenUsed. Throws Error if there is none.
+  void take_pages_of(std::byte* begin, size_t bytes) const;
 
   /// Says what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
@@ -85,10 +89,7 @@ class Peers {
   /// that wakes its threads; it is asked under the lock. Throws PeerLost, Mismatch or Error, the same on every rank.
   /// `waited`: how long its operation has waited before, which the timeout bounds together with this wait; it grows by
   /// the time that this one takes.
-  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited);
-  /// `other` goes on while this rank waits; until `remove`.
-  void add(Progress& other);
-  void remove(Progress& other);
+  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited);
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return status(peer).has_left.load() != 0 || neighbours_.has_ended(peer); }
   /// Not in a child that was forked: there nothing must be written for this rank.
@@ -108,6 +109,9 @@ class Peers {
   /// Throws the failure that is recorded, if one is.
   void check() const;
 
+  /// Those of this rank that use this. Under the lock.
+  std::vector<Order*> orders;
+
  private:
   class WaitingThread;
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
@@ -116,9 +120,9 @@ class Peers {
   std::vector<std::optional<Report>> reports() const;
   std::optional<Verdict> failure() const;
   void record(Verdict verdict);
-  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::milliseconds& waited);
+  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::nanoseconds& waited);
   void meet() {
-    std::chrono::milliseconds waited{0};
+    std::chrono::nanoseconds waited{0};
     meet(&RankStatus::meetings, ++meetings_, waited);
   }
   void make_progress();
@@ -135,7 +139,6 @@ class Peers {
   const Ranks ranks_;
   const std::chrono::milliseconds timeout_;
   const bool may_spin_;
-  std::vector<Progress*> others_;
   uint64_t segments_ = 0, meetings_ = 0;
   bool has_joined_ = false, is_starting_over_ = false;
   std::optional<Verdict> lost_;  // why starting over came to nothing

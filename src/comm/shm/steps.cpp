@@ -37,33 +37,32 @@ struct Reduction {
     for (int reader = 0; reader < writer.world_size; ++reader) {
       if (reader == writer.rank) continue;
       auto* window = slot + windows.position(writer.rank, reader);
-      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
-        copy_stretch(inputs[stretch.plane], stretch.in_whole, stretch.in_whole + stretch.count,
-                     outputs[stretch.plane].element_size(), window + stretch.position);
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Range& range) {
+        copy_range(inputs[range.plane], range.in_whole, range.in_whole + range.count,
+                   outputs[range.plane].element_size(), window + range.position);
       }));
     }
   }
 
-  void read(int64_t round, const Rounds& rounds) const {
-    const size_t bytes = windows.visit(writer.rank, round, [&](const Stretch& stretch) { sum(stretch, rounds); });
+  void read(int64_t round, const Slots& slots) const {
+    const size_t bytes = windows.visit(writer.rank, round, [&](const Range& range) { sum(range, slots); });
     writer.traffic->add_received(bytes * static_cast<size_t>(writer.world_size - 1));
   }
 
-  void sum(const Stretch& stretch, const Rounds& rounds) const {
-    const at::Tensor& output = outputs[stretch.plane];
-    const int64_t begin = stretch.in_whole;
-    visit_stretches(
-        inputs[stretch.plane], begin, begin + stretch.count, [&](int64_t first, int64_t count, const std::byte* own) {
+  void sum(const Range& range, const Slots& slots) const {
+    const at::Tensor& output = outputs[range.plane];
+    const int64_t begin = range.in_whole;
+    visit_ranges(
+        inputs[range.plane], begin, begin + range.count, [&](int64_t first, int64_t count, const std::byte* own) {
           std::vector<at::Tensor> contributions;
           for (int rank = 0; rank < writer.world_size; ++rank) {
-            const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
-            const auto* memory =
-                rank == writer.rank ? own : window + stretch.position + bytes_of(output, first - begin);
+            const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
+            const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
             contributions.push_back(memory == nullptr ? at::zeros({count}, output.options())
                                                       : tensor_at(memory, count, output.options()));
           }
-          reduce_in_rank_order(output.narrow(0, stretch.in_slice + first - begin, count), contributions, writer.rank,
-                               op, scale);
+          reduce_in_rank_order(output.narrow(0, range.in_slice + first - begin, count), contributions, writer.rank, op,
+                               scale);
         });
   }
 };
@@ -79,28 +78,28 @@ struct Exchange {
     for (int reader = 0; reader < writer.world_size; ++reader) {
       if (is_for_each == (reader == writer.rank)) continue;
       auto* window = slot + begin_of(writer.rank, reader);
-      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
-        copy_bytes(window + stretch.position, own(stretch), bytes_of(planes[stretch.plane].input, stretch.count));
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Range& range) {
+        copy_bytes(window + range.position, own(range), bytes_of(planes[range.plane].input, range.count));
       }));
     }
   }
 
-  void read(int64_t round, const Rounds& rounds) const {
+  void read(int64_t round, const Slots& slots) const {
     for (int rank = 0; rank < writer.world_size; ++rank) {
-      const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + begin_of(rank, writer.rank);
-      const size_t bytes = windows.visit(rank, round, [&](const Stretch& stretch) {
-        const auto& output = planes[stretch.plane].output;
-        copy_bytes(address_of(output, stretch.in_whole),
-                   rank == writer.rank ? own(stretch) : window + stretch.position, bytes_of(output, stretch.count));
+      const auto* window = slots(static_cast<size_t>(rank)) + begin_of(rank, writer.rank);
+      const size_t bytes = windows.visit(rank, round, [&](const Range& range) {
+        const auto& output = planes[range.plane].output;
+        copy_bytes(address_of(output, range.in_whole), rank == writer.rank ? own(range) : window + range.position,
+                   bytes_of(output, range.count));
       });
       if (rank != writer.rank) writer.traffic->add_received(bytes);
     }
   }
 
   size_t begin_of(int from, int to) const { return is_for_each ? windows.position(from, to) : 0; }
-  // What this rank gives to whom the stretch is for.
-  const std::byte* own(const Stretch& stretch) const {
-    return address_of(planes[stretch.plane].input, is_for_each ? stretch.in_whole : stretch.in_slice);
+  // What this rank gives to whom the range is for.
+  const std::byte* own(const Range& range) const {
+    return address_of(planes[range.plane].input, is_for_each ? range.in_whole : range.in_slice);
   }
 };
 
@@ -109,8 +108,9 @@ template <class Collective>
 Steps steps_of(Collective all) {
   const auto collective = std::make_shared<const Collective>(std::move(all));
   return {.count = collective->windows.rounds(),
+          .slot_bytes = collective->windows.slot_bytes(),
           .write = [collective](int64_t round, std::byte* slot) { collective->write(round, slot); },
-          .read = [collective](int64_t round, const Rounds& slots) { collective->read(round, slots); }};
+          .read = [collective](int64_t round, const Slots& slots) { collective->read(round, slots); }};
 }
 
 }  // namespace
@@ -151,35 +151,33 @@ Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer&
   const Windows windows(std::move(lengths), writer.world_size - 1, writer.slot_bytes, /*turns=*/writer.world_size);
   const auto reduction = steps_of(Reduction{std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer}),
              gather = steps_of(Exchange{std::move(planes), windows, /*is_for_each=*/false, writer});
-  return {.count = 2 * windows.rounds(),
-          .overlap = false,
-          .write = [=](int64_t round,
-                       std::byte* slot) { (round % 2 == 0 ? reduction : gather).write(round / 2, slot); },
-          .read = [=](int64_t round,
-                      const Rounds& rounds) { (round % 2 == 0 ? reduction : gather).read(round / 2, rounds); }};
+  return {
+      .count = 2 * windows.rounds(),
+      .slot_bytes = windows.slot_bytes(),
+      .overlap = false,
+      .write = [=](int64_t round, std::byte* slot) { (round % 2 == 0 ? reduction : gather).write(round / 2, slot); },
+      .read = [=](int64_t round, const Slots& slots) { (round % 2 == 0 ? reduction : gather).read(round / 2, slots); }};
 }
 
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer) {
-  const Windows windows({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1,
-                        writer.slot_bytes);
+  const Windows windows({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1, writer.slot_bytes);
   return steps_of(Exchange{{{output.detach(), input.detach()}}, windows, /*is_for_each=*/true, writer});
 }
 
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer) {
   const at::Tensor flat = tensor.detach().view({-1});
   const Windows windows({plane_of(flat.numel(), flat)}, /*targets=*/1, writer.slot_bytes);
-  Steps steps{.count = windows.rounds()};
+  Steps steps{.count = windows.rounds(), .slot_bytes = is_source ? windows.slot_bytes() : 0};
   if (is_source)
     steps.write = [=](int64_t round, std::byte* slot) {
-      writer.traffic->add_sent(windows.visit(0, round, [&](const Stretch& stretch) {
-        copy_bytes(slot, address_of(flat, stretch.in_slice), bytes_of(flat, stretch.count));
+      writer.traffic->add_sent(windows.visit(0, round, [&](const Range& range) {
+        copy_bytes(slot, address_of(flat, range.in_slice), bytes_of(flat, range.count));
       }));
     };
   else
-    steps.read = [=](int64_t round, const Rounds& rounds) {
-      writer.traffic->add_received(windows.visit(0, round, [&](const Stretch& stretch) {
-        copy_bytes(address_of(flat, stretch.in_slice), rounds.slot_of(static_cast<size_t>(source)),
-                   bytes_of(flat, stretch.count));
+    steps.read = [=](int64_t round, const Slots& slots) {
+      writer.traffic->add_received(windows.visit(0, round, [&](const Range& range) {
+        copy_bytes(address_of(flat, range.in_slice), slots(static_cast<size_t>(source)), bytes_of(flat, range.count));
       }));
     };
   return steps;

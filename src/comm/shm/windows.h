@@ -13,7 +13,7 @@
 namespace fsdp::shm {
 
 /// Elements of one plane that move in one round.
-struct Stretch {
+struct Range {
   size_t plane;
   int64_t in_slice;  ///< the first one, as an element of the rank's slice
   int64_t in_whole;  ///< the same, as an element of the flat tensor
@@ -42,18 +42,21 @@ class Windows {
       bytes += align_slice(plane.numel * plane.element_bytes);
     }
     const int64_t sharers = std::max(1, turns), room = static_cast<int64_t>(slot_bytes) / std::max(1, targets);
-    length_ = std::max(kSliceAlignment, std::min(align_slice(divide_up(bytes, sharers)),
-                                                 room / kSliceAlignment * kSliceAlignment));
+    length_ = std::max(kSliceAlignment,
+                       std::min(align_slice(divide_up(bytes, sharers)), room / kSliceAlignment * kSliceAlignment));
     rounds_ = divide_up(bytes, length_ * sharers);
+    slot_bytes_ = rounds_ == 0 ? 0 : static_cast<size_t>(length_ * std::max(1, targets));
   }
 
   /// At least one, so that ranks meet.
   int64_t rounds() const { return std::max<int64_t>(1, rounds_); }
+  /// How much of a slot the windows take.
+  size_t slot_bytes() const { return slot_bytes_; }
   /// Where `reader`'s window begins in the slot of `writer`, who leaves out its own.
   size_t position(int writer, int reader) const {
     return static_cast<size_t>((reader <= writer ? reader : reader - 1) * length_);
   }
-  /// Calls `visit(stretch)` for what moves of `rank`'s slices in a round; gives the number of bytes.
+  /// Calls `visit(range)` for what moves of `rank`'s slices in a round; gives the number of bytes.
   template <class Visit>
   size_t visit(int rank, int64_t round, const Visit& visit) const {
     const int64_t begin = (turns_ == 0 ? round : round * turns_ + rank) * length_, end = begin + length_;
@@ -63,8 +66,8 @@ class Windows {
       const int64_t from = std::max(start, begin), to = std::min(start + planes_[i].numel * element, end);
       if (from >= to) continue;
       const int64_t first = (from - start) / element, count = (to - from) / element;
-      visit(Stretch{i, first, turns_ == 0 ? rank * planes_[i].numel + first : first, count,
-                    static_cast<size_t>(from - begin)});
+      visit(Range{i, first, turns_ == 0 ? rank * planes_[i].numel + first : first, count,
+                  static_cast<size_t>(from - begin)});
       bytes += static_cast<size_t>(to - from);
     }
     return bytes;
@@ -74,6 +77,7 @@ class Windows {
   std::vector<Plane> planes_;
   std::vector<int64_t> begins_;  // of the planes, in bytes
   int64_t length_ = 0, rounds_ = 0;
+  size_t slot_bytes_ = 0;
   int turns_;
 };
 
