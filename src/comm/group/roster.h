@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/core/ranks.h"
-#include "comm/shm/host_page.h"
+#include "comm/shm/peers.h"
 
 namespace fsdp {
 
