@@ -56,7 +56,6 @@ std::vector<CollectiveRow> measure_all(const std::vector<int64_t>& sizes,
                                        const std::vector<fsdp::Communicator*>& communicators) {
   const auto first = at::empty({dealt_evenly(sizes.back() / kElementBytes)});
   const Buffers buffers{.first = first, .second = at::empty_like(first)};
-  for (auto* communicator : communicators) communicator->reserve(static_cast<size_t>(sizes.back()));  // as fully_shard
   std::vector<CollectiveRow> rows;
   for (const auto& collective : collective_cases()) {
     for (const int64_t bytes : sizes) rows.push_back(measure(collective, bytes, buffers, communicators));

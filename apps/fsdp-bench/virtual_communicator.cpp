@@ -60,7 +60,6 @@ class VirtualCommunicator : public fsdp::Front {
     if (!options_.shares_memory) return {};
     return fsdp::make_local_communicator({})->share(parts, device);
   }
-  void reserve(size_t) override {}
   void start_over() override {}
 
  protected:

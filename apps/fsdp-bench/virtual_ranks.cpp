@@ -11,8 +11,8 @@
 #include "comm/core/host_grid.h"
 #include "comm/core/store_message.h"
 #include "comm/core/text.h"
-#include "comm/group/roster.h"
 #include "comm/group/join.h"
+#include "comm/group/roster.h"
 #include "comm/rendezvous/store_connection.h"
 #include "mirror_backend.h"
 
@@ -24,12 +24,12 @@ using fsdp::Profile, fsdp::str_cat;
 std::string host_of(const Job& job, int rank) { return str_cat("host ", rank / job.ranks_per_host); }
 
 // Has a profile of each rank, made of the first one that was written.
-class Rendezvous : public c10d::HashStore {
+class VirtualStore : public c10d::HashStore {
  public:
   using Bytes = std::vector<uint8_t>;
   using HashStore::set;
 
-  explicit Rendezvous(Job job) : job_(std::move(job)) {}
+  explicit VirtualStore(Job job) : job_(std::move(job)) {}
 
   void set(const std::string& key, const Bytes& value) override {
     if (rank_in(key) >= 0) {
@@ -69,23 +69,23 @@ class Rendezvous : public c10d::HashStore {
   std::string profile_;
 };
 
-using Connect = std::function<std::shared_ptr<fsdp::Communicator>(const fsdp::Meeting&, const std::vector<int>&)>;
+using Connect = std::function<std::shared_ptr<fsdp::Communicator>(const fsdp::Rendezvous&, const std::vector<int>&)>;
 
 // The communicator of a virtual rank.
 Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
-  return [=](const fsdp::Meeting& meeting, const std::vector<int>& hosts) {
-    const auto& ranks = meeting.membership.ranks;
+  return [=](const fsdp::Rendezvous& rendezvous, const std::vector<int>& hosts) {
+    const auto& ranks = rendezvous.membership.ranks;
     if (job.transport == "device")
       return make_virtual_device(ranks, issued,
                                  std::make_shared<fsdp::IssuedWindows>(
-                                     c10::make_intrusive<c10d::PrefixStore>("windows", meeting.store), ranks));
-    const auto carrier = fsdp::choose_carrier(job.transport, ranks, *meeting.roster, "").carrier;
+                                     c10::make_intrusive<c10d::PrefixStore>("windows", rendezvous.store), ranks));
+    const auto carrier = fsdp::choose_carrier(job.transport, ranks, *rendezvous.roster, "").carrier;
     if (carrier == fsdp::Carrier::kSharedMemory) return make_virtual_host(ranks);
     fsdp::C10dOptions options;
     options.ranks = ranks;
     options.control = mirror_backends();
-    options.roll_call.alarm = meeting.alarm;
-    options.traffic.reset(new fsdp::CountByPeer{meeting.traffic, hosts, ranks});
+    options.roll_call.alarm = rendezvous.alarm;
+    options.traffic.reset(new fsdp::CountByPeer{rendezvous.traffic, hosts, ranks});
     if (carrier == fsdp::Carrier::kHierarchical) {
       const auto grid = std::make_shared<const fsdp::HostGrid>(hosts, ranks.rank);
       std::vector<int> inside;
@@ -95,43 +95,43 @@ Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
           make_virtual_communicator(ranks.in_subgroup("host", std::move(inside)), std::make_shared<Issued>());
       options.grid = grid;
     }
-    return fsdp::make_c10d_communicator(meeting.store, std::move(options));
+    return fsdp::make_c10d_communicator(rendezvous.store, std::move(options));
   };
 }
 
-std::shared_ptr<fsdp::ProcessGroup> join(fsdp::Meeting meeting, const std::shared_ptr<Counters>& counters) {
-  meeting.connect = [=, connect = meeting.connect](const fsdp::Meeting& place, const std::vector<int>& hosts) {
+std::shared_ptr<fsdp::ProcessGroup> join(fsdp::Rendezvous rendezvous, const std::shared_ptr<Counters>& counters) {
+  rendezvous.connect = [=, connect = rendezvous.connect](const fsdp::Rendezvous& place, const std::vector<int>& hosts) {
     if (counters->joining_calls == 0) counters->joining_calls = place.traffic->store_calls;
     return connect(place, hosts);
   };
-  return fsdp::meet_as_group(meeting);
+  return fsdp::join_as_group(rendezvous);
 }
 
 }  // namespace
 
-VirtualRanks::VirtualRanks(Job job) : job_(std::move(job)), store_(c10::make_intrusive<Rendezvous>(job_)) {}
+VirtualRanks::VirtualRanks(Job job) : job_(std::move(job)), store_(c10::make_intrusive<VirtualStore>(job_)) {}
 
 std::shared_ptr<fsdp::ProcessGroup> VirtualRanks::join(int rank, const std::shared_ptr<Counters>& counters) const {
-  fsdp::Meeting meeting;
-  meeting.membership.ranks = {rank, job_.ranks};
-  meeting.membership.rendezvous.local_rank = rank % job_.ranks_per_host;
-  meeting.membership.backend = "gloo";
-  meeting.membership.host = host_of(job_, rank);
-  meeting.store = store_;
-  meeting.timeout = std::chrono::minutes(10);
-  meeting.connect = connect_virtually(job_, counters->issued);
-  return bench::join(std::move(meeting), counters);
+  fsdp::Rendezvous rendezvous;
+  rendezvous.membership.ranks = {rank, job_.ranks};
+  rendezvous.membership.parameters.local_rank = rank % job_.ranks_per_host;
+  rendezvous.membership.backend = "gloo";
+  rendezvous.membership.host = host_of(job_, rank);
+  rendezvous.store = store_;
+  rendezvous.timeout = std::chrono::minutes(10);
+  rendezvous.connect = connect_virtually(job_, counters->issued);
+  return bench::join(std::move(rendezvous), counters);
 }
 
 std::shared_ptr<fsdp::ProcessGroup> join_counted(const Job& job, const std::shared_ptr<Counters>& counters) {
-  fsdp::Meeting meeting;
+  fsdp::Rendezvous rendezvous;
   const fsdp::ProcessGroupOptions options{.backend = job.transport};
-  meeting.membership = fsdp::resolve_membership(options);
-  meeting.membership.host = host_of(job, meeting.membership.rank());
-  meeting.timeout = options.timeout;
-  meeting.store = fsdp::connect_store(meeting.membership.rendezvous, options.timeout);
-  meeting.store_in_rank_0 = !meeting.membership.rendezvous.agent_hosts_store;
-  return join(std::move(meeting), counters);
+  rendezvous.membership = fsdp::resolve_membership(options);
+  rendezvous.membership.host = host_of(job, rendezvous.membership.rank());
+  rendezvous.timeout = options.timeout;
+  rendezvous.store = fsdp::connect_store(rendezvous.membership.parameters, options.timeout);
+  rendezvous.store_in_rank_0 = !rendezvous.membership.parameters.agent_hosts_store;
+  return join(std::move(rendezvous), counters);
 }
 
 }  // namespace bench

@@ -109,8 +109,8 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
   } catch (const HostIsLost&) {
   } catch (const std::system_error& error) {
     problem = error.code().message();
-    is_of_network = error.code() != std::errc::too_many_files_open &&
-                    error.code() != std::errc::too_many_files_open_in_system;
+    is_of_network =
+        error.code() != std::errc::too_many_files_open && error.code() != std::errc::too_many_files_open_in_system;
   } catch (const c10::Error& error) {
     problem = fsdp::first_line(error.what_without_backtrace());
   }
@@ -124,7 +124,7 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
 /// What is in it counts with a proof of the token that the environment has.
 c10::intrusive_ptr<c10d::Store> MeetingPoint::shared_store() const {
   if (token_.empty()) return store_;
-  return fsdp::make_signed_store(store_, token_);
+  return fsdp::make_bounded_store(store_, store_->getTimeout(), nullptr, token_);
 }
 
 std::string MeetingPoint::silence_of_host() const { return silent(0, timeout_); }

@@ -166,8 +166,8 @@ enum class ReduceOp : uint8_t {
 /// relies on what these comments say and on the following:
 /// - A call gives a Work, holds the tensors until it is done, leaves inputs as they are, and records nothing for
 ///   autograd. It may be made under a lock that other threads of the rank need, so only `Work::wait`, `duplicate`,
-///   `share`, `share_on_host`, `reserve` and `start_over` may wait for other ranks.
-/// - `share` may return nothing and `reserve` may do nothing. Functions that are not pure need no override, except
+///   `share`, `share_on_host` and `start_over` may wait for other ranks.
+/// - `share` may return nothing. Functions that are not pure need no override, except
 ///   `Work::then` where a group has replicas or goes through a user's collective: its default waits.
 /// - A communicator that compares tags can tell ranks that they run different programs; one that does not may sum
 ///   different things without an error. A communicator that cannot begin anew throws Error in `start_over`.
@@ -264,10 +264,6 @@ class Communicator {
   /// they throw `PeerLost` with it, and there is no new beginning.
   virtual void fail(const std::string& /*operation*/, const std::string& /*error*/,
                     std::optional<int> /*lost*/ = std::nullopt) {}
-
-  /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
-  /// than a backend has room for take several rounds. Collective.
-  virtual void reserve(size_t bytes) = 0;
 
   /// Moves on what is in flight as far as that needs no waiting; for backends that have no thread for it. Any rank may
   /// call it between other calls. Throws a failure that it finds; after one it does nothing.

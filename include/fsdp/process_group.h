@@ -19,7 +19,7 @@ namespace fsdp {
 /// \addtogroup ranks
 /// \{
 
-struct Meeting;
+struct Rendezvous;
 
 /// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
 ///
@@ -94,14 +94,14 @@ class ProcessGroup {
 
  private:
   friend struct Attachment;
-  friend std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting);
+  friend std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& rendezvous);
 
   std::shared_ptr<void> attachment_;
   std::shared_ptr<Communicator> communicator_, reductions_;
   int local_rank_;
   std::string name_;
   std::vector<int> global_ranks_, hosts_;
-  std::shared_ptr<const Meeting> meeting_;  // null over a communicator of one's own
+  std::shared_ptr<const Rendezvous> rendezvous_;  // null over a communicator of one's own
 };
 
 /// Joins the ranks named by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or by the

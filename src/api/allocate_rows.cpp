@@ -80,13 +80,8 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
 
 void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::string& call) {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<PlanesOfGroup>> devices;
-  const auto& placement = groups.front()->placement;
   reserve_on_disk(groups, call);
-  size_t largest = 0, largest_slice = 0;
   for (auto* group : groups) {
-    // Counts of the ranks that have a gradient of each parameter travel along.
-    size_t slice_bytes = sizeof(float) * group->slots().size();
-    size_t bytes = slice_bytes * static_cast<size_t>(placement.shard().world_size());
     for (auto& flat : group->flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
@@ -97,16 +92,9 @@ void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::s
         if (on_device.empty() || on_device.back().group != group) on_device.push_back({group});
         on_device.back().planes.push_back(&flat);
       }
-      bytes += flat.reduced_form().bytes(flat.whole().numel);
-      slice_bytes += flat.reduced_form().bytes(flat.plane().slice_numel);
     }
-    largest = std::max(largest, bytes);
-    largest_slice = std::max(largest_slice, slice_bytes);
   }
   for (const auto& [device, on_device] : devices) allocate_on({device.first, device.second}, on_device);
-  if (largest > 0) placement.shard().reductions().reserve(largest);
-  if (largest_slice > 0)
-    for (const auto& steps : placement.further_steps()) steps->reserve(largest_slice);
 }
 
 }  // namespace fsdp

@@ -43,16 +43,15 @@ Plane plane_of(std::vector<PlacedItem> items, int64_t row_numel, int world_size,
     item.offset = rows * row_numel;
     rows += item.numel() / row_numel;
   }
-  const int64_t of_each = round_up((rows + world_size - 1) / world_size,
-                                   alignment.slice / std::gcd(alignment.slice, row_numel));
+  const int64_t of_each =
+      round_up((rows + world_size - 1) / world_size, alignment.slice / std::gcd(alignment.slice, row_numel));
   return {std::move(items), world_size, of_each * row_numel};
 }
 
 // Rows without elements lie anywhere.
 std::vector<Plane> planes_of(const std::vector<PlacedItem>& items, int world_size, Alignment alignment) {
   std::map<int64_t, std::vector<PlacedItem>, std::greater<>> by_length;
-  for (const auto& item : items)
-    by_length[world_size == 1 || item.numel() == 0 ? 1 : item.row_numel].push_back(item);
+  for (const auto& item : items) by_length[world_size == 1 || item.numel() == 0 ? 1 : item.row_numel].push_back(item);
   std::vector<Plane> planes;
   for (auto& [row_numel, members] : by_length)
     planes.push_back(plane_of(std::move(members), row_numel, world_size, alignment));
@@ -88,6 +87,20 @@ bool shorten_rows(std::vector<PlacedItem>& placed, std::vector<Plane> planes, st
   return false;
 }
 
+// The longest box that begins with row `first` and has at most `most` rows.
+Box box_at(std::span<const int64_t> sizes, size_t joined_dims, int64_t first, int64_t most) {
+  Box box{std::vector<int64_t>(sizes.size()), {sizes.begin(), sizes.end()}, first, 1};
+  std::fill_n(box.sizes.begin(), joined_dims, 1);
+  for (size_t dim = joined_dims; dim-- > 0; first /= sizes[dim]) box.offsets[dim] = first % sizes[dim];
+  // A dim is full only if all behind it are.
+  for (size_t dim = joined_dims; dim-- > 0;) {
+    box.sizes[dim] = std::min(most / box.rows, sizes[dim] - box.offsets[dim]);
+    box.rows *= box.sizes[dim];
+    if (box.sizes[dim] < sizes[dim]) break;
+  }
+  return box;
+}
+
 }  // namespace
 
 RowRange Plane::rows_of(size_t item, int rank) const {
@@ -120,6 +133,14 @@ std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alig
   while (padding_of(planes) > most && shorten_rows(placed, planes, items))
     planes = planes_of(placed, world_size, alignment);
   return planes;
+}
+
+std::vector<Box> boxes_of(std::span<const int64_t> sizes, size_t joined_dims, RowRange rows) {
+  std::vector<Box> boxes;
+  if (joined_dims == 0) return rows.count == 0 ? boxes : std::vector{Box{{}, {}, 0, 1}};
+  for (int64_t first = rows.first, end = rows.first + rows.count; first < end; first += boxes.back().rows)
+    boxes.push_back(box_at(sizes, joined_dims, first, end - first));
+  return boxes;
 }
 
 }  // namespace fsdp::layout

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
-#include "layout/boxes.h"
+#include "layout/planes.h"
 #include "optim/global_sums.h"
 #include "optim/gradient_layout.h"
 #include "optim/row_sums.h"
@@ -33,8 +33,7 @@ at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const st
   const auto& slot = part.group->slots()[part.slot];
   const bool is_parameter = part.kind == PartKind::kRows || part.kind == PartKind::kWhole;
   const auto& all = part.kind == PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
-  const bool lies_alike =
-      is_parameter ? tensor.strides() == all.strides() : runtime::has_rows_first(tensor, slot);
+  const bool lies_alike = is_parameter ? tensor.strides() == all.strides() : runtime::has_rows_first(tensor, slot);
   require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '",
           slot.name(), "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
           ", found a view of sizes ", tensor.sizes());

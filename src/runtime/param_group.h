@@ -49,7 +49,7 @@ class Pins {
   bool wait_until_gone(RankLock& lock) {
     if (!are_there() || own_ > 0) return false;
     fault_point("waiting for operators");
-    const RankLock::LetGo others_go_on(lock);
+    const RankLock::ScopedRelease others_go_on(lock);
     for (int count = count_; count > 0; count = count_) count_.wait(count);
     return true;
   }

@@ -47,13 +47,13 @@ struct Stopwatch {
 void RankState::wait(Work& work) {
   const Stopwatch stopwatch{waited_};
   if (!work.lets_others_go_on()) return work.wait();
-  const RankLock::LetGo others_go_on(mutex);
+  const RankLock::ScopedRelease others_go_on(mutex);
   work.wait();
 }
 
 void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
   const Stopwatch stopwatch{waited_};
-  const RankLock::LetGo others_go_on(mutex);
+  const RankLock::ScopedRelease others_go_on(mutex);
   rows.begin_write(epoch);
 }
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "layout/boxes.h"
+#include "layout/planes.h"
 #include "runtime/compat.h"
 #include "state/format/safetensors.h"
 #include "state/format/sharding_info.h"

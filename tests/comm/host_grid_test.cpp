@@ -71,6 +71,23 @@ TEST(Carrier, IsWhatTheHostsCallFor) {
   EXPECT_EQ(choice("gloo", profiles_on({"a", "a", "b"})).carrier, Carrier::kNetwork);
 }
 
+TEST(Carrier, OfASubgroupIsWhatItsHostsCallForUnlessSomeHostOfAllHasAnObstacle) {
+  auto profiles = profiles_on({"a", "a", "b", "b"});
+  const std::vector<int> beside{0, 1}, across{1, 2}, several{0, 1, 2};
+  const auto choose = [&](const std::vector<int>& members) {
+    return choose_carrier("cpu", {0, static_cast<int>(members.size())}, roster_of(roster_of(profiles), members), "");
+  };
+  EXPECT_EQ(choose(beside).carrier, Carrier::kSharedMemory);
+  EXPECT_EQ(choose(across).carrier, Carrier::kNetwork);
+  EXPECT_EQ(choose(several).carrier, Carrier::kHierarchical);
+  profiles[3].obstacle = "no memory";
+  for (const auto& members : {beside, several}) {
+    EXPECT_EQ(choose(members).carrier, Carrier::kNetwork);
+    EXPECT_EQ(choose(members).obstacle, "rank 3: no memory");
+  }
+  EXPECT_EQ(choose(across).obstacle, "") << "it needs no shared memory";
+}
+
 TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
   auto profiles = profiles_on({"a", "b", "b"});
   profiles[0].obstacle = "needs none";  // this rank is alone on its host

@@ -82,13 +82,18 @@ TEST(Rosters, OfSubgroupsAreThoseThatTheirRanksWouldHaveMade) {
     auto profiles = profiles_of(ranks, [&](int) { return static_cast<int>(random() % 4); });
     for (auto& profile : profiles) {
       if (random() % 4 == 0) profile.host = "pretended";
+      if (random() % 5 == 0) profile.obstacle = str_cat("reason ", random() % 2);
+      if (random() % 5 == 0) profile.user = 7;
     }
     std::vector<int> members;
     std::vector<Profile> of_members;
     for (int rank = 0; rank < ranks; ++rank)
       if (random() % 2 == 0) members.push_back(rank), of_members.push_back(profiles[static_cast<size_t>(rank)]);
-    const auto part = roster_of(decode<Roster>(encode(roster_of(profiles))), members), made = roster_of(of_members);
+    const auto all = roster_of(profiles), part = roster_of(decode<Roster>(encode(all)), members),
+               made = roster_of(of_members);
     EXPECT_EQ(part.hosts.unpack(), made.hosts.unpack());
+    EXPECT_EQ(part.obstacle, all.obstacle) << "whether memory is shared is the same in all groups";
+    EXPECT_EQ(part.is_one_domain, all.is_one_domain);
   }
 }
 

@@ -14,9 +14,9 @@ TEST(Membership, TakesOptionsWithoutLookingAtTheEnvironment) {
       resolve_membership({.backend = "gloo", .rank = 1, .world_size = 3, .address = "[::1]:29501"});
   EXPECT_EQ(membership.rank(), 1);
   EXPECT_EQ(membership.world_size(), 3);
-  EXPECT_EQ(membership.rendezvous.local_rank, 1);
-  EXPECT_EQ(membership.rendezvous.host, "::1");
-  EXPECT_EQ(membership.rendezvous.port, 29501);
+  EXPECT_EQ(membership.parameters.local_rank, 1);
+  EXPECT_EQ(membership.parameters.host, "::1");
+  EXPECT_EQ(membership.parameters.port, 29501);
   EXPECT_EQ(membership.backend, "gloo");
   // A rank that is alone or has a store needs no address.
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 1}).world_size(), 1);

@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "comm/frame.h"
+#include "comm/shm/peers.h"
 #include "comm/shm/segment.h"
+#include "launch/child.h"
 
 namespace fsdp::shm {
 namespace {
@@ -50,6 +52,46 @@ TEST(Segment, IsFoundByItsNameWhileAProcessHasItOpenAndMappedOnce) {
   segment.reset();
   EXPECT_FALSE(find_segment(getpid(), "fsdp-test").is_open());
   EXPECT_FALSE(find_segment(1 << 30, "fsdp-test").is_open());
+}
+
+TEST(Segment, OfAnotherUserIsAnObstacle) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto segment = make_segment("fsdp-test", 4096);
+  auto child = fork_child([process = getpid()] {
+    if (setuid(65534) != 0) return 1;
+    try {
+      find_segment(process, "fsdp-test");
+      return 2;
+    } catch (const Obstacle& obstacle) {
+      return std::string_view(obstacle.what()).find("failed: Permission denied") == std::string_view::npos ? 3 : 0;
+    }
+  });
+  while (!child.has_ended()) std::this_thread::yield();
+  EXPECT_EQ(child.status()->describe(), "exited with code 0");
+}
+
+TEST(Peers, ARankThatHasEndedOrDoesNotComeIsALostRank) {
+  const Contact own{getpid(), "fsdp-test-page"}, ended{1 << 30, "fsdp-ended"}, silent{getpid(), "fsdp-silent"};
+  struct Case {
+    std::vector<Contact> contacts;
+    int rank, lost;
+    const char* how;
+    std::chrono::milliseconds timeout = std::chrono::minutes(1);
+  };
+  const Case cases[]{{{ended, own}, 1, 0, "rank 0 has ended"},
+                     {{own, ended}, 0, 1, "ended"},
+                     {{own, silent}, 0, 1, "timed out: rank 1 ", std::chrono::milliseconds(200)}};
+  for (const auto& [contacts, rank, lost, how, timeout] : cases) {
+    SCOPED_TRACE(how);
+    const auto page = make_host_page(2, own.page);
+    try {
+      const Peers peers(contacts, {rank, 2}, timeout, std::make_shared<OwnRank>());
+      ADD_FAILURE() << "no exception";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.rank(), lost);
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr(how));
+    }
+  }
 }
 
 }  // namespace

@@ -32,10 +32,13 @@ TEST(MessageCode, IsThatOfTheStandardAndTokensDiffer) {
 
 TEST(SignedStore, GivesWhatWasWrittenWithTheTokenForTheKeyAndRefusesAllElse) {
   const c10::intrusive_ptr<c10d::Store> plain = c10::make_intrusive<c10d::HashStore>();
-  const auto own = make_signed_store(plain, "token");
+  const auto make_signed_store = [&](const char* token) {
+    return make_bounded_store(plain, std::chrono::seconds(20), nullptr, token);
+  };
+  const auto own = make_signed_store("token");
   own->set("key", "value");
   own->set("empty", "");
-  EXPECT_EQ(make_signed_store(plain, "token")->get_to_str("key"), "value");
+  EXPECT_EQ(make_signed_store("token")->get_to_str("key"), "value");
   EXPECT_EQ(own->clone()->get_to_str("empty"), "");
   EXPECT_EQ(own->compareSet("first", "", "a"), "a");
   EXPECT_EQ(own->compareSet("first", "", "b"), "a");
@@ -45,7 +48,7 @@ TEST(SignedStore, GivesWhatWasWrittenWithTheTokenForTheKeyAndRefusesAllElse) {
   plain->set("short", "x");
   plain->set("plain", std::string(100, 'x'));
   plain->set("copy", plain->get("key"));
-  make_signed_store(plain, "another")->set("other", "value");
+  make_signed_store("another")->set("other", "value");
   for (const char* key : {"short", "plain", "copy", "other"})
     expect_error<Error>([&] { own->get(key); }, {"FSDP_JOB_TOKEN"});
   EXPECT_THROW(own->compareSet("other", "", "mine"), Error);

@@ -21,9 +21,9 @@ constexpr int kNothing = -1, kOtherError = -2;
 // A rank that joins, communicates, starts over and leaves. Returns the rank that it lost, kNothing, or kOtherError.
 int live(const StorePtr& store, int rank, std::chrono::milliseconds timeout) {
   try {
-    const Membership membership{.rendezvous = {}, .ranks = {rank, 2}, .backend = "gloo"};
-    Meeting meeting{membership, store, timeout, /*store_in_rank_0=*/true};
-    const auto communicator = join(meeting);
+    const Membership membership{.parameters = {}, .ranks = {rank, 2}, .backend = "gloo"};
+    Rendezvous rendezvous{membership, store, timeout, /*store_in_rank_0=*/true};
+    const auto communicator = join(rendezvous);
     const ProcessGroup group(communicator, rank);
     communicator->barrier({})->wait();
     communicator->start_over();

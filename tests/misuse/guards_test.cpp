@@ -124,6 +124,8 @@ TEST(AGuard, ThatAnExceptionClosesIsClosed) {
     for (const auto act : acts) {
       EXPECT_THROW(act(t), std::runtime_error);
       EXPECT_FALSE(shows_whole(t.p));
+      // Over a network the group that a recorded forward read last stays whole for the backward.
+      if (act == acts[0]) t.group.reset_iter_state();
       EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
     }
   });

@@ -55,10 +55,14 @@ void limit_open_files() {
 
 void forbid_memfd() { make_fail(SYS_memfd_create, EPERM); }
 
+void forbid_looking_into_this_process() { TORCH_CHECK(prctl(PR_SET_DUMPABLE, 0) == 0); }
+
+enum class MetIn { kInit, kSplit, kSharding };
+
 struct ShmObstacle {
   const char* name;
   int rank;  // the one that meets it
-  bool is_met_in_init;
+  MetIn met_in;
   void (*arise)();
   std::vector<std::string> told;  // parts of every rank's error
   bool needs_root = false;
@@ -67,20 +71,20 @@ struct ShmObstacle {
 const ShmObstacle kShmObstacles[]{
     {"address_space",
      1,
-     false,
+     MetIn::kSharding,
      limit_address_space,
      {"rank 1 cannot share memory for the rows of 'Linear'", "could not be mapped", "ulimit -v"}},
-    {"open_files", 1, false, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
+    {"open_files", 1, MetIn::kSharding, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
     // The kernel gives this error when a memory file system or its control group is full. Rank 0 makes the segments.
     {"memory",
      0,
-     false,
+     MetIn::kSharding,
      [] { make_fail(SYS_fallocate, ENOSPC); },
      {"rank 0 cannot share memory", "MiB for a shared segment: No space left on device", "Use a smaller model"}},
     // Where the system would end the process by SIGXFSZ; what the rank prints is a file too.
     {"file_size",
      0,
-     false,
+     MetIn::kSharding,
      [] {
        const rlimit limit{1 << 20, RLIM_INFINITY};
        TORCH_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
@@ -88,30 +92,51 @@ const ShmObstacle kShmObstacles[]{
      {"rank 0 cannot share memory", "MiB for a shared segment: File too large", "ulimit -f"}},
     {"memfd",
      1,
-     true,
+     MetIn::kInit,
      forbid_memfd,
      {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed", "A sandbox may forbid it",
       "gloo"}},
     {"proc",
      1,
-     true,
+     MetIn::kInit,
      [] { make_fail(SYS_getdents64, EPERM); },
      {"rank 1: reading /proc/", "failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
+    // Root may look into other processes all the same, and is told so too.
+    {"dumpable",
+     1,
+     MetIn::kInit,
+     forbid_looking_into_this_process,
+     {"rank 1: this process is not dumpable (PR_SET_DUMPABLE", "gloo"}},
+    // The kernel gives this error where using the memory would end in SIGBUS, e.g. without overcommitment.
+    {"slot",
+     1,
+     MetIn::kSharding,
+     [] { make_fail(SYS_madvise, EFAULT); },
+     {"all_reduce(min) of 'fully_shard Linear", "no 1 MiB for a shared segment: Bad address", "gloo"}},
+    {"open_files_of_a_split",
+     1,
+     MetIn::kSplit,
+     limit_open_files,
+     {"rank 1 failed in split into 'pair': memfd_create failed", "ulimit -n"}},
     {"another_user",
      1,
-     true,
+     MetIn::kInit,
      [] { TORCH_CHECK(setuid(65534) == 0); },
      {"ranks of one user can share memory, found a process of user"},
      /*needs_root=*/true}};
 
+const ShmObstacle& find_obstacle() {
+  return *std::ranges::find(kShmObstacles, std::string_view(std::getenv("OBSTACLE")), &ShmObstacle::name);
+}
+
 PROCESS_CASE(shm_with_an_obstacle) {
-  const auto& obstacle =
-      *std::ranges::find(kShmObstacles, std::string_view(std::getenv("OBSTACLE")), &ShmObstacle::name);
+  const auto& obstacle = find_obstacle();
   const bool is_met_here = obstacle.rank == own_rank();
-  if (is_met_here && obstacle.is_met_in_init) obstacle.arise();
+  if (is_met_here && obstacle.met_in == MetIn::kInit) obstacle.arise();
   init_process_group(kShm);
   torch::nn::Linear linear(4096, 4096);
-  if (is_met_here && !obstacle.is_met_in_init) obstacle.arise();
+  if (is_met_here && obstacle.met_in != MetIn::kInit) obstacle.arise();
+  if (obstacle.met_in == MetIn::kSplit) default_process_group()->split({{0, 1}}, "pair");
   fully_shard(linear);
 }
 
@@ -127,18 +152,22 @@ TEST_P(ShmObstacles, AreNamedOnEveryRank) {
 INSTANTIATE_TEST_SUITE_P(Machines, ShmObstacles, testing::ValuesIn(kShmObstacles),
                          [](const auto& obstacle) { return obstacle.param.name; });
 
-PROCESS_CASE(cpu_without_memfd) {
-  if (own_rank() == 1) forbid_memfd();
+PROCESS_CASE(cpu_with_an_obstacle) {
+  if (own_rank() == 1) find_obstacle().arise();
   init_process_group({.backend = "cpu"});
   barrier();
   TORCH_CHECK(default_process_group()->communicator().share(64, at::kCPU, {"test", {}}) == nullptr);
 }
 
-TEST(ShmWithoutMemory, TheBackendCpuDoesWithoutAndSaysWhy) {
-  auto ranks = start_ranks("cpu_without_memfd", 2);
-  expect_end(ranks, 1, 0);
-  expect_end(ranks, 0, 0,
-             {"fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"});
+TEST(ShmObstaclesOfTheBackendCpu, AreSaidAndItDoesWithout) {
+  const std::pair<const char*, const char*> obstacles[]{{"memfd", "memfd_create failed"},
+                                                        {"dumpable", "this process is not dumpable"}};
+  for (const auto& [obstacle, told] : obstacles) {
+    auto ranks = start_ranks("cpu_with_an_obstacle", 2, {{"OBSTACLE", obstacle}});
+    expect_end(ranks, 1, 0);
+    expect_end(ranks, 0, 0,
+               {str_cat("fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: ", told)});
+  }
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ TEST(Cost, UnshardBringsMemoryEarly) {
 struct Asked {
   int shares = 0;
   size_t buffers = 0;
-  int reserves = 0, collectives = 0;
+  int collectives = 0;
 };
 
 class AskedCommunicator : public Decorator {
@@ -135,10 +135,6 @@ class AskedCommunicator : public Decorator {
     ++asked_.shares;
     asked_.buffers += parts.size();
     return Decorator::share(parts, device);
-  }
-  void reserve(size_t bytes) override {
-    ++asked_.reserves;
-    Decorator::reserve(bytes);
   }
 
  private:
@@ -166,7 +162,6 @@ TEST(CostOfMany, GroupsAreShardedAndGradientsHaveTheirNormInOneCollective) {
     EXPECT_EQ(model.stats().groups, kGroups + 1);
     EXPECT_EQ(asked.buffers, kGroups);
     EXPECT_EQ(asked.shares, 1);
-    EXPECT_EQ(asked.reserves, 1);
     EXPECT_EQ(asked.collectives, 1) << "the ranks agree what they shard";
     for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
     asked = {};

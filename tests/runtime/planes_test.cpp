@@ -1,4 +1,3 @@
-#include "layout/planes.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "layout/boxes.h"
+#include "layout/planes.h"
 
 namespace fsdp::layout {
 namespace {
@@ -113,8 +112,8 @@ struct Model {
 };
 
 std::vector<Item> gpt2_block(int64_t d) {
-  return {{{d}},    {{d}}, {{3 * d, d}}, {{3 * d}}, {{d, d}},     {{d}},
-          {{d}},    {{d}}, {{4 * d, d}}, {{4 * d}}, {{d, 4 * d}}, {{d}}};
+  return {{{d}}, {{d}}, {{3 * d, d}}, {{3 * d}}, {{d, d}},     {{d}},
+          {{d}}, {{d}}, {{4 * d, d}}, {{4 * d}}, {{d, 4 * d}}, {{d}}};
 }
 
 std::vector<Item> llama_block(int64_t d, int64_t keys, int64_t hidden) {
@@ -122,16 +121,8 @@ std::vector<Item> llama_block(int64_t d, int64_t keys, int64_t hidden) {
 }
 
 std::vector<Model> models() {
-  const std::vector<Item> mixtral{{{4096}},
-                                  {{4096, 4096}},
-                                  {{1024, 4096}},
-                                  {{1024, 4096}},
-                                  {{4096, 4096}},
-                                  {{4096}},
-                                  {{8, 4096}},
-                                  {{8, 14336, 4096}},
-                                  {{8, 14336, 4096}},
-                                  {{8, 4096, 14336}}};
+  const std::vector<Item> mixtral{{{4096}}, {{4096, 4096}}, {{1024, 4096}},     {{1024, 4096}},     {{4096, 4096}},
+                                  {{4096}}, {{8, 4096}},    {{8, 14336, 4096}}, {{8, 14336, 4096}}, {{8, 4096, 14336}}};
   const std::vector<Item> vit_root{{{1, 1, 768}}, {{1, 197, 768}}, {{768, 3, 16, 16}}, {{768}},
                                    {{768}},       {{768}},         {{1000, 768}},      {{1000}}};
   std::vector<Item> resnet{{{64, 3, 7, 7}}, {{64}}, {{64}}, {{1000, 2048}}, {{1000}}};

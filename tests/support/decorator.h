@@ -71,7 +71,6 @@ class Decorator : public Communicator {
                                                          c10::Device device) override {
     return inner_->share_on_host(parts, device);
   }
-  void reserve(size_t bytes) override { inner_->reserve(bytes); }
   void start_over() override { inner_->start_over(); }
   void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
     inner_->fail(operation, error, lost);

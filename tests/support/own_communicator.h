@@ -58,8 +58,8 @@ class CommunicatorOfMessages : public Communicator {
       const auto flat = tensor.detach().view(-1);
       sums.push_back({flat, at::empty({world_size(), flat.numel()}, flat.options())});
       sums.back().of_ranks[rank()].copy_(flat);
-      exchanges.push_back({[own = flat.clone()](int) { return own; },
-                           [all = sums.back().of_ranks](int peer) { return all[peer]; }});
+      exchanges.push_back(
+          {[own = flat.clone()](int) { return own; }, [all = sums.back().of_ranks](int peer) { return all[peer]; }});
     }
     return start(std::move(exchanges), tag, [sums, op] {
       for (const auto& sum : sums) sum.take(op);
@@ -68,9 +68,9 @@ class CommunicatorOfMessages : public Communicator {
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
     const int64_t n = input.numel() / world_size();
-    return start({{[=](int peer) { return slice_of(input, n, peer); },
-                   [=](int peer) { return slice_of(output, n, peer); }}},
-                 tag, [=, this] { slice_of(output, n, rank()).copy_(slice_of(input, n, rank())); });
+    return start(
+        {{[=](int peer) { return slice_of(input, n, peer); }, [=](int peer) { return slice_of(output, n, peer); }}},
+        tag, [=, this] { slice_of(output, n, rank()).copy_(slice_of(input, n, rank())); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
@@ -99,7 +99,6 @@ class CommunicatorOfMessages : public Communicator {
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
-  void reserve(size_t) override {}
   void start_over() override { ranks_->start_over(); }
   void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
     ranks_->fail(operation, error, lost);

@@ -4,8 +4,8 @@
 #include <fsdp/error.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/group/membership.h"
 #include "comm/group/join.h"
+#include "comm/group/membership.h"
 
 #include <deque>
 #include <exception>
@@ -71,15 +71,15 @@ std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::St
                                                const ThreadRanksOptions& options) {
   Membership membership;
   membership.ranks = {rank, world_size};
-  membership.rendezvous.local_rank = rank;
+  membership.parameters.local_rank = rank;
   membership.backend = options.backend.empty() ? test_backend() : options.backend;
   const auto hosts = options.hosts.empty() ? test_hosts(world_size, membership.backend) : options.hosts;
   membership.host = c10::str("host ", hosts[static_cast<size_t>(rank)]);
   if (options.device_backend) membership.device_backend = options.device_backend(rank);
   if (membership.device_backend) make_current(membership.device_backend->device);
-  Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};
-  if (!options.wrap) return meet_as_group(meeting);
-  return std::make_shared<ProcessGroup>(options.wrap(join(meeting), rank), rank);
+  Rendezvous rendezvous{membership, store, options.timeout, /*store_in_rank_0=*/false};
+  if (!options.wrap) return join_as_group(rendezvous);
+  return std::make_shared<ProcessGroup>(options.wrap(join(rendezvous), rank), rank);
 }
 
 std::thread thread_of_rank(std::function<void()> act) {

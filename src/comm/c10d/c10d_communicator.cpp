@@ -1,7 +1,7 @@
 #include "comm/c10d/c10d_communicator.h"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d/exchange.h"
 #include "comm/c10d/hierarchical_exchange.h"
@@ -34,8 +34,8 @@ constexpr std::string_view kConnecting = "connecting", kStartingOver = "starting
 // What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
 // Thread safety: one thread at a time, of which a lane's may be one while its caller waits for it.
 struct Family {
-  Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted)
-      : store(std::move(meeting_place)), options(std::move(wanted)) {
+  Family(c10::intrusive_ptr<c10d::Store> rendezvous_store, C10dOptions wanted)
+      : store(std::move(rendezvous_store)), options(std::move(wanted)) {
     begin();
   }
   ~Family() { roll_call->leave(); }
@@ -61,7 +61,7 @@ struct Family {
   // Made by the first communicator that connects, for all of them; null before.
   std::shared_ptr<Transport> transport;
   int beginnings = 0;
-  int made = 0;  // communicators, in the same order on every rank
+  int made = 0;                                  // communicators, in the same order on every rank
   std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
 
  private:
@@ -153,11 +153,10 @@ class C10dCommunicator : public Front {
     if (!outputs.front().is_cpu() || !by_hosts_)
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
-    return run(all_, fingerprint, outputs.front(),
-               [planes, scale](Exchange& exchange) {
-                 exchange.reduce_scatter(planes);
-                 for (const auto& plane : planes) scale_in_place(plane.output, scale);
-               });
+    return run(all_, fingerprint, outputs.front(), [planes, scale](Exchange& exchange) {
+      exchange.reduce_scatter(planes);
+      for (const auto& plane : planes) scale_in_place(plane.output, scale);
+    });
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
@@ -196,16 +195,12 @@ class C10dCommunicator : public Front {
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
-  void reserve(size_t bytes) override {
-    if (by_hosts_) act_inside({"reserved memory"}, [&](Communicator& ranks) { ranks.reserve(bytes); });
-  }
 
   std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
                                                          c10::Device device) override {
     if (!by_hosts_ || !device.is_cpu() || parts.empty()) return {};
     std::vector<std::shared_ptr<HostBuffer>> buffers;
-    act_inside({"shared memory of hosts"},
-               [&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
+    act_inside({"shared memory of hosts"}, [&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
     std::erase_if(host_buffers_, [](const auto& buffer) { return buffer.expired(); });
     host_buffers_.insert(host_buffers_.end(), buffers.begin(), buffers.end());
     return buffers;
@@ -334,13 +329,11 @@ class C10dCommunicator : public Front {
     const bool sends = fingerprint.operation == Operation::kSend;
     const auto& order = messages_with(peer, sends);
     if (tensor.is_cpu())
-      return run(order, fingerprint, tensor, [=](Exchange& exchange) {
-        sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
-      });
-    return order.native->run_in(*order.lane, fingerprint, [mail = order.mail] { mail->meet(); },
-                                [=](Exchange& exchange) {
-                                  sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0);
-                                });
+      return run(order, fingerprint, tensor,
+                 [=](Exchange& exchange) { sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer); });
+    return order.native->run_in(
+        *order.lane, fingerprint, [mail = order.mail] { mail->meet(); },
+        [=](Exchange& exchange) { sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0); });
   }
 
   // Made by the first message of a direction, on each of the two ranks when it comes to it.
@@ -373,9 +366,9 @@ class C10dCommunicator : public Front {
     };
     return std::ranges::all_of(planes, [&](const GatherPlane& plane) {
       return plane.output.numel() == 0 || std::ranges::any_of(host_buffers_, [&](const auto& weak) {
-        const auto buffer = weak.lock();
-        return buffer && lies_in(*buffer, plane.output);
-      });
+               const auto buffer = weak.lock();
+               return buffer && lies_in(*buffer, plane.output);
+             });
     });
   }
 

@@ -27,7 +27,7 @@ namespace fsdp {
 ///
 /// Nothing waits for ever: every wait ends by the mail's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
-class Lane : public RollCall::Witness {
+class Lane : public RollCall::Order {
  public:
   /// `name`: stands in errors. When the pointer goes, what is in progress ends within seconds, or the thread is left
   /// behind.

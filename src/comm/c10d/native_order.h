@@ -40,7 +40,7 @@ namespace fsdp {
 /// first operation in which they differ (Note [Windows]).
 ///
 /// Thread safety: `run` and `run_in` from one thread at a time; the others from any.
-class NativeOrder : public RollCall::Witness, public std::enable_shared_from_this<NativeOrder> {
+class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<NativeOrder> {
  public:
   using MoveData = std::function<void(Exchange&)>;
   /// Gives the verdict that operations throw after a failure; whoever asks first finds it out.

@@ -1,14 +1,12 @@
 #include "comm/core/local_communicator.h"
 
-#include <ATen/ops/from_blob.h>
-#include <c10/core/Allocator.h>
-#include <c10/core/DeviceGuard.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>
 
 #include <optional>
 
-#include "comm/core/fingerprint.h"
 #include "comm/core/current_stream.h"
+#include "comm/core/fingerprint.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
 
@@ -35,14 +33,14 @@ class DoneWork : public Work {
 
 class LocalBuffer : public SharedBuffer {
  public:
-  explicit LocalBuffer(c10::DataPtr memory) : memory_(std::move(memory)) {}
-  void* data() const override { return memory_.get(); }
+  explicit LocalBuffer(at::Tensor memory) : memory_(std::move(memory)) {}
+  void* data() const override { return memory_.mutable_data_ptr(); }
   void begin_read(uint64_t) override {}
   void end_read() override {}
   void begin_write(uint64_t) override {}
 
  private:
-  const c10::DataPtr memory_;
+  const at::Tensor memory_;
 };
 
 std::shared_ptr<Work> done(c10::Device device = c10::kCPU) { return std::make_shared<DoneWork>(device); }
@@ -88,18 +86,12 @@ class LocalCommunicator : public Front {
   std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(ranks()); }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
-    const c10::DeviceGuard guard(device);
     std::vector<std::shared_ptr<SharedBuffer>> buffers;
-    for (const auto& part : parts) {
-      auto memory = c10::GetAllocator(device.type())->allocate(part.bytes);
-      at::from_blob(memory.get(), {static_cast<int64_t>(part.bytes)},
-                    at::TensorOptions().dtype(at::kByte).device(device))
-          .zero_();
-      buffers.push_back(std::make_shared<LocalBuffer>(std::move(memory)));
-    }
+    for (const auto& part : parts)
+      buffers.push_back(std::make_shared<LocalBuffer>(
+          at::zeros({static_cast<int64_t>(part.bytes)}, at::TensorOptions().dtype(at::kByte).device(device))));
     return buffers;
   }
-  void reserve(size_t) override {}
   void start_over() override {}
 
  protected:

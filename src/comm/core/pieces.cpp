@@ -37,13 +37,13 @@ void reduce_block(const at::Tensor& output, std::span<const at::Tensor> contribu
 
 }  // namespace
 
-at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count) {
+at::Tensor narrow_flat(const at::Tensor& flat, int64_t begin, int64_t count) {
   return count == flat.numel() ? flat : flat.narrow(0, begin, count);
 }
 
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank) {
   const int64_t begin = std::min(rank * length, flat.numel());
-  return stretch_of(flat, begin, std::min(length, flat.numel() - begin));
+  return narrow_flat(flat, begin, std::min(length, flat.numel() - begin));
 }
 
 std::vector<at::Tensor> slices_of(std::span<const GatherPlane> planes, int rank) {
@@ -51,9 +51,8 @@ std::vector<at::Tensor> slices_of(std::span<const GatherPlane> planes, int rank)
 }
 
 std::vector<at::Tensor> slices_of(std::span<const ReducePlane> planes, int rank) {
-  return of_each(planes, [&](const auto& plane) {
-    return slice_of(plane.input.front().values, plane.output.numel(), rank);
-  });
+  return of_each(planes,
+                 [&](const auto& plane) { return slice_of(plane.input.front().values, plane.output.numel(), rank); });
 }
 
 std::vector<at::Tensor> inputs_of(std::span<const GatherPlane> planes) {
@@ -86,12 +85,12 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
   const at::NoGradGuard no_grad;
   const auto clear = [&](int64_t begin, int64_t end) {
-    if (begin < end) stretch_of(output, begin, end - begin).zero_();
+    if (begin < end) narrow_flat(output, begin, end - begin).zero_();
   };
   int64_t end = 0;
   for (auto& [first, values] : pieces) {
     clear(end, first);
-    stretch_of(output, first, values.numel()).copy_(values);
+    narrow_flat(output, first, values.numel()).copy_(values);
     end = first + values.numel();
     values.reset();
   }
@@ -99,16 +98,16 @@ void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
 }
 
 std::vector<Piece> cut(std::span<const Piece> pieces, int64_t begin, int64_t end) {
-  std::vector<Piece> stretch;
+  std::vector<Piece> within;
   for (const auto& [first, values] : pieces) {
     const int64_t from = std::max(first, begin), to = std::min(first + values.numel(), end);
-    if (from < to) stretch.push_back({from - begin, values.narrow(0, from - first, to - from)});
+    if (from < to) within.push_back({from - begin, values.narrow(0, from - first, to - from)});
   }
-  return stretch;
+  return within;
 }
 
-void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
-                     const std::function<void(int64_t, int64_t, const std::byte*)>& visit) {
+void visit_ranges(std::span<const Piece> pieces, int64_t begin, int64_t end,
+                  const std::function<void(int64_t, int64_t, const std::byte*)>& visit) {
   auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& candidate) {
     return candidate.first + candidate.values.numel() <= begin;
   });
@@ -125,8 +124,8 @@ void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
   }
 }
 
-void copy_stretch(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target) {
-  visit_stretches(pieces, begin, end, [&](int64_t first, int64_t count, const std::byte* memory) {
+void copy_range(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target) {
+  visit_ranges(pieces, begin, end, [&](int64_t first, int64_t count, const std::byte* memory) {
     std::byte* place = target + static_cast<size_t>(first - begin) * element_bytes;
     const size_t bytes = static_cast<size_t>(count) * element_bytes;
     if (memory == nullptr)
@@ -142,8 +141,8 @@ void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> 
   for (int64_t begin = 0; begin < numel; begin += block) {
     const int64_t length = std::min(block, numel - begin);
     std::vector<at::Tensor> blocks;
-    for (const auto& contribution : contributions) blocks.push_back(stretch_of(contribution, begin, length));
-    const at::Tensor result = stretch_of(output, begin, length);
+    for (const auto& contribution : contributions) blocks.push_back(narrow_flat(contribution, begin, length));
+    const at::Tensor result = narrow_flat(output, begin, length);
     reduce_block(result, blocks, own, op);
     scale_in_place(result, scale);
   }
@@ -155,7 +154,7 @@ void scale_in_place(const at::Tensor& tensor, double scale) {
   const at::Tensor factor = c10::scalar_to_tensor(scale);  // fp64
   const int64_t numel = tensor.numel(), block = tensor.is_cpu() ? kBlock : numel;
   for (int64_t begin = 0; begin < numel; begin += block)
-    stretch_of(tensor, begin, std::min(block, numel - begin)).mul_(factor);
+    narrow_flat(tensor, begin, std::min(block, numel - begin)).mul_(factor);
 }
 
 }  // namespace fsdp

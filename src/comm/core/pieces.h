@@ -15,7 +15,7 @@
 namespace fsdp {
 
 /// Elements [begin, begin + count) of a flat tensor, a view; the tensor itself if that is all of it.
-at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count);
+at::Tensor narrow_flat(const at::Tensor& flat, int64_t begin, int64_t count);
 /// A view of the slice of `rank` when every rank's slice has `length` elements. A slice that reaches beyond the end of
 /// the tensor is cut off there.
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank);
@@ -44,15 +44,15 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 /// Assembles the pieces in `output`, a flat tensor, and releases each piece once it is copied.
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces);
 
-/// What `pieces` have of [begin, end) of the flat tensor, as pieces of that stretch.
+/// What `pieces` have of [begin, end) of the flat tensor, as pieces of that range.
 std::vector<Piece> cut(std::span<const Piece> pieces, int64_t begin, int64_t end);
 
-/// Visits [begin, end) of the flat tensor in ascending stretches, `memory` null where no piece lies.
-void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
-                     const std::function<void(int64_t first, int64_t count, const std::byte* memory)>& visit);
+/// Visits [begin, end) of the flat tensor in ascending ranges, `memory` null where no piece lies.
+void visit_ranges(std::span<const Piece> pieces, int64_t begin, int64_t end,
+                  const std::function<void(int64_t first, int64_t count, const std::byte* memory)>& visit);
 
 /// Copies [begin, end) of the flat tensor to `target`, zeros where no piece lies. CPU only, in the calling thread.
-void copy_stretch(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target);
+void copy_range(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target);
 
 /// output = scale * (((c[0] + c[1]) + c[2]) + ...); or the maximum or minimum. At least two contributions, flat, of one
 /// size.

@@ -27,15 +27,15 @@ class RankLock {
   }
 
   /// While it lives, the lock that the calling thread holds, however often, is free.
-  class LetGo {
+  class ScopedRelease {
    public:
-    explicit LetGo(RankLock& lock) : lock_(lock), depth_(std::exchange(lock.depth_, 1)) { lock_.unlock(); }
-    ~LetGo() {
+    explicit ScopedRelease(RankLock& lock) : lock_(lock), depth_(std::exchange(lock.depth_, 1)) { lock_.unlock(); }
+    ~ScopedRelease() {
       lock_.lock();
       lock_.depth_ = depth_;
     }
-    LetGo(const LetGo&) = delete;
-    LetGo& operator=(const LetGo&) = delete;
+    ScopedRelease(const ScopedRelease&) = delete;
+    ScopedRelease& operator=(const ScopedRelease&) = delete;
 
    private:
     RankLock& lock_;

@@ -2,7 +2,6 @@
 /// \file
 /// What a rank does, written down while somebody asks for it: a trace, a flight recorder.
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -45,8 +44,7 @@ struct TimelineEntry {
   std::array<char, kSubjectBytes> subject{};  // the group
   std::array<char, kOrderBytes> order{};      // of a collective
 
-  static TimelineEntry of(Track track, std::string_view name, std::string_view subject,
-                          std::string_view order = {});
+  static TimelineEntry of(Track track, std::string_view name, std::string_view subject, std::string_view order = {});
 };
 static_assert(sizeof(TimelineEntry) == 152);
 

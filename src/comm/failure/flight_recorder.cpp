@@ -105,8 +105,8 @@ std::vector<std::unique_ptr<FlightRecord>> read_records(const std::string& file)
 }
 
 nlohmann::ordered_json json_of(const TimelineEntry& entry) {
-  nlohmann::ordered_json json{{"number", entry.number}, {"operation", entry.name.data()},
-                              {"group", entry.subject.data()}};
+  nlohmann::ordered_json json{
+      {"number", entry.number}, {"operation", entry.name.data()}, {"group", entry.subject.data()}};
   if (entry.track == Track::kCommunication) {
     json["order"] = entry.order.data();
     json["sequence"] = entry.sequence;

@@ -4,8 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <fstream>
+#include <string>
 #include <string_view>
 
 #include "comm/core/text.h"
@@ -24,11 +24,6 @@ bool is_in_state(pid_t process, std::string_view states) {
 
 }  // namespace
 
-std::string process_namespace() {
-  std::array<char, 128> space{};
-  return readlink("/proc/self/ns/pid", space.data(), space.size() - 1) < 0 ? "" : space.data();
-}
-
 Neighbours::Neighbours(const std::map<int, pid_t>& processes) {
   for (const auto& [rank, number] : processes)
     processes_[rank] = {number, Descriptor(static_cast<int>(syscall(SYS_pidfd_open, number, 0)))};
@@ -40,9 +35,7 @@ bool Neighbours::has_ended(int rank) const {
   return end.is_open() ? poll(&file, 1, 0) > 0 : is_in_state(number, "ZX");
 }
 
-bool Neighbours::is_running(int rank) const {
-  return is_in_state(processes_.at(rank).number, "RSD");
-}
+bool Neighbours::is_running(int rank) const { return is_in_state(processes_.at(rank).number, "RSD"); }
 
 std::vector<int> Neighbours::wait(int stop) {
   std::vector<int> ranks, ended;

@@ -5,15 +5,11 @@
 #include <sys/types.h>
 
 #include <map>
-#include <string>
 #include <vector>
 
 #include "comm/posix/descriptor.h"
 
 namespace fsdp {
-
-/// Equal for two processes of one kernel that know each other under the same numbers; empty if that is unknown.
-std::string process_namespace();
 
 /// Connections tell of a rank's death unless a child that it forked lives on and keeps them open; this does always.
 class Neighbours {

@@ -34,20 +34,9 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 // The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
 // may end of it, and would take the verdict with it.
 
-void await_others(c10d::Store& store, const Ranks& ranks, const std::string& step, int lost, milliseconds patience) {
-  std::vector<std::string> keys;
-  for (int rank = 1; rank < ranks.world_size; ++rank)
-    if (ranks.name_of(rank) != lost) keys.push_back(str_cat(step, '/', rank));
-  try {
-    store.wait(keys, patience);
-  } catch (const std::exception&) {
-    // Whoever is gone need not follow.
-  }
-}
-
 std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options) {
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
-  call->options_.alarm->add(call);
+  if (call->options_.alarm) call->options_.alarm->add(call);
   call->look();  // it may have rung before
   return call;
 }
@@ -57,9 +46,9 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallO
   store_->setTimeout(options_.answer_time + kStoreTime);
 }
 
-void RollCall::enroll(std::weak_ptr<Witness> witness) {
+void RollCall::enroll(std::weak_ptr<Order> order) {
   std::lock_guard lock(mutex_);
-  witnesses_.push_back(std::move(witness));
+  orders_.push_back(std::move(order));
 }
 
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
@@ -102,53 +91,42 @@ std::optional<Verdict> RollCall::known() const {
   return verdict_;
 }
 
-// Whoever calls it returns when that is said: the process may end then.
+// Whoever calls it returns when that is said: the process may end then. Where the store is gone nobody is there to be
+// told.
 void RollCall::leave() {
-  if (process_ == getpid()) std::call_once(leaves_, [this] { say_goodbye(); });
+  if (process_ != getpid()) return;
+  std::call_once(leaves_, [this] {
+    if (known()) return;
+    try_to([this] {
+      const Report report{Cause::kLeft, -1, "left; before: " + operations(), {}, {}};
+      store_->set(left_key(ranks_.rank), encode(report));
+      store_->set(told_key(ranks_.rank), "1");
+      if (answer(report) && store_->check({"alarm"})) publish(decide_by_reports());
+    });
+  });
 }
 
-void RollCall::say_goodbye() {
-  if (known()) return;
-  try {
-    const Report report{Cause::kLeft, -1, "left; before: " + operations(), {}, {}};
-    store_->set(left_key(ranks_.rank), encode(report));
-    store_->set(told_key(ranks_.rank), "1");
-    if (answer(report) && store_->check({"alarm"})) publish(decide_by_reports());
-  } catch (const std::exception&) {
-    // Nobody is there to be told.
-  }
-}
-
+// A store that went away is no news until a collective fails.
 void RollCall::look() {
   if (known()) return;
-  try {
-    if (store_->check({"verdict"})) {
-      conclude(decode<Verdict>(store_->get_to_str("verdict")));
-    } else if (store_->check({"alarm"}) && answer(report(Cause::kNone))) {
-      publish(decide_by_reports());
-    }
-  } catch (const std::exception&) {
-    // A store that went away is no news until a collective fails.
-  }
+  try_to([this] {
+    if (store_->check({"verdict"})) return conclude(decode<Verdict>(store_->get_to_str("verdict")));
+    if (!store_->check({"alarm"})) return;
+    Report report{Cause::kNone, -1, operations(), {}, {}};
+    for (const auto& order : orders()) report.waiting_for = std::max(report.waiting_for, order->waiting_for());
+    if (answer(report)) publish(decide_by_reports());
+  });
 }
 
 // A rank of this host whose process has ended, and that has not left, is lost: its connections may be open still.
 void RollCall::note_end(int rank) {
   const int number = ranks_.number_of(rank);
   if (number < 0 || known()) return;
-  try {
+  try_to([&] {
     if (!store_->check({left_key(number)}))
       publish({Verdict::Kind::kPeerLost, rank,
                str_cat("rank ", rank, " has ended. This rank's last operations: ", operations(), '.', kLookAtLost)});
-  } catch (const std::exception&) {
-    // A collective will say so.
-  }
-}
-
-Report RollCall::report(Cause cause) const {
-  Report report{cause, -1, operations(), {}, {}};
-  for (const auto& witness : witnesses()) report.waiting_for = std::max(report.waiting_for, witness->waiting_for());
-  return report;
+  });
 }
 
 // Whether this was the last rank's answer.
@@ -162,6 +140,7 @@ bool RollCall::answer(const Report& report) {
 }
 
 void RollCall::ring() const {
+  if (!options_.alarm) return;
   std::vector<int> ranks;
   for (int rank = 0; rank < ranks_.world_size; ++rank)
     if (rank != ranks_.rank) ranks.push_back(ranks_.name_of(rank));
@@ -187,7 +166,7 @@ void RollCall::end_operations(const Verdict& verdict) {
     if (!verdict_) verdict_ = verdict;
     changed_.notify_all();
   }
-  for (const auto& witness : witnesses()) witness->interrupt();
+  for (const auto& order : orders()) order->interrupt();
 }
 
 Verdict RollCall::decide_by_reports() {
@@ -200,24 +179,28 @@ Verdict RollCall::decide_by_reports() {
 }
 
 void RollCall::let_others_follow() {
-  if (options_.store_in_rank_0 && ranks_.rank == 0)
-    await_others(*store_, ranks_, "told", known()->rank, std::max(options_.answer_time, kLeastFarewell));
+  if (!options_.store_in_rank_0 || ranks_.rank != 0) return;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < ranks_.world_size; ++rank)
+    if (ranks_.name_of(rank) != known()->rank) keys.push_back(told_key(rank));
+  // Whoever is gone need not follow.
+  try_to([&] { store_->wait(keys, std::max(options_.answer_time, kLeastFarewell)); });
 }
 
 std::string RollCall::operations() const {
   std::string text;
-  for (const auto& witness : witnesses()) {
-    const std::string status = witness->status();
+  for (const auto& order : orders()) {
+    const std::string status = order->status();
     if (!status.empty()) text += (text.empty() ? "" : ", ") + status;
   }
   return text.empty() ? "none yet" : text;
 }
 
-std::vector<std::shared_ptr<RollCall::Witness>> RollCall::witnesses() const {
+std::vector<std::shared_ptr<RollCall::Order>> RollCall::orders() const {
   std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<Witness>> all;
-  for (const auto& weak : witnesses_)
-    if (auto witness = weak.lock()) all.push_back(std::move(witness));
+  std::vector<std::shared_ptr<Order>> all;
+  for (const auto& weak : orders_)
+    if (auto order = weak.lock()) all.push_back(std::move(order));
   return all;
 }
 

@@ -2,8 +2,8 @@
 /// \file
 /// Finds out, through the store, who is to blame when a collective fails.
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/failure/alarm.h"
 #include "comm/failure/verdict.h"
@@ -19,16 +19,12 @@
 
 namespace fsdp {
 
-/// Waits until every rank except 0 and the global rank `lost` has set the key "STEP/RANK", for at most `patience`.
-void await_others(c10d::Store& store, const Ranks& ranks, const std::string& step, int lost,
-                  std::chrono::milliseconds patience);
-
 struct RollCallOptions {
   /// How long a rank may take to answer before it counts as lost.
   std::chrono::milliseconds answer_time = std::chrono::seconds(5);
   /// True if the store lives in rank 0, so that a broken store means that rank 0 is lost.
   bool store_in_rank_0 = false;
-  /// That of the rank, for all its groups.
+  /// That of the rank, for all its groups; null: nobody is rung for, or hears it.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
   /// Ranks of this host whose end is noticed though their connections stay open; may be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
@@ -41,10 +37,10 @@ struct RollCallOptions {
 /// same rank, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
 class RollCall : public Alarm::Listener {
  public:
-  /// What a rank can be asked about. Called from the alarm's thread.
-  class Witness {
+  /// An order of operations, about which a rank can be asked. Called from the alarm's thread.
+  class Order {
    public:
-    virtual ~Witness() = default;
+    virtual ~Order() = default;
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
     /// The rank that it waits for; -1: none.
@@ -56,7 +52,7 @@ class RollCall : public Alarm::Listener {
   /// `store`: a connection that nothing else waits on. The alarm listens already.
   static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
 
-  void enroll(std::weak_ptr<Witness> witness);
+  void enroll(std::weak_ptr<Order> order);
 
   /// Raises the alarm and waits, for a few seconds at most, for the verdict.
   Verdict alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail);
@@ -76,17 +72,15 @@ class RollCall : public Alarm::Listener {
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
   Verdict verdict_after(const std::function<void()>& act);
-  Report report(Cause cause) const;
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
   void conclude(const Verdict& verdict);
   void end_operations(const Verdict& verdict);
   Verdict decide_by_reports();
-  void say_goodbye();
   void let_others_follow();
   std::string operations() const;
-  std::vector<std::shared_ptr<Witness>> witnesses() const;
+  std::vector<std::shared_ptr<Order>> orders() const;
   std::optional<Verdict> known() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -95,7 +89,7 @@ class RollCall : public Alarm::Listener {
   const pid_t process_ = getpid();  // a child that it forks tells nobody anything
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::weak_ptr<Witness>> witnesses_;
+  std::vector<std::weak_ptr<Order>> orders_;
   std::optional<Verdict> verdict_;
   bool answered_ = false;
   std::once_flag leaves_, others_follow_;

@@ -115,15 +115,12 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
     return lost(ranks, rank, str_cat("rank ", ranks.name_of(rank), " has left the process group"), alarm, reports);
   };
   std::vector<int> silent;
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
+  for (size_t rank = 0; rank < reports.size(); ++rank)
     if (!reports[rank]) silent.push_back(static_cast<int>(rank));
-  }
   if (!silent.empty()) {
-    int rank = silent.front();
     // Of several silent ranks, the one that somebody was waiting for.
-    for (const int candidate : silent) {
-      if (alarm != nullptr && candidate == alarm->waiting_for) rank = candidate;
-    }
+    const bool is_awaited = alarm != nullptr && std::ranges::count(silent, alarm->waiting_for) > 0;
+    const int rank = is_awaited ? alarm->waiting_for : silent.front();
     return lost(ranks, rank,
                 str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it " : " are lost: they ", silence),
                 alarm, reports);

@@ -3,8 +3,8 @@
 /// What ranks tell each other through the store when a collective failed, and what follows from it.
 
 #include "comm/core/fingerprint.h"
-#include "comm/core/store_message.h"
 #include "comm/core/ranks.h"
+#include "comm/core/store_message.h"
 
 #include <chrono>
 #include <optional>

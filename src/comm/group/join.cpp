@@ -2,8 +2,8 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "comm/c10d/c10d_communicator.h"
 #include "comm/c10d/backends.h"
+#include "comm/c10d/c10d_communicator.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/host_grid.h"
@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <iostream>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 namespace fsdp {
@@ -34,7 +33,7 @@ constexpr std::string_view kOperation = "init_process_group";
 // How errors begin.
 std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
 
-// How long the rank that hosts the store waits for the others before it fails.
+// How long the rank that hosts the store waits for the others to learn of a failure before it fails itself.
 constexpr std::chrono::seconds kFarewell{4};
 
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
@@ -42,17 +41,17 @@ constexpr const char* kRoster = "roster";
 
 // Keys of this group alone.
 StorePtr group_store(const Membership& membership, const StorePtr& store) {
-  auto attempt = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/attempt_", membership.rendezvous.attempt), store);
+  auto attempt = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/attempt_", membership.parameters.attempt), store);
   const auto round = attempt->add(str_cat("joined/", membership.rank()), 1);
   return c10::make_intrusive<c10d::PrefixStore>(str_cat("group_", round), attempt);
 }
 
 // Ranks of another run that come to the same address go no further. What the first rank says holds.
 void require_same_run(const Membership& membership, c10d::Store& store) {
-  const std::string own = run_identity(membership.rendezvous.run_id, !membership.token.empty());
+  const std::string own = run_identity(membership.parameters.run_id, !membership.token.empty());
   const std::string found = store.compareSet(kRunKey, "", own);
-  require(found == own, prefix_of(membership), "expected the ranks of ", own, " at ", membership.rendezvous.host, ':',
-          membership.rendezvous.port, ", found those of ", found,
+  require(found == own, prefix_of(membership), "expected the ranks of ", own, " at ", membership.parameters.host, ':',
+          membership.parameters.port, ", found those of ", found,
           ". Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID and "
           "FSDP_JOB_TOKEN, as fsdprun does.");
 }
@@ -69,8 +68,8 @@ void add_missing(c10d::Store& store, int begin, int end, std::vector<int>& missi
 }
 
 // What ranks have written under these keys, for which this waits as long as the store does.
-std::vector<std::string> read(const Meeting& meeting, c10d::Store& store, const std::vector<std::string>& keys) {
-  const auto& membership = meeting.membership;
+std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, const std::vector<std::string>& keys) {
+  const auto& membership = rendezvous.membership;
   try {
     std::vector<std::string> texts;
     for (const auto& bytes : store.multiGet(keys)) texts.emplace_back(bytes.begin(), bytes.end());
@@ -81,7 +80,7 @@ std::vector<std::string> read(const Meeting& meeting, c10d::Store& store, const 
     std::vector<int> missing;
     add_missing(store, 0, membership.world_size(), missing);
     for (int& rank : missing) rank = membership.ranks.name_of(rank);
-    const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(meeting.timeout), " for ");
+    const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(rendezvous.timeout), " for ");
     if (missing.empty())
       throw PeerLost(membership.ranks.name_of(0),
                      str_cat(waited, "rank ", membership.ranks.name_of(0),
@@ -110,109 +109,87 @@ void compare_claims(const Membership& membership, const std::string& own, const 
   }
 }
 
-std::vector<Profile> read_profiles(const Meeting& meeting, c10d::Store& store, const std::vector<int>& ranks) {
+std::vector<Profile> read_profiles(const Rendezvous& rendezvous, c10d::Store& store, const std::vector<int>& ranks) {
   std::vector<std::string> keys;
   for (const int rank : ranks) keys.push_back(profile_key(rank));
   std::vector<Profile> profiles;
-  for (const auto& text : read(meeting, store, keys)) profiles.push_back(decode<Profile>(text));
+  for (const auto& text : read(rendezvous, store, keys)) profiles.push_back(decode<Profile>(text));
   return profiles;
 }
 
 // Rank 0 reads what each rank wrote, and writes what all need. Ranks that differ from rank 0 learn it though rank 0 may
 // wait for further ones.
-Roster read_roster(const Meeting& meeting, const Profile& own, c10d::Store& store) {
-  const auto& membership = meeting.membership;
+Roster read_roster(const Rendezvous& rendezvous, const Profile& own, c10d::Store& store) {
+  const auto& membership = rendezvous.membership;
   if (membership.rank() == 0) {
     std::vector<int> all(static_cast<size_t>(membership.world_size()));
     std::iota(all.begin(), all.end(), 0);
-    auto roster = roster_of(read_profiles(meeting, store, all));
+    auto roster = roster_of(read_profiles(rendezvous, store, all));
     store.set(kRoster, encode(roster));
     return roster;
   }
-  compare_claims(membership, own.claims, {{0, read_profiles(meeting, store, {0}).front().claims}});
-  return decode<Roster>(read(meeting, store, {kRoster}).front());
+  compare_claims(membership, own.claims, {{0, read_profiles(rendezvous, store, {0}).front().claims}});
+  return decode<Roster>(read(rendezvous, store, {kRoster}).front());
 }
 
-void meet(Meeting& meeting, c10d::Store& store) {
-  const auto& membership = meeting.membership;
+void meet(Rendezvous& rendezvous, c10d::Store& store) {
+  const auto& membership = rendezvous.membership;
   Profile own{.claims = claims_of(membership),
-              .domain = str_cat(loopback_domain(), '/', process_namespace()),
+              .domain = host_domain(),
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
               .contact = {getpid(), "fsdp-" + random_token()}};
   try {
     if (may_share_memory(membership.backend))
-      meeting.page =
+      rendezvous.page =
           std::make_shared<const Descriptor>(shm::make_host_page(membership.world_size(), own.contact.page));
   } catch (const shm::Obstacle& obstacle) {
     own.obstacle = obstacle.what();
   }
   fault_point("joining");
   store.set(profile_key(membership.rank()), encode(own));
-  meeting.roster = std::make_shared<const Roster>(read_roster(meeting, own, store));
-  compare_claims(membership, own.claims, meeting.roster->claims);
-  const auto hosts = meeting.roster->hosts.unpack();
+  rendezvous.roster = std::make_shared<const Roster>(read_roster(rendezvous, own, store));
+  compare_claims(membership, own.claims, rendezvous.roster->claims);
+  const auto hosts = rendezvous.roster->hosts.unpack();
   std::vector<int> beside;  // the ranks of this host
   for (int rank = 0; rank < membership.world_size(); ++rank)
     if (hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(membership.rank())]) beside.push_back(rank);
   if (beside.size() > 1) {
-    const auto profiles = read_profiles(meeting, store, beside);
-    for (size_t i = 0; i < beside.size(); ++i) meeting.contacts[beside[i]] = profiles[i].contact;
+    const auto profiles = read_profiles(rendezvous, store, beside);
+    for (size_t i = 0; i < beside.size(); ++i) rendezvous.contacts[beside[i]] = profiles[i].contact;
   }
   fault_point("joined");
 }
 
-// This rank says how far it got. The rank that hosts the store may end: before it fails it lets the others, but for one
-// that is lost, get as far, so that they fail alike. `lost`: a global rank.
-void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::string& step, int lost = -1) {
-  const auto& ranks = meeting.membership.ranks;
-  try {
-    store.set(str_cat(step, '/', ranks.rank), "");
-  } catch (const std::exception&) {
-    return;  // nobody is there to be told
-  }
-  if (meeting.store_in_rank_0 && ranks.rank == 0) await_others(store, ranks, step, lost, kFarewell);
+// The verdict for all ranks where some of them met or connected in vain: that of the rank that says it first, since one
+// that gives up looks lost to others from then on. Without a store it is that rank 0, which hosted it, is lost: ranks
+// may have given up because of it.
+Verdict agree(const Rendezvous& rendezvous, const Verdict& own) {
+  const RollCallOptions options{
+      .answer_time = kFarewell, .store_in_rank_0 = rendezvous.store_in_rank_0, .alarm = nullptr};
+  const auto holds = RollCall::start(rendezvous.store, rendezvous.membership.ranks, options)->pronounce(own);
+  rendezvous.store->setTimeout(rendezvous.timeout);
+  return holds;
 }
 
-// Ranks that lost another one while they met or connected name the same one: that of the rank that says it first, since
-// one that gives up looks lost to others from then on.
-[[noreturn]] void agree_on_lost(const Meeting& meeting, const StorePtr& store, const PeerLost& error) {
-  const auto& membership = meeting.membership;
-  int first = error.rank();
-  try {
-    store->setTimeout(kFarewell / 2);
-    first = std::stoi(store->compareSet("lost", "", str_cat(first)));
-    let_others_follow(meeting, *store, "told", first);
-  } catch (const StoreIsSilent& silent) {
-    raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""), membership.ranks,
-          kOperation);
-  } catch (const std::exception&) {
-    // The store went with the rank that hosted it.
-  }
-  store->setTimeout(meeting.timeout);
-  if (first == error.rank()) throw error;
-  throw PeerLost(first, str_cat(prefix_of(membership), "rank ", first,
-                                " is lost, another rank says. Look at its output, then start all ranks again."));
-}
-
-C10dOptions network_options(const Meeting& meeting, const std::vector<int>& hosts) {
-  const auto& membership = meeting.membership;
-  const auto& rendezvous = membership.rendezvous;
-  const auto timeout = meeting.timeout;
-  const std::string address = meeting.roster->is_one_domain ? "127.0.0.1"
-                              : rendezvous.host.empty()     ? ""
-                                                            : address_towards(rendezvous.host, rendezvous.port);
+C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
+  const auto& membership = rendezvous.membership;
+  const auto& parameters = membership.parameters;
+  const auto timeout = rendezvous.timeout;
+  const std::string address = rendezvous.roster->is_one_domain ? "127.0.0.1"
+                              : parameters.host.empty()        ? ""
+                                                               : address_towards(parameters.host, parameters.port);
   C10dOptions options;
   options.ranks = membership.ranks;
-  options.traffic.reset(new CountByPeer{meeting.traffic, hosts, membership.ranks});
+  options.traffic.reset(new CountByPeer{rendezvous.traffic, hosts, membership.ranks});
   options.timeout = timeout;
   options.compares_first = membership.compares_first;
-  options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
+  options.roll_call.store_in_rank_0 = rendezvous.store_in_rank_0;
   std::map<int, pid_t> processes;
-  for (const auto& [rank, contact] : meeting.contacts)
+  for (const auto& [rank, contact] : rendezvous.contacts)
     if (contact.process != getpid()) processes[membership.ranks.name_of(rank)] = contact.process;
-  options.roll_call.alarm = meeting.alarm;
+  options.roll_call.alarm = rendezvous.alarm;
   options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
@@ -227,62 +204,54 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
 }
 
 // The ranks of this rank's host that are in the group.
-std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const HostGrid& grid) {
+std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous, const HostGrid& grid) {
   std::vector<int> members;
   std::vector<shm::Contact> contacts;
-  for (const auto& [rank, contact] : meeting.contacts) {
-    members.push_back(meeting.membership.ranks.name_of(rank));
+  for (const auto& [rank, contact] : rendezvous.contacts) {
+    members.push_back(rendezvous.membership.ranks.name_of(rank));
     contacts.push_back(contact);
   }
-  const auto& all = meeting.membership.ranks;
+  const auto& all = rendezvous.membership.ranks;
   if (members.empty()) return make_local_communicator(all.in_subgroup("host", {all.name()}));
   const auto ranks = grid.count() == 1 ? all : all.in_subgroup("host", std::move(members));
   // In the middle of a collective of several hosts it is its lane that goes on.
-  const auto own_rank = grid.count() == 1 ? meeting.own_rank : std::make_shared<shm::OwnRank>();
-  return make_shm_communicator(contacts, ranks, meeting.timeout, own_rank, meeting.traffic);
+  const auto own_rank = grid.count() == 1 ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
+  return make_shm_communicator(contacts, ranks, rendezvous.timeout, own_rank, rendezvous.traffic);
 }
 
-// A rank of this host that does not come may have given up because of rank 0, on another host, with which the store
-// went: then the store's error is thrown.
-std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, const HostGrid& grid) {
+std::shared_ptr<Communicator> join_ranks(Rendezvous& rendezvous) {
   try {
-    return join_inside(meeting, grid);
-  } catch (const PeerLost&) {
-    if (meeting.store_in_rank_0 && !grid.is_inside(0)) meeting.store->check({kRoster});
-    throw;
-  }
-}
-
-std::shared_ptr<Communicator> join_ranks(Meeting& meeting) {
-  try {
-    if (!meeting.roster) meet(meeting, *meeting.store);
-    auto communicator = meeting.connect(meeting, meeting.roster->hosts.unpack());
-    meeting.page = nullptr;
+    if (!rendezvous.roster) meet(rendezvous, *rendezvous.store);
+    auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
+    rendezvous.page = nullptr;
     return communicator;
   } catch (const PeerLost& error) {
-    agree_on_lost(meeting, meeting.store, error);
+    const auto holds = agree(rendezvous, {Verdict::Kind::kPeerLost, error.rank(),
+                                          str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
+    if (holds.rank == error.rank()) throw;
+    raise(holds, rendezvous.membership.ranks, kOperation);
   } catch (const c10::DistError&) {
     throw;  // the store's own
-  } catch (const std::exception&) {
-    let_others_follow(meeting, *meeting.store, "read");
+  } catch (const std::exception& error) {
+    agree(rendezvous, {Verdict::Kind::kError, -1, error.what()});
     throw;
   }
 }
 
 // The store with keys of this group alone, of which every call ends.
-StorePtr meeting_place(const Meeting& meeting) {
-  const auto& membership = meeting.membership;
-  const std::shared_ptr<std::atomic<int64_t>> calls(meeting.traffic, &meeting.traffic->store_calls);
-  require_same_run(membership, *make_bounded_store(meeting.store, meeting.timeout, calls));
-  return group_store(membership, make_bounded_store(meeting.store, meeting.timeout, calls, membership.token));
+StorePtr rendezvous_store(const Rendezvous& rendezvous) {
+  const auto& membership = rendezvous.membership;
+  const std::shared_ptr<std::atomic<int64_t>> calls(rendezvous.traffic, &rendezvous.traffic->store_calls);
+  require_same_run(membership, *make_bounded_store(rendezvous.store, rendezvous.timeout, calls));
+  return group_store(membership, make_bounded_store(rendezvous.store, rendezvous.timeout, calls, membership.token));
 }
 
 }  // namespace
 
-std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts) {
-  const auto& membership = meeting.membership;
+std::shared_ptr<Communicator> connect_ranks(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
+  const auto& membership = rendezvous.membership;
   const auto [carrier, obstacle] =
-      choose_carrier(membership.backend, membership.ranks, *meeting.roster, prefix_of(membership));
+      choose_carrier(membership.backend, membership.ranks, *rendezvous.roster, prefix_of(membership));
   if (!obstacle.empty() && membership.rank() == 0)
     std::cerr << "fsdp: the ranks of " << (std::ranges::max(hosts) == 0 ? "this" : "each")
               << " host use Gloo instead of shared memory: " << obstacle << ".\n";
@@ -292,28 +261,28 @@ std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::v
               : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
                                                   : "over the network"));
   const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
-  if (carrier == Carrier::kSharedMemory) return join_inside(meeting, *grid);
-  auto options = network_options(meeting, hosts);
+  if (carrier == Carrier::kSharedMemory) return join_inside(rendezvous, *grid);
+  auto options = network_options(rendezvous, hosts);
   if (carrier == Carrier::kHierarchical) {
-    options.host = join_inside_of_several(meeting, *grid);
+    options.host = join_inside(rendezvous, *grid);
     options.grid = grid;
   }
-  return make_c10d_communicator(meeting.store, std::move(options));
+  return make_c10d_communicator(rendezvous.store, std::move(options));
 }
 
-std::shared_ptr<Communicator> join(Meeting& meeting) {
-  const auto& membership = meeting.membership;
+std::shared_ptr<Communicator> join(Rendezvous& rendezvous) {
+  const auto& membership = rendezvous.membership;
   if (membership.world_size() == 1) return make_local_communicator(membership.ranks);
   try {
-    if (!meeting.roster) meeting.store = meeting_place(meeting);
-    return join_ranks(meeting);
+    if (!rendezvous.roster) rendezvous.store = rendezvous_store(rendezvous);
+    return join_ranks(rendezvous);
   } catch (const PeerLost& error) {
     blame(membership.ranks.name(), error.rank());
     throw;
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
-    raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(error.what()), ""), membership.ranks,
+    raise(store_lost(membership.rank(), rendezvous.store_in_rank_0, first_line(error.what()), ""), membership.ranks,
           kOperation);
   } catch (const std::exception& error) {
     throw Error(str_cat(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what()),
@@ -321,8 +290,8 @@ std::shared_ptr<Communicator> join(Meeting& meeting) {
   }
 }
 
-Meeting subgroup_of(const Meeting& all, const std::string& name, const std::vector<int>& members) {
-  Meeting own = all;
+Rendezvous subgroup_of(const Rendezvous& all, const std::string& name, const std::vector<int>& members) {
+  Rendezvous own = all;
   own.membership.ranks = all.membership.ranks.in_subgroup(name, members);
   if (own.membership.world_size() == 1) return own;
   std::vector<int> numbers;

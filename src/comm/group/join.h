@@ -19,13 +19,13 @@
 
 namespace fsdp {
 
-struct Meeting;
+struct Rendezvous;
 
 /// The communicator of ranks that know each other: of the kind that the backend and the hosts call for. Collective.
-std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts);
+std::shared_ptr<Communicator> connect_ranks(const Rendezvous& rendezvous, const std::vector<int>& hosts);
 
 /// Where ranks meet, and this one's place among them.
-struct Meeting {
+struct Rendezvous {
   Membership membership;
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout{};
@@ -43,26 +43,27 @@ struct Meeting {
   /// What this rank has made for them to meet on; null once they have.
   std::shared_ptr<const Descriptor> page = nullptr;
   /// Called once the ranks know each other; simulations have one of their own.
-  std::function<std::shared_ptr<Communicator>(const Meeting&, const std::vector<int>& hosts)> connect = connect_ranks;
+  std::function<std::shared_ptr<Communicator>(const Rendezvous&, const std::vector<int>& hosts)> connect =
+      connect_ranks;
   /// How many groups were split from this one, the same on every rank.
   mutable int splits = 0;
 };
 
-/// Connects to the other ranks, after all have met in the store unless they know each other: then `meeting` says what
-/// they know. Collective.
+/// Connects to the other ranks, after all have met in the store unless they know each other: then `rendezvous` says
+/// what they know. Collective.
 ///
 /// The n-th call of a rank meets the n-th calls of the others, so one store serves any number of groups one after
 /// another. Each rank writes one entry, which rank 0 and the ranks of its host read; rank 0 writes the roster, which
 /// all others read: at most 8 calls of the store a rank, however many there are. Throws PeerLost naming the ranks that
 /// do not come within the timeout, Mismatch if ranks disagree about the world size or backend.
-std::shared_ptr<Communicator> join(Meeting& meeting);
+std::shared_ptr<Communicator> join(Rendezvous& rendezvous);
 
 /// The same, as a process group.
-std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting);
+std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& rendezvous);
 
 /// Where the next subgroup split from these ranks meets: this rank's, of `members`, their global ranks. They know each
-/// other, so they read nothing in the store. Makes a page for those on this rank's host. Throws Error.
-Meeting subgroup_of(const Meeting& all, const std::string& name, const std::vector<int>& members);
+/// other, so they read nothing in the store. Makes a page for those on this rank's host. Throws shm::Obstacle.
+Rendezvous subgroup_of(const Rendezvous& all, const std::string& name, const std::vector<int>& members);
 
 /// A subgroup of this rank alone, which needs nobody else.
 std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name);

@@ -12,19 +12,15 @@ namespace fsdp {
 namespace {
 
 // "host:port", "[::1]:port"
-void parse_address(const std::string& address, Rendezvous& rendezvous) {
+void parse_address(const std::string& address, RendezvousParameters& rendezvous) {
   const size_t colon = address.rfind(':');
   require(colon != std::string::npos && colon > 0, kInitPrefix, "expected the address \"host:port\", found \"", address,
           "\".");
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
   const char *begin = address.data() + colon + 1, *end = address.data() + address.size();
   const auto [parsed, error] = std::from_chars(begin, end, rendezvous.port);
   require(error == std::errc() && parsed == end && rendezvous.port > 0, kInitPrefix,
           "expected a port from 1 to 65535 in the address, found \"", address, "\".");
-  rendezvous.host = host;
+  rendezvous.host = without_brackets(address.substr(0, colon));
   rendezvous.agent_hosts_store = false;
 }
 
@@ -47,16 +43,16 @@ const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
 }
 
 // Who the rank is among which others.
-Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
+RendezvousParameters resolve_rendezvous(const ProcessGroupOptions& options) {
   require(options.timeout.count() > 0, kInitPrefix, "expected a timeout above zero, found ", options.timeout.count(),
           " ms.");
   require(options.rank.has_value() == options.world_size.has_value(), kInitPrefix,
           "the options rank and world_size go together, found only ", options.rank ? "rank." : "world_size.");
   const bool environment_asked = !options.rank || (*options.world_size > 1 && !options.store && !options.address);
-  std::optional<Rendezvous> environment;
+  std::optional<RendezvousParameters> environment;
   if (environment_asked) environment = rendezvous_from_environment();
 
-  Rendezvous rendezvous = environment.value_or(Rendezvous{});
+  RendezvousParameters rendezvous = environment.value_or(RendezvousParameters{});
   if (options.rank) {
     rendezvous.rank = *options.rank;
     rendezvous.world_size = *options.world_size;
@@ -106,7 +102,7 @@ CudaSupport cuda_support() {
 void make_current(c10::Device device) { c10::impl::VirtualGuardImpl(device.type()).setDevice(device); }
 
 Membership resolve_membership(const ProcessGroupOptions& options) {
-  const Rendezvous rendezvous = resolve_rendezvous(options);
+  const RendezvousParameters rendezvous = resolve_rendezvous(options);
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
@@ -114,7 +110,7 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
   const std::string check = variable("FSDP_CHECK");
   require(check.empty() || check == "each", kInitPrefix, "expected FSDP_CHECK to be unset or \"each\", found \"", check,
           "\".");
-  Membership membership{.rendezvous = rendezvous,
+  Membership membership{.parameters = rendezvous,
                         .ranks = {rendezvous.rank, rendezvous.world_size},
                         .backend = "gloo",
                         .token = variable("FSDP_JOB_TOKEN"),

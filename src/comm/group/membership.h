@@ -44,7 +44,7 @@ CudaSupport cuda_support();
 void make_current(c10::Device device);
 
 struct Membership {
-  Rendezvous rendezvous;
+  RendezvousParameters parameters;
   Ranks ranks = {};
   /// "nccl", "shm", "gloo", "hierarchical", or "cpu"; see ProcessGroupOptions.
   std::string backend;

@@ -4,8 +4,8 @@
 #include "comm/failure/alarm.h"
 #include "comm/failure/flight_recorder.h"
 #include "comm/group/attachment.h"
-#include "comm/group/membership.h"
 #include "comm/group/join.h"
+#include "comm/group/membership.h"
 #include "comm/posix/descriptor.h"
 #include "comm/rendezvous/store_connection.h"
 
@@ -72,16 +72,16 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
   }
 }
 
-std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& place) {
-  Meeting meeting = place;
-  if (!meeting.membership.ranks.timeline)
-    meeting.membership.ranks.timeline = open_timeline(meeting.membership.ranks);
-  auto group = make_group(join(meeting), meeting.membership.rendezvous.local_rank);
-  const auto& ranks = meeting.membership.ranks;
+std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
+  Rendezvous rendezvous = place;
+  if (!rendezvous.membership.ranks.timeline)
+    rendezvous.membership.ranks.timeline = open_timeline(rendezvous.membership.ranks);
+  auto group = make_group(join(rendezvous), rendezvous.membership.parameters.local_rank);
+  const auto& ranks = rendezvous.membership.ranks;
   group->name_ = ranks.group;
   if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
-  if (group->world_size() > 1) group->hosts_ = meeting.roster->hosts.unpack();
-  group->meeting_ = std::make_shared<const Meeting>(std::move(meeting));
+  if (group->world_size() > 1) group->hosts_ = rendezvous.roster->hosts.unpack();
+  group->rendezvous_ = std::make_shared<const Rendezvous>(std::move(rendezvous));
   return group;
 }
 
@@ -94,24 +94,25 @@ std::shared_ptr<Communicator> Attachment::order_for(ProcessGroup& group, const s
 
 std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name) {
   const Ranks ranks = Attachment::ranks_of(all);
-  Meeting meeting;
-  meeting.membership.ranks = ranks.in_subgroup(name, {ranks.name()});
-  meeting.membership.rendezvous.local_rank = all.local_rank();
-  return meet_as_group(meeting);
+  Rendezvous rendezvous;
+  rendezvous.membership.ranks = ranks.in_subgroup(name, {ranks.name()});
+  rendezvous.membership.parameters.local_rank = all.local_rank();
+  return join_as_group(rendezvous);
 }
 
 Ranks Attachment::ranks_of(const ProcessGroup& group) {
-  return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
+  return group.rendezvous_ ? group.rendezvous_->membership.ranks : Ranks{group.rank(), group.world_size()};
 }
 
 std::shared_ptr<TrafficCount> Attachment::traffic_of(const ProcessGroup& group) {
-  return group.meeting_ ? group.meeting_->traffic : nullptr;
+  return group.rendezvous_ ? group.rendezvous_->traffic : nullptr;
 }
 
-Traffic ProcessGroup::traffic() const { return meeting_ ? meeting_->traffic->total() : Traffic{}; }
+Traffic ProcessGroup::traffic() const { return rendezvous_ ? rendezvous_->traffic->total() : Traffic{}; }
 
 c10::Device ProcessGroup::device() const {
-  const auto* over = meeting_ && meeting_->membership.device_backend ? &*meeting_->membership.device_backend : nullptr;
+  const auto* over =
+      rendezvous_ && rendezvous_->membership.device_backend ? &*rendezvous_->membership.device_backend : nullptr;
   return over != nullptr ? over->device : c10::Device(c10::kCPU);
 }
 
@@ -121,7 +122,7 @@ std::string ProcessGroup::where(const std::string& operation) const {
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> groups, const std::string& name) const {
   const std::string prefix = where("split");
-  require(meeting_ != nullptr, prefix,
+  require(rendezvous_ != nullptr, prefix,
           "a process group over a communicator of one's own cannot be split. Split one of fsdp::init_process_group.");
   std::set<int> taken;
   std::string wanted;
@@ -139,12 +140,16 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
     wanted += str_cat(" {", str_join(", ", group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
-  // Before the others know that this rank is here, it listens for them.
-  std::optional<Meeting> meeting;
-  if (!own.empty()) meeting = subgroup_of(*meeting_, name, own);
-  ++meeting_->splits;  // also where the barrier fails, so that ranks count alike
+  // Before the others know that this rank is here, they can find its page.
+  std::optional<Rendezvous> rendezvous;
+  try {
+    if (!own.empty()) rendezvous = subgroup_of(*rendezvous_, name, own);
+  } catch (const shm::Obstacle& obstacle) {
+    communicator_->fail(str_cat("split into '", name, "'"), str_cat(obstacle.what(), '.'));
+  }
+  ++rendezvous_->splits;  // also where the barrier fails, so that ranks count alike
   communicator_->barrier({str_cat("split into '", name, "':", wanted), {}})->wait();
-  return meeting ? meet_as_group(*meeting) : nullptr;
+  return rendezvous ? join_as_group(*rendezvous) : nullptr;
 }
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
@@ -153,12 +158,12 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   if (membership.device_backend) make_current(membership.device_backend->device);
   auto store = options.store;
   if (!store && membership.world_size() > 1) {
-    store = connect_store(membership.rendezvous, options.timeout);
+    store = connect_store(membership.parameters, options.timeout);
   }
   if (process_wide().leaves_at_exit.exchange(getpid()) == 0)  // a child has its parent's handler
     TORCH_INTERNAL_ASSERT(std::atexit(leave_at_exit) == 0);
-  const bool store_in_rank_0 = !options.store && !membership.rendezvous.agent_hosts_store;
-  return meet_as_group({membership, store, options.timeout, store_in_rank_0});
+  const bool store_in_rank_0 = !options.store && !membership.parameters.agent_hosts_store;
+  return join_as_group({membership, store, options.timeout, store_in_rank_0});
 }
 
 void init_process_group(ProcessGroupOptions options) {

@@ -25,10 +25,10 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
     const size_t first = first_of.try_emplace(hosts[rank], rank).first->second;
     if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
-    if (!profiles[rank].obstacle.empty()) return str_cat("rank ", rank, ": ", profiles[rank].obstacle);
     if (profiles[rank].user != profiles[first].user)
       return str_cat("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
                      rank, ") beside one of user ", profiles[first].user, " (rank ", first, ")");
+    if (!profiles[rank].obstacle.empty()) return str_cat("rank ", rank, ": ", profiles[rank].obstacle);
   }
   return "";
 }
@@ -47,16 +47,16 @@ PackedNumbers::PackedNumbers(std::span<const int> numbers) {
   for (size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
     while (end < numbers.size() && numbers[end] == numbers[begin]) ++end;
     const int step = numbers[begin] - (begin == 0 ? 0 : numbers[begin - 1]), length = static_cast<int>(end - begin);
-    const bool goes_on = !stretches_.empty() && stretches_.back().step == step && stretches_.back().length == length;
-    if (!goes_on) stretches_.push_back({length, step, 0});
-    ++stretches_.back().times;
+    const bool goes_on = !runs_.empty() && runs_.back().step == step && runs_.back().length == length;
+    if (!goes_on) runs_.push_back({length, step, 0});
+    ++runs_.back().times;
   }
 }
 
 std::vector<int> PackedNumbers::unpack() const {
   std::vector<int> numbers;
   int number = 0;
-  for (const auto& [length, step, times] : stretches_)
+  for (const auto& [length, step, times] : runs_)
     for (int run = 0; run < times; ++run) numbers.insert(numbers.end(), static_cast<size_t>(length), number += step);
   return numbers;
 }

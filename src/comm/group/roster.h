@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/core/ranks.h"
-#include "comm/shm/host_page.h"
+#include "comm/shm/peers.h"
 
 namespace fsdp {
 
@@ -35,15 +35,15 @@ class PackedNumbers {
   explicit PackedNumbers(std::span<const int> numbers);
   std::vector<int> unpack() const;
 
-  auto fields() { return std::tie(stretches_); }
+  auto fields() { return std::tie(runs_); }
 
  private:
   // `times` runs of `length` equal numbers each, every run `step` above the one before it.
-  struct Stretch {
+  struct Runs {
     int length = 0, step = 0, times = 0;
     auto fields() { return std::tie(length, step, times); }
   };
-  std::vector<Stretch> stretches_;
+  std::vector<Runs> runs_;
 };
 
 /// What a rank needs to know of all ranks of a group.

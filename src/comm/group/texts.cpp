@@ -37,8 +37,7 @@ std::vector<std::string> gather_texts(const ProcessGroup& group, const std::stri
   const auto all = at::empty({longest * group.world_size()}, at::kByte);
   group.communicator().all_gather(all, bytes_of(padded), tag)->wait();
   std::vector<std::string> texts;
-  for (const int64_t size : sizes)
-    texts.emplace_back(text_in(all.narrow(0, std::ssize(texts) * longest, size)));
+  for (const int64_t size : sizes) texts.emplace_back(text_in(all.narrow(0, std::ssize(texts) * longest, size)));
   return texts;
 }
 

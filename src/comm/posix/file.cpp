@@ -108,17 +108,14 @@ bool lock_own(const Descriptor& file) {
   return ::fstat(file.number(), &status) == 0 && status.st_nlink > 0;
 }
 
-// A signal ends the system's call, which on some file systems leaves nothing of it. So the room is taken in pieces, and
-// these become smaller until one is done between two signals of a timer, and larger again.
+// A signal ends the system's call, which on some file systems leaves nothing of it. So the room is taken in pieces that
+// are done between two signals of a timer.
 int take_room(int file, off_t size) {
-  constexpr off_t kSmallest = 4096, kLargest = off_t{64} << 20;
-  off_t piece = kLargest;
+  constexpr off_t kPiece = off_t{1} << 20;
   for (off_t done = 0; done < size;) {
-    const off_t bytes = std::min(piece, size - done);
-    const int error = posix_fallocate(file, done, bytes);
+    const int error = posix_fallocate(file, done, std::min(kPiece, size - done));
     if (error != 0 && error != EINTR) return error;
-    if (error == 0) done += bytes;
-    piece = error == 0 ? std::min(2 * piece, kLargest) : std::max(piece / 2, kSmallest);
+    if (error == 0) done += kPiece;
   }
   return 0;
 }

@@ -64,8 +64,8 @@ struct PlaceVariables {
   const char *rank, *world_size, *local_rank = nullptr, *local_size = nullptr;
 };
 
-Rendezvous read_place(const Environment& environment, const PlaceVariables& names) {
-  Rendezvous place;
+RendezvousParameters read_place(const Environment& environment, const PlaceVariables& names) {
+  RendezvousParameters place;
   place.world_size = environment.whole_number(names.world_size, 1, kLargest);
   place.rank = environment.whole_number(names.rank, 0, kLargest);
   if (place.rank >= place.world_size) {
@@ -77,16 +77,9 @@ Rendezvous read_place(const Environment& environment, const PlaceVariables& name
   return place;
 }
 
-std::string without_brackets(const std::string& host) {
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    return host.substr(1, host.size() - 2);
-  }
-  return host;
-}
-
 /// Open MPI and PMI tell no address.
-Rendezvous from_variables(const Environment& environment, const PlaceVariables& names) {
-  Rendezvous place = read_place(environment, names);
+RendezvousParameters from_variables(const Environment& environment, const PlaceVariables& names) {
+  RendezvousParameters place = read_place(environment, names);
   place.port = environment.find("MASTER_PORT") ? environment.port("MASTER_PORT") : kDefaultPort;
   if (const auto host = environment.find("MASTER_ADDR")) {
     place.host = without_brackets(*host);
@@ -113,8 +106,8 @@ Rendezvous from_variables(const Environment& environment, const PlaceVariables& 
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127.") || host == "::1"; }
 
-Rendezvous from_torchrun(const Environment& environment) {
-  Rendezvous place = read_place(environment, {"RANK", "WORLD_SIZE"});
+RendezvousParameters from_torchrun(const Environment& environment) {
+  RendezvousParameters place = read_place(environment, {"RANK", "WORLD_SIZE"});
   const auto host = environment.find("MASTER_ADDR");
   if (!host) refuse("MASTER_ADDR", "not set", "the host of rank 0");
   place.host = without_brackets(*host);
@@ -131,16 +124,21 @@ Rendezvous from_torchrun(const Environment& environment) {
   return place;
 }
 
-Rendezvous from_slurm(const Environment& environment) {
+RendezvousParameters from_slurm(const Environment& environment) {
   const char* world_size = environment.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, "SLURM_STEP_NUM_TASKS");
-  Rendezvous place = from_variables(environment, {"SLURM_PROCID", world_size, "SLURM_LOCALID"});
+  RendezvousParameters place = from_variables(environment, {"SLURM_PROCID", world_size, "SLURM_LOCALID"});
   if (const auto job = environment.find("SLURM_JOB_ID")) place.run_id = *job + '.' + *environment.find("SLURM_STEP_ID");
   return place;
 }
 
 }  // namespace
 
-std::optional<Rendezvous> rendezvous_from_environment(const EnvironmentLookup& lookup) {
+std::string without_brackets(const std::string& host) {
+  const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  return has_brackets ? host.substr(1, host.size() - 2) : host;
+}
+
+std::optional<RendezvousParameters> rendezvous_from_environment(const EnvironmentLookup& lookup) {
   const Environment environment(lookup);
   if (environment.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) return from_torchrun(environment);
   if (environment.first_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}))
@@ -148,10 +146,9 @@ std::optional<Rendezvous> rendezvous_from_environment(const EnvironmentLookup& l
                                         "OMPI_COMM_WORLD_LOCAL_SIZE"});
   if (environment.first_set({"PMI_RANK", "PMI_SIZE"}))
     return from_variables(
-        environment,
-        {"PMI_RANK", "PMI_SIZE",
-         environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, "MPI_LOCALRANKID"),
-         environment.first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"})});
+        environment, {"PMI_RANK", "PMI_SIZE",
+                      environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, "MPI_LOCALRANKID"),
+                      environment.first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"})});
   if (environment.find("SLURM_STEP_ID") && environment.find("SLURM_PROCID")) return from_slurm(environment);
   return std::nullopt;
 }
@@ -168,8 +165,7 @@ std::optional<std::string> first_slurm_host(std::string_view hosts) {
     if (close == std::string_view::npos) return std::nullopt;
     const std::string_view numbers = hosts.substr(at + 1, close - at - 1);
     const std::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
-    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos)
-      return std::nullopt;
+    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
     host += first;  // As text: zero padding is part of the name.
     at = close;
   }

@@ -12,7 +12,7 @@
 namespace fsdp {
 
 /// A rank's place among the ranks, and where they meet.
-struct Rendezvous {
+struct RendezvousParameters {
   int rank = 0;
   int world_size = 1;
   /// Rank among the ranks of this host.
@@ -51,8 +51,11 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 /// SLURM_JOB_NODELIST, else it is this host if all ranks are on it; and the port from MASTER_PORT, else 29500.
 ///
 /// Returns nullopt if no launcher set anything. Throws UsageError naming the variable that is missing or wrong.
-std::optional<Rendezvous> rendezvous_from_environment(
+std::optional<RendezvousParameters> rendezvous_from_environment(
     const EnvironmentLookup& lookup = [](const char* name) -> const char* { return std::getenv(name); });
+
+/// "::1" for "[::1]", as an IPv6 address is written in front of a port.
+std::string without_brackets(const std::string& host);
 
 /// The first host of a Slurm node list: "node[03-05,9],other7" gives "node03". nullopt if `hosts` is
 /// not such a list.

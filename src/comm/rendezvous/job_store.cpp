@@ -22,31 +22,25 @@ constexpr milliseconds kGrace{1000};
 
 // What all clones of a store have in common.
 struct Shared {
-  bool is_bounded;
   std::shared_ptr<std::atomic<int64_t>> calls;
   std::string token;
   std::atomic<bool> is_silent = false;
 
-  Digest code_of(const std::string& key, const Bytes& value) const {
-    std::string message = str_cat(key.size(), ' ', key);
-    message.append(value.begin(), value.end());
-    return message_code(token, message);
-  }
   Bytes sign(const std::string& key, Bytes value) const {
     if (token.empty()) return value;
-    const Digest code = code_of(key, value);
+    std::string message = str_cat(key.size(), ' ', key);
+    message.append(value.begin(), value.end());
+    const Digest code = message_code(token, message);
     value.insert(value.begin(), code.begin(), code.end());
     return value;
   }
   Bytes verify(const std::string& key, const Bytes& signed_value) const {
     if (token.empty()) return signed_value;
-    const auto text = [](const uint8_t* bytes, size_t size) {
-      return std::string_view(reinterpret_cast<const char*>(bytes), size);
-    };
     const size_t length = std::min(signed_value.size(), Digest{}.size());
     const Bytes value(signed_value.begin() + static_cast<std::ptrdiff_t>(length), signed_value.end());
-    const Digest code = code_of(key, value);
-    if (are_equal_secrets(text(signed_value.data(), length), text(code.data(), code.size()))) return value;
+    const Bytes expected = sign(key, value);
+    const std::string found_text(signed_value.begin(), signed_value.end());
+    if (are_equal_secrets(found_text, {reinterpret_cast<const char*>(expected.data()), expected.size()})) return value;
     throw Error(str_cat("[fsdp] what the rendezvous store has under '", key,
                         "' was written by somebody who does not have this job's token. Start all ranks with one "
                         "launcher, or with one value of FSDP_JOB_TOKEN, and choose another MASTER_PORT if other "
@@ -59,7 +53,6 @@ class JobStore : public c10d::Store {
   template <class Act>
   auto ask(milliseconds limit, Act act) const {
     if (shared_->calls) ++*shared_->calls;
-    if (!shared_->is_bounded) return act(*store_);
     if (!shared_->is_silent) {
       if (auto answer = run_in_time(limit, [=, store = store_] { return act(*store); })) return *std::move(answer);
       shared_->is_silent = true;
@@ -107,11 +100,8 @@ class JobStore : public c10d::Store {
   void wait(const Keys& keys, const milliseconds& time) override {
     ask(time + kGrace, [=](Store& store) { return store.wait(keys, time), true; });
   }
-  // If calls are bounded, of this connection alone: clones of a store inside one process are one store.
-  void setTimeout(const milliseconds& timeout) override {
-    timeout_ = timeout;
-    if (!shared_->is_bounded) store_->setTimeout(timeout);
-  }
+  // Of this connection alone: clones of a store inside one process are one store.
+  void setTimeout(const milliseconds& timeout) override { timeout_ = timeout; }
 
   // A value that grows by parts would need a code for each; Gloo and NCCL do without it.
   bool hasExtendedApi() const override { return shared_->token.empty() && store_->hasExtendedApi(); }
@@ -140,13 +130,7 @@ StorePtr make_bounded_store(StorePtr store, milliseconds limit, std::shared_ptr<
                             const std::string& token) {
   store->setTimeout(limit);
   return c10::make_intrusive<JobStore>(std::move(store), limit,
-                                       std::shared_ptr<Shared>(new Shared{true, std::move(calls), token}));
-}
-
-StorePtr make_signed_store(StorePtr store, const std::string& token) {
-  const auto timeout = store->getTimeout();
-  return c10::make_intrusive<JobStore>(std::move(store), timeout,
-                                       std::shared_ptr<Shared>(new Shared{false, nullptr, token}));
+                                       std::shared_ptr<Shared>(new Shared{std::move(calls), token}));
 }
 
 }  // namespace fsdp

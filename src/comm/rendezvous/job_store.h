@@ -46,15 +46,14 @@ class StoreIsSilent : public c10::DistStoreError {
 /// `limit`, which `setTimeout` changes. A store that did not answer in time once is silent for good: every later call,
 /// also on clones, throws StoreIsSilent at once. LibTorch alone bounds some of its waits only: `clone`, for one, waits
 /// for ever for a host that is stopped, whose connections the system still accepts. `calls` counts them all; null:
-/// nobody does. `token`: as in make_signed_store; empty: every value counts.
+/// nobody does.
+///
+/// Unless `token` is empty only values count that somebody has written who knows it: each carries a code of its key and
+/// its value (see message_code). Reading any other one throws Error. Counters (`add`) carry none, and nothing is
+/// hidden: who can reach the store can read it, and can spoil it, but not be taken for a rank of the job.
 c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store,
                                                    std::chrono::milliseconds limit,
                                                    std::shared_ptr<std::atomic<int64_t>> calls = nullptr,
                                                    const std::string& token = "");
-
-/// `store`, of which only values count that somebody has written who knows `token`: each carries a code of its key and
-/// its value (see message_code). Reading any other one throws Error. Counters (`add`) carry none, and nothing is
-/// hidden: who can reach the store can read it, and can spoil it, but not be taken for a rank of the job.
-c10::intrusive_ptr<c10d::Store> make_signed_store(c10::intrusive_ptr<c10d::Store> store, const std::string& token);
 
 }  // namespace fsdp

@@ -9,8 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <system_error>
 
 namespace fsdp {
 namespace {
@@ -66,15 +68,18 @@ Descriptor listen_everywhere(uint16_t port) {
 
 }  // namespace
 
-std::string loopback_domain() {
+std::string host_domain() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 128> space{};
-  if (readlink("/proc/self/ns/net", space.data(), space.size() - 1) < 0) {
+  std::error_code unknown;
+  std::string network = std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
+  if (unknown) {
     // Without /proc, host names have to do.
-    gethostname(space.data(), space.size() - 1);
+    std::array<char, 128> name{};
+    gethostname(name.data(), name.size() - 1);
+    network = name.data();
   }
-  return boot + '/' + space.data();
+  return boot + '/' + network + '/' + std::filesystem::read_symlink("/proc/self/ns/pid", unknown).string();
 }
 
 std::string address_towards(const std::string& host, uint16_t port) {

@@ -9,8 +9,9 @@
 
 namespace fsdp {
 
-/// Equal for two processes that reach each other over the loopback interface: the same kernel and network namespace.
-std::string loopback_domain();
+/// Equal for two processes of one kernel that reach each other over the loopback interface and know each other under
+/// the same numbers: their namespaces of networks and of processes are the same.
+std::string host_domain();
 
 /// The address of this machine on the route to host:port; empty if there is none.
 std::string address_towards(const std::string& host, uint16_t port);

@@ -23,7 +23,7 @@ struct Connections {
   std::map<std::pair<std::string, bool>, c10::intrusive_ptr<c10d::Store>> open;
 };
 
-[[noreturn]] void explain(const Rendezvous& rendezvous, bool hosts, const std::string& address,
+[[noreturn]] void explain(const RendezvousParameters& rendezvous, bool hosts, const std::string& address,
                           std::chrono::milliseconds timeout, const std::string& what) {
   const std::string place = Ranks{rendezvous.rank, rendezvous.world_size}.where("init_process_group");
   const std::string detail = first_line(what);
@@ -42,7 +42,7 @@ struct Connections {
 
 // Only at the address that the ranks are given: LibTorch alone listens at every one. An address that is not this
 // host's, but leads here, is LibTorch's matter, and so is whatever else is wrong with it.
-void choose_listener(const Rendezvous& rendezvous, c10d::TCPStoreOptions& options) {
+void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptions& options) {
   StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
   if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
   if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
@@ -58,7 +58,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, const c10d::
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> connect_store(const RendezvousParameters& rendezvous,
+                                              std::chrono::milliseconds timeout) {
   const bool hosts = rendezvous.rank == 0 && !rendezvous.agent_hosts_store;
   const std::string address = str_cat(rendezvous.host, ':', rendezvous.port);
   auto& [mutex, open] = of_this_process<Connections>();

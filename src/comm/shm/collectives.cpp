@@ -6,131 +6,119 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/core/fingerprint.h"
 #include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 
 namespace fsdp::shm {
 
-class Collectives::Started {
+// One collective, or message, and what its caller holds of it.
+class Collectives::Operation : public Work, public std::enable_shared_from_this<Operation> {
  public:
-  Started(Fingerprint fingerprint, const Ranks& ranks, std::string_view order, Steps steps)
-      : fingerprint_(fingerprint),
-        operation_(describe(fingerprint, ranks)),
-        steps_(std::move(steps)),
-        span_(collective_span(ranks, fingerprint, order)) {}
+  Operation(std::weak_ptr<Collectives> owner, const Fingerprint& its_fingerprint, const Ranks& ranks,
+            std::string_view order, Steps its_steps)
+      : fingerprint(its_fingerprint),
+        description(describe(fingerprint, ranks)),
+        steps(std::move(its_steps)),
+        span(collective_span(ranks, fingerprint, order)),
+        owner_(std::move(owner)) {}
 
-  const std::string& operation() const { return operation_; }
-  /// Nobody wants the result any more, unless something follows: lets tensors go that peers do not need.
-  void abandon() {
-    if (is_all_posted() && !next_) steps_ = {.count = steps_.count};
+  void wait() override {
+    if (const auto owner = owner_.lock()) return owner->wait_for(*this);
+    if (!is_done())
+      throw Error("[fsdp] " + description + ": the process group was destroyed before it ended. Call wait() before.");
+  }
+  bool lets_others_go_on() const override { return true; }
+  void then(Next next) override {
+    if (const auto owner = owner_.lock()) owner->then(shared_from_this(), std::move(next));
   }
 
   /// It will never be done.
   void drop() {
     is_dropped_ = true;
     next_ = nullptr;
-    span_.end(Stage::kFailed);
+    span.end(Stage::kFailed);
   }
-  bool is_dropped() const { return is_dropped_; }
   /// Nothing more will become of it.
   bool is_over() const { return is_dropped_ || is_done(); }
 
-  bool is_done() const { return read_ == steps_.count; }
+  bool is_done() const { return read == steps.count; }
   /// Whether the next round may be posted, as far as this collective is concerned.
-  bool wants_to_post() const { return posted_ < steps_.count && (steps_.overlap || posted_ == read_); }
-  bool is_all_posted() const { return posted_ == steps_.count; }
-  bool has_unread() const { return read_ < posted_; }
+  bool wants_to_post() const { return !is_all_posted() && (steps.overlap || posted == read); }
+  bool is_all_posted() const { return posted == steps.count; }
+  bool has_unread() const { return read < posted; }
 
-  void post(Rounds& rounds) {
-    std::byte* slot = rounds.open();
-    if (steps_.write) steps_.write(posted_, slot);
-    rounds.post(fingerprint_);
-    ++posted_;
-  }
-
-  void read(Rounds& rounds) {
-    rounds.meet();
-    if (read_ == 0) span_.reach(Stage::kAgreed);
-    if (steps_.read) steps_.read(read_, rounds);
-    rounds.close();
-    if (++read_ < steps_.count) return;
-    steps_ = {.count = steps_.count};  // lets tensors go
-    span_.end(Stage::kDone);
+  void end_round() {
+    if (++read < steps.count) return;
+    steps = {.count = steps.count};  // lets tensors go
+    span.end(Stage::kDone);
     if (const auto next = std::exchange(next_, nullptr)) next();
   }
-  void then(Work::Next next) {
-    if (is_done())
-      next();
-    else if (!is_dropped_)
-      next_ = std::move(next);
+  /// Whether `next` is still to come.
+  bool follow(Next next) {
+    if (is_done()) next();
+    if (is_over()) return false;
+    next_ = std::move(next);
+    return true;
   }
 
- private:
-  const Fingerprint fingerprint_;
-  const std::string operation_;
-  Steps steps_;
-  int64_t posted_ = 0, read_ = 0;
-  bool is_dropped_ = false;
-  Work::Next next_;
-  Span span_;
-};
-
-// What the caller holds.
-class Collectives::Handle : public Work {
- public:
-  Handle(std::weak_ptr<Collectives> owner, std::shared_ptr<Started> started)
-      : owner_(std::move(owner)), started_(std::move(started)) {}
-  ~Handle() override {
-    if (const auto owner = owner_.lock()) owner->abandon(*started_);
-  }
-
-  void wait() override {
-    if (const auto owner = owner_.lock()) return owner->wait_for(*started_);
-    if (!started_->is_done())
-      throw Error("[fsdp] " + started_->operation() +
-                  ": the process group was destroyed before it ended. Call wait() before.");
-  }
-  bool lets_others_go_on() const override { return true; }
-  void then(Next next) override {
-    if (const auto owner = owner_.lock()) owner->then(started_, std::move(next));
-  }
+  const Fingerprint fingerprint;
+  const std::string description;
+  Steps steps;
+  Span span;
+  int64_t posted = 0, read = 0;  // rounds
 
  private:
   const std::weak_ptr<Collectives> owner_;
-  const std::shared_ptr<Started> started_;
+  bool is_dropped_ = false;
+  Next next_;
 };
 
+Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
+                         size_t slot_bytes, std::string name)
+    : peers_(std::move(peers)),
+      members_(std::move(members)),
+      own_(static_cast<size_t>(std::ranges::find(members_, peers_->rank()) - members_.begin())),
+      memory_(std::move(memory)),
+      posts_(reinterpret_cast<Post*>(memory_.get())),
+      slots_(memory_.get() + head_bytes(members_.size())),
+      slot_bytes_(slot_bytes),
+      name_(std::move(name)) {
+  const auto lock = peers_->lock();
+  peers_->orders.push_back(this);
+}
+
+// In a child that was forked the lock may be held for ever, and there are no such threads to join.
 Collectives::~Collectives() {
-  peers_->remove(*this);
   if (peers_->is_own_process()) {
     const auto lock = peers_->lock();
+    std::erase(peers_->orders, this);
     drop();
   } else if (!followed_.empty()) {
-    static_cast<void>(new auto(std::move(followed_)));  // a child has no such threads, and cannot join them
+    static_cast<void>(new auto(std::move(followed_)));
   }
 }
 
 std::shared_ptr<Work> Collectives::start(Fingerprint fingerprint, Steps steps) {
   const auto lock = peers_->lock();
-  fingerprint.sequence = rounds_.next_sequence();
-  auto work = std::make_shared<Started>(fingerprint, peers_->ranks(), name_, std::move(steps));
+  fingerprint.sequence = ++sequence_;
+  auto work = std::make_shared<Operation>(weak_from_this(), fingerprint, peers_->ranks(), name_, std::move(steps));
   guarded([&] {
-    peers_->announce(work->operation());
+    peers_->announce(work->description);
     peers_->check();
     queue_.push_back(work);
-    go_on();
+    advance();
   });
-  return std::make_shared<Handle>(weak_from_this(), std::move(work));
+  return work;
 }
 
-void Collectives::go_on() {
+void Collectives::advance() {
   while (post_next() || read_next()) {
   }
 }
 
 void Collectives::progress() {
   const auto lock = peers_->lock();
-  if (!failure_ && !queue_.empty()) guarded([&] { go_on(); });
+  if (!failure_ && !queue_.empty()) guarded([&] { advance(); });
 }
 
 void Collectives::drop() {
@@ -144,31 +132,25 @@ void Collectives::finish_all() {
   while (!queue_.empty()) wait_for(*std::shared_ptr(queue_.back()));
 }
 
-void Collectives::wait_for(Started& work) {
+void Collectives::wait_for(Operation& work) {
   const auto lock = peers_->lock();
   if (!work.is_over())
     guarded([&] {
-      peers_->announce(queue_.front()->operation());
+      peers_->announce(queue_.front()->description);
       advance_until([&] { return work.is_over(); });
     });
   if (work.is_done()) return;
   if (failure_) std::rethrow_exception(failure_);
-  throw Error("[fsdp] " + work.operation() +
+  throw Error("[fsdp] " + work.description +
               " was dropped: the ranks started over. Start the iteration again on every rank.");
 }
 
-void Collectives::then(const std::shared_ptr<Started>& work, Work::Next next) {
+void Collectives::then(const std::shared_ptr<Operation>& work, Work::Next next) {
   const auto lock = peers_->lock();
-  work->then(std::move(next));
+  const bool is_to_come = work->follow(std::move(next));
   while (!followed_.empty() && followed_.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready)
     followed_.pop_front();
-  if (!work->is_over()) followed_.push_back(std::async(std::launch::async, [this, work] { wait_for(*work); }));
-}
-
-void Collectives::abandon(Started& work) {
-  if (!peers_->is_own_process()) return;
-  const auto lock = peers_->lock();
-  work.abandon();
+  if (is_to_come) followed_.push_back(std::async(std::launch::async, [this, work] { wait_for(*work); }));
 }
 
 void Collectives::guarded(const std::function<void()>& act) {
@@ -187,39 +169,88 @@ void Collectives::guarded(const std::function<void()>& act) {
 
 // See Note [Waiting threads]. The timeout is each operation's.
 void Collectives::advance_until(const std::function<bool()>& is_over) {
-  std::shared_ptr<Started> oldest;
-  std::chrono::milliseconds waited{0};
+  std::shared_ptr<Operation> oldest;
+  std::chrono::nanoseconds waited{0};
   while (!is_over()) {
     if (post_next() || read_next()) continue;
     if (oldest != queue_.front()) {
       oldest = queue_.front();
       waited = {};
     }
-    rounds_.wait(oldest->has_unread(), is_over, waited);
+    wait_for_round(oldest->has_unread(), is_over, waited);
   }
+}
+
+// Waits for a member that has not posted the oldest round in flight, if `to_read`, or else for one that keeps this rank
+// from posting the next one; or until `is_over`. While this thread sleeps, others may go on to later rounds.
+void Collectives::wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const auto has_come = [&, round = to_read ? closed_ : posted_] {
+      return to_read ? has_posted(i, round) : has_read(i, round);
+    };
+    if (!has_come()) return peers_->wait_for(members_[i], [&] { return is_over() || has_come(); }, waited);
+    if (to_read) compare(i);
+  }
+}
+
+void Collectives::compare(size_t member) {
+  if (member == own_) return;
+  const auto fingerprint_of = [&](size_t i) -> auto& { return posts_[i].fingerprints[closed_ % 2]; };
+  const auto &mine = fingerprint_of(own_), &theirs = fingerprint_of(member);
+  const std::string found = difference(mine, members_[own_], theirs, members_[member]);
+  if (!found.empty()) peers_->fail(disagreement(peers_->ranks(), mine, members_[member], theirs, found));
 }
 
 // Posts a round of the first collective that is not all posted.
 bool Collectives::post_next() {
-  const auto next = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return !work->is_all_posted(); });
-  if (next == queue_.end() || !(*next)->wants_to_post() || rounds_.in_flight() == 2 || !rounds_.can_open())
-    return false;
-  (*next)->post(rounds_);
+  const auto next = std::ranges::find_if(queue_, [](const auto& work) { return !work->is_all_posted(); });
+  if (next == queue_.end() || !(*next)->wants_to_post() || posted_ - closed_ == 2) return false;
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (!has_read(i, posted_)) return false;
+  auto& work = **next;
+  fault_point("round open");
+  auto* memory = slot(own_, posted_);
+  size_t& taken = taken_[posted_ % 2];
+  if (work.steps.slot_bytes > taken) peers_->take_pages_of(memory, work.steps.slot_bytes);
+  taken = std::max(taken, work.steps.slot_bytes);
+  if (work.steps.write) work.steps.write(work.posted, memory);
+  posts_[own_].fingerprints[posted_ % 2] = work.fingerprint;
+  fault_point("round written");
+  posts_[own_].posted.store(++posted_, std::memory_order_release);
+  fault_point("round posted");
+  peers_->ring();
+  ++work.posted;
   return true;
 }
 
 // Reads a round of the oldest collective.
 bool Collectives::read_next() {
   if (queue_.empty() || !queue_.front()->has_unread()) return false;
-  const auto front = queue_.front();
-  if (!rounds_.can_meet()) return false;
-  front->read(rounds_);
-  if (front->is_done()) {
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (!has_posted(i, closed_)) return false;
+  for (size_t i = 0; i < members_.size(); ++i) compare(i);
+  fault_point("round met");
+  const auto work = queue_.front();
+  if (work->read == 0) work->span.reach(Stage::kAgreed);
+  if (work->steps.read) work->steps.read(work->read, [this](size_t member) { return slot(member, closed_); });
+  fault_point("round read");
+  posts_[own_].closed.store(++closed_, std::memory_order_release);
+  fault_point("round closed");
+  peers_->ring();
+  work->end_round();
+  if (work->is_done()) {
     queue_.pop_front();
     peers_->wake_threads();
   }
   if (queue_.empty()) peers_->announce_end();
   return true;
+}
+
+void Collectives::begin_anew() {
+  failure_ = nullptr;
+  posted_ = closed_ = sequence_ = 0;
+  posts_[own_].posted = 0;
+  posts_[own_].closed = 0;
 }
 
 }  // namespace fsdp::shm

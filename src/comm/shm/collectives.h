@@ -1,41 +1,59 @@
 #pragma once
 /// \file
-/// The collectives, or the messages, of one order: started by the caller, advanced whenever a thread of the rank comes
-/// by, finished when one waits.
+/// The collectives, or the messages, of one order over shared memory: every member writes into memory of its own, all
+/// read.
 
 #include <fsdp/communicator.h>
 
-#include <chrono>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <future>
 #include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "comm/core/fingerprint.h"
 #include "comm/shm/peers.h"
-#include "comm/shm/rounds.h"
 #include "comm/shm/steps.h"
 
 namespace fsdp::shm {
 
-/// First in, first out. One that was started goes on in later calls of this rank, and at most two rounds of it and its
-/// successors wait for slower peers. Only if something follows a collective a thread waits for it, so that what follows
-/// begins when it is done, not when a thread of the rank next comes by. Thread safety: all of it.
+/// A slot of a collective; larger reductions go through in several rounds, so that slots stay in caches. And one of a
+/// message between two ranks.
+inline constexpr size_t kCollectiveSlotBytes = size_t{2} << 20, kMessageSlotBytes = size_t{64} << 10;
+
+/// First in, first out. A collective goes through in rounds: in each a member fills a slot and posts it, waits for the
+/// others' posts, reads their slots and closes the round. A member has two slots, so at most two rounds of a collective
+/// and its successors wait for slower peers. Ranks that post different operations in one round fail with Mismatch.
+///
+/// What was started goes on in later calls of this rank. Only if something follows a collective a thread waits for it,
+/// so that what follows begins when it is done, not when a thread of the rank next comes by. Thread safety: all of it.
 ///
 /// Note [Waiting threads]. What is done here is done under the peers' lock and without waiting. A thread that has
 /// nothing left to do but to wait sleeps without the lock, and looks at everything again when it wakes: others may have
 /// advanced the queue, finished what it waits for, failed, or started over.
-class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
+class Collectives : public Order, public std::enable_shared_from_this<Collectives> {
+  struct alignas(64) Post {
+    std::atomic<uint64_t> posted, closed;
+    Fingerprint fingerprints[2];
+  };
+
  public:
-  /// `name`: of the order, on the rank's timeline.
-  Collectives(std::shared_ptr<Peers> peers, Rounds rounds, std::string name)
-      : peers_(std::move(peers)), rounds_(std::move(rounds)), name_(std::move(name)) {
-    peers_->add(*this);
-  }
+  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share. `name`: of the
+  /// order, on the rank's timeline.
+  Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
+              size_t slot_bytes, std::string name);
   ~Collectives() override;
+  /// `slot_bytes`: a multiple of 64. `writers`: the first members, which have slots; others see what these publish.
+  static constexpr size_t bytes_needed(size_t members, size_t slot_bytes, size_t writers) {
+    return head_bytes(members) + 2 * writers * slot_bytes;
+  }
+  /// What of it is in front of the slots.
+  static constexpr size_t head_bytes(size_t members) { return members * sizeof(Post); }
 
   /// Waits for nothing.
   std::shared_ptr<Work> start(Fingerprint fingerprint, Steps steps);
@@ -45,28 +63,42 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   void progress() override;
   bool is_under_way() const override { return !queue_.empty(); }
   void drop() override;
-  void begin_anew() override {
-    failure_ = nullptr;
-    rounds_.begin_anew();
-  }
+  void begin_anew() override;
 
  private:
-  class Started;
-  class Handle;
+  class Operation;
   bool post_next();
   bool read_next();
-  void go_on();
+  void advance();
   void advance_until(const std::function<bool()>& is_over);
-  void wait_for(Started& work);
-  void then(const std::shared_ptr<Started>& work, Work::Next next);
-  void abandon(Started& work);
+  void wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited);
+  void wait_for(Operation& work);
+  void then(const std::shared_ptr<Operation>& work, Work::Next next);
   /// Runs `act`; a failure ends this and every later collective.
   void guarded(const std::function<void()>& act);
 
+  /// Whether the member has read what this rank's slot for the round held before.
+  bool has_read(size_t member, uint64_t round) const {
+    return posts_[member].closed.load(std::memory_order_acquire) + 2 > round;
+  }
+  bool has_posted(size_t member, uint64_t round) const {
+    return posts_[member].posted.load(std::memory_order_acquire) > round;
+  }
+  /// Throws Mismatch if the member's operation in the oldest round is another one.
+  void compare(size_t member);
+  std::byte* slot(size_t member, uint64_t round) const { return slots_ + (2 * member + round % 2) * slot_bytes_; }
+
   const std::shared_ptr<Peers> peers_;
-  Rounds rounds_;
+  const std::vector<int> members_;
+  const size_t own_;  // this rank's index
+  const std::shared_ptr<std::byte> memory_;
+  Post* const posts_;
+  std::byte* const slots_;
+  const size_t slot_bytes_;
   const std::string name_;
-  std::deque<std::shared_ptr<Started>> queue_;
+  uint64_t posted_ = 0, closed_ = 0, sequence_ = 0;
+  size_t taken_[2] = {};  // of this rank's slots, the bytes that have memory
+  std::deque<std::shared_ptr<Operation>> queue_;
   std::exception_ptr failure_;
   std::deque<std::future<void>> followed_;  // threads that wait for collectives which something follows
 };

@@ -1,24 +1,28 @@
 #include "comm/shm/peers.h"
 
 #include <fsdp/error.h>
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <climits>
 #include <map>
 #include <utility>
 
+#include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/store_message.h"
-#include "comm/core/text.h"
 #include "comm/failure/blame.h"
-#include "comm/posix/futex.h"
 
 namespace fsdp::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
+using std::chrono::milliseconds, std::chrono::nanoseconds;
 
 // A peer that is nearly there comes before a system call would return.
 constexpr std::chrono::microseconds kSpin{50};
@@ -27,6 +31,18 @@ constexpr std::chrono::microseconds kSpin{50};
 constexpr milliseconds kGlance{1};
 // How long it sleeps before it looks whether its waiting is in vain.
 constexpr milliseconds kLook{100};
+
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+
+// Sleeps while `word`, of shared memory, holds `seen`, until `wake_all` or for `limit` at most; may return early.
+void sleep_while(const std::atomic<uint32_t>& word, uint32_t seen, milliseconds limit) {
+  const timespec time{limit.count() / 1000, (limit.count() % 1000) * 1'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
+}
+
+void wake_all(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -61,7 +77,10 @@ std::map<int, pid_t> processes_of(const std::vector<Contact>& contacts) {
 }  // namespace
 
 Descriptor make_host_page(int world_size, const std::string& name) {
-  auto page = make_segment(name, HostPage::bytes(world_size), Paging::kWhenUsed);
+  auto page = make_segment(name, HostPage::bytes(world_size));
+  if (prctl(PR_GET_DUMPABLE) != 1)
+    throw Obstacle(
+        "this process is not dumpable (PR_SET_DUMPABLE, prctl(2)), so other processes do not find its memory in /proc");
   if (find_segment(getpid(), name).is_open()) return page;
   throw Obstacle("no memory of a process is found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
 }
@@ -69,7 +88,7 @@ Descriptor make_host_page(int world_size, const std::string& name) {
 // A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
 class Peers::WaitingThread {
  public:
-  WaitingThread(Peers& peers, int peer, milliseconds& waited) : peers_(peers), peer_(peer), waited_(waited) {
+  WaitingThread(Peers& peers, int peer, nanoseconds& waited) : peers_(peers), peer_(peer), waited_(waited) {
     peers_.awaited_.push_back(peer_);
     ++peers_.status(peer_).sleepers;
     show();
@@ -103,13 +122,13 @@ class Peers::WaitingThread {
   // While this rank was stopped, it did not wait.
   void count() {
     const auto now = Clock::now();
-    waited_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look_), 2 * kLook);
+    waited_ += std::min<nanoseconds>(now - last_look_, 2 * kLook);
     last_look_ = now;
   }
 
   Peers& peers_;
   const int peer_;
-  milliseconds& waited_;
+  nanoseconds& waited_;
   Clock::time_point last_look_ = Clock::now();
 };
 
@@ -147,18 +166,6 @@ Peers::~Peers() {
   }
   status(rank()).has_left = 1;
   ring();
-}
-
-void Peers::add(Progress& other) {
-  const std::lock_guard lock(lock_);
-  others_.push_back(&other);
-}
-
-// In a child that was forked, the lock may be held for ever.
-void Peers::remove(Progress& other) {
-  if (!is_own_process()) return;
-  const std::lock_guard lock(lock_);
-  std::erase(others_, &other);
 }
 
 void Peers::announce(const std::string& operation) {
@@ -237,7 +244,7 @@ void Peers::tell(const std::string& operation, const std::string& error, std::op
   wake_threads();
 }
 
-void Peers::wait_for(int peer, const std::function<bool()>& ready, milliseconds& waited) {
+void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& waited) {
   if (ready() || (may_spin_ && spin_until(ready))) return;
   const auto& bell = status(peer).bell;
   uint32_t heard = bell.load();
@@ -248,7 +255,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, milliseconds&
     if (ready()) return;
     {
       const auto limit = is_under_way_elsewhere() ? kGlance : kLook;
-      const RankLock::LetGo others_go_on(lock_);
+      const RankLock::ScopedRelease others_go_on(lock_);
       sleep_while(bell, heard, limit);
     }
     if (ready()) return;  // what was ready does not fail for what goes on beside it
@@ -275,12 +282,12 @@ void Peers::start_over() {
   record(starts_over(ranks_, last_operations(ranks_, reports())));
   is_starting_over_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
-  for (auto* other : others_) other->drop();
+  for (auto* order : orders) order->drop();
   meet();
   // Every rank is here, and none goes on before the next meeting.
   fault_point("starting over");
   segments_ = meetings_ << 32;  // no rank has seen a segment with such a number
-  for (auto* other : others_) other->begin_anew();
+  for (auto* order : orders) order->begin_anew();
   if (rank() == 0) page_->failed = 0;
   meet();
   announce_end();
@@ -288,44 +295,39 @@ void Peers::start_over() {
 }
 
 // Returns when every rank has come as far in what `count` counts.
-void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, milliseconds& waited) {
+void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, nanoseconds& waited) {
   (status(rank()).*count).store(number);
   ring();
   for (int peer = 0; peer < world_size(); ++peer)
     if (peer != rank()) wait_for(peer, [&] { return (status(peer).*count).load() >= number; }, waited);
 }
 
-// A failure elsewhere ends what waits there, and nothing here.
+// A failure elsewhere ends what waits there, whose collective keeps it, and nothing here.
 void Peers::make_progress() {
   for (size_t i = 0; i < own_rank_->peers.size(); ++i) {
     auto* peers = own_rank_->peers[i];
-    if (peers == this) continue;
-    try {
-      peers->make_progress_here();
-    } catch (const std::exception&) {
-      // Of the collective there, which keeps it.
-    }
+    if (peers != this) try_to([&] { peers->make_progress_here(); });
   }
   make_progress_here();
 }
 
 bool Peers::is_under_way_elsewhere() const {
   return std::ranges::any_of(own_rank_->peers, [this](const Peers* peers) {
-    return peers != this && std::ranges::any_of(peers->others_, &Progress::is_under_way);
+    return peers != this && std::ranges::any_of(peers->orders, &Order::is_under_way);
   });
 }
 
 // Others may be added meanwhile.
 void Peers::make_progress_here() {
-  for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
+  for (size_t i = 0; i < orders.size(); ++i) orders[i]->progress();
 }
 
 // Rank 0 makes the segment, the others find it; then all see whether all have it.
-std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose, Paging paging) {
+std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose, Paging paging, size_t head) {
   const std::lock_guard lock(lock_);
   std::unique_lock turn(sharing_, std::defer_lock);
   {
-    const RankLock::LetGo others_go_on(lock_);
+    const RankLock::ScopedRelease others_go_on(lock_);
     turn.lock();
   }
   announce("sharing memory for " + purpose);
@@ -333,7 +335,7 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   fault_point("segment wanted");
   const uint64_t number = ++segments_;
   const std::string name = str_cat(first_.page, ':', number);
-  milliseconds waited{0};
+  nanoseconds waited{0};
   Descriptor segment;
   std::shared_ptr<std::byte> memory;
   std::string error;
@@ -341,6 +343,7 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
     if (rank() != 0) wait_for(0, [&] { return status(0).segments.load() >= number; }, waited);
     segment = rank() == 0 ? make_segment(name, bytes, paging) : find_segment(first_.process, name);
     memory = map_segment(segment, bytes);
+    take_pages(memory.get(), head);
   } catch (const Obstacle& obstacle) {
     error = str_cat("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
   }
@@ -354,6 +357,14 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   for (int rank = 0; rank < world_size(); ++rank)
     if (const auto its = error_of(rank).get(); !its.empty()) throw Error(prefix() + its + '.');
   return memory;
+}
+
+void Peers::take_pages_of(std::byte* begin, size_t bytes) const {
+  try {
+    take_pages(begin, bytes);
+  } catch (const Obstacle& obstacle) {
+    throw Error(prefix() + obstacle.what() + '.');
+  }
 }
 
 }  // namespace fsdp::shm

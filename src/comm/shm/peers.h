@@ -4,27 +4,99 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "comm/core/rank_lock.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
-#include "comm/shm/host_page.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {
 
-/// Something of this rank's that goes on while it waits for something else, and begins anew after a failure.
-class Progress {
+/// How ranks of one host find a rank, and the page that it has made, of which they use one: that of the first rank.
+struct Contact {
+  int process = 0;
+  std::string page = {};
+
+  auto fields() { return std::tie(process, page); }
+};
+
+/// Text that one rank writes while others may read it; a reader may see half of a new one. It is cut if it is too long.
+template <size_t kBytes>
+class SharedText {
  public:
-  virtual ~Progress() = default;
+  void set(std::string_view text) {
+    std::array<char, kBytes> padded{};
+    text.copy(padded.data(), kBytes - 1);
+    for (size_t i = 0; i < words_.size(); ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, padded.data() + i * sizeof(word), sizeof(word));
+      words_[i].store(word, std::memory_order_relaxed);
+    }
+  }
+  std::string get() const {
+    std::array<char, kBytes> text{};
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const uint64_t word = words_[i].load(std::memory_order_relaxed);
+      std::memcpy(text.data() + i * sizeof(word), &word, sizeof(word));
+    }
+    text.back() = '\0';
+    return text.data();
+  }
+
+ private:
+  std::array<std::atomic<uint64_t>, kBytes / sizeof(uint64_t)> words_;
+};
+
+/// Note [Bells]. A rank that publishes something (in any shared word) rings its own bell, and whoever waits for that
+/// rank sleeps on its bell. `sleepers` spares the system call when nobody sleeps.
+struct alignas(64) RankStatus {
+  std::atomic<uint32_t> bell, sleepers;
+  std::atomic<int32_t> waits_for;  // the rank + 1; 0: it does not wait
+  std::atomic<uint32_t> is_busy;   // whether `operation` is in progress
+  std::atomic<uint32_t> has_left;  // it destroyed its process group
+  std::atomic<uint64_t> meetings;  // how often it has met the others, see Peers
+  std::atomic<uint64_t> segments;  // the newest one that it has mapped, or has failed to
+  SharedText<512> errors[2];       // why it failed to, of segments with even numbers and of those with odd ones
+  SharedText<256> operation;       // what it does or did last
+  SharedText<2048> verdict;        // why it says that the ranks failed; see HostPage::failed
+};
+
+/// `ranks` is as long as there are ranks.
+struct HostPage {
+  /// The rank + 1 whose verdict ends every collective of all ranks alike, the first one that came; 0: none. A rank
+  /// writes its verdict before it puts itself here, so one that dies in between leaves nothing half done.
+  std::atomic<int32_t> failed;
+  RankStatus ranks[1];
+
+  static size_t bytes(int world_size) {
+    return sizeof(HostPage) + sizeof(RankStatus) * static_cast<size_t>(world_size - 1);
+  }
+};
+
+/// A host page for up to so many ranks, under a name that nobody else has. Throws Obstacle, also where other processes
+/// would not find it.
+Descriptor make_host_page(int world_size, const std::string& name);
+
+class Peers;
+
+/// An order of this rank's that goes on while the rank waits for something else, and begins anew after a failure.
+class Order {
+ public:
+  virtual ~Order() = default;
   /// Does what can be done without waiting.
   virtual void progress() = 0;
   /// Whether there may be something to do as soon as a peer has done its part.
@@ -34,12 +106,6 @@ class Progress {
   /// Counts from the beginning again; every rank has dropped what was in flight.
   virtual void begin_anew() = 0;
 };
-
-/// A host page for up to so many ranks, under a name that nobody else has. Throws Obstacle, also where other processes
-/// would not find it.
-Descriptor make_host_page(int world_size, const std::string& name);
-
-class Peers;
 
 /// What a rank's Peers have in common: those of the ranks that it joined and those of the groups split from them. A
 /// thread that waits in one of them moves on what is in flight in all, so that who waits there for this rank does not
@@ -70,8 +136,12 @@ class Peers {
   [[nodiscard]] std::unique_lock<RankLock> lock() { return std::unique_lock(lock_); }
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
-  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
-  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce);
+  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages. `head`: the bytes at the beginning
+  /// whose memory is taken now in any case.
+  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce,
+                                   size_t head = 0);
+  /// Takes the memory of a part of what was shared with Paging::kWhenUsed. Throws Error if there is none.
+  void take_pages_of(std::byte* begin, size_t bytes) const;
 
   /// Says what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
@@ -85,10 +155,7 @@ class Peers {
   /// that wakes its threads; it is asked under the lock. Throws PeerLost, Mismatch or Error, the same on every rank.
   /// `waited`: how long its operation has waited before, which the timeout bounds together with this wait; it grows by
   /// the time that this one takes.
-  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited);
-  /// `other` goes on while this rank waits; until `remove`.
-  void add(Progress& other);
-  void remove(Progress& other);
+  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited);
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return status(peer).has_left.load() != 0 || neighbours_.has_ended(peer); }
   /// Not in a child that was forked: there nothing must be written for this rank.
@@ -108,6 +175,9 @@ class Peers {
   /// Throws the failure that is recorded, if one is.
   void check() const;
 
+  /// Those of this rank that use this. Under the lock.
+  std::vector<Order*> orders;
+
  private:
   class WaitingThread;
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
@@ -116,9 +186,9 @@ class Peers {
   std::vector<std::optional<Report>> reports() const;
   std::optional<Verdict> failure() const;
   void record(Verdict verdict);
-  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::milliseconds& waited);
+  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::nanoseconds& waited);
   void meet() {
-    std::chrono::milliseconds waited{0};
+    std::chrono::nanoseconds waited{0};
     meet(&RankStatus::meetings, ++meetings_, waited);
   }
   void make_progress();
@@ -135,7 +205,6 @@ class Peers {
   const Ranks ranks_;
   const std::chrono::milliseconds timeout_;
   const bool may_spin_;
-  std::vector<Progress*> others_;
   uint64_t segments_ = 0, meetings_ = 0;
   bool has_joined_ = false, is_starting_over_ = false;
   std::optional<Verdict> lost_;  // why starting over came to nothing

@@ -44,15 +44,11 @@ std::optional<uint64_t> left_by_control_groups() {
   std::optional<uint64_t> left;
   TextReader lines(text_of("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
-    const bool is_version_1 = line.find(":memory:/") != std::string::npos;
-    if (!is_version_1 && !line.starts_with("0::/")) continue;
-    const std::string root = is_version_1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
-    std::filesystem::path folder = root + line.substr(line.find('/'));
-    for (; folder.string().size() >= root.size(); folder = folder.parent_path()) {
+    if (!line.starts_with("0::/")) continue;
+    std::filesystem::path folder = "/sys/fs/cgroup" + line.substr(3);
+    for (; folder != "/sys/fs"; folder = folder.parent_path()) {
       const auto read = [&](const char* name) { return text_of((folder / name).string()); };
-      const auto here =
-          left_by_limit(read(is_version_1 ? "memory.limit_in_bytes" : "memory.max"),
-                        read(is_version_1 ? "memory.usage_in_bytes" : "memory.current"), read("memory.stat"));
+      const auto here = left_by_limit(read("memory.max"), read("memory.current"), read("memory.stat"));
       if (here) left = std::min(left.value_or(*here), *here);
     }
   }
@@ -111,12 +107,21 @@ Descriptor find_segment(pid_t process, const std::string& name) {
     std::error_code gone;
     if (std::filesystem::read_symlink(next->path(), gone) != link) continue;
     Descriptor segment(open(next->path().c_str(), O_RDWR | O_CLOEXEC));
-    if (!segment.is_open()) throw Obstacle(problem("opening a segment of another process", errno));
-    return segment;
+    if (segment.is_open()) return segment;
+    // The process may have ended, or closed it, since its link was read.
+    if (errno != ENOENT) throw Obstacle(problem("opening a segment of another process", errno));
   }
   if (error && error.value() != ENOENT && error.value() != ESRCH)
     throw Obstacle(problem("reading " + folder, error.value()));
   return {};
+}
+
+void take_pages(std::byte* begin, size_t bytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
+  const auto before = reinterpret_cast<uintptr_t>(begin) % static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  if (bytes == 0 || madvise(begin - before, before + bytes, kPopulateWrite) == 0 || errno == EINVAL) return;
+  throw Obstacle(str_cat("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(errno),
+                         ". Use more memory or the backend \"gloo\""));
 }
 
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes) {

@@ -21,7 +21,8 @@ class Obstacle : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// When a segment has its memory: from the start, so that using it never ends in SIGBUS, or page by page as it is used.
+/// When a segment has its memory: from the start, so that using it never ends in SIGBUS, or page by page as it is used;
+/// see take_pages.
 enum class Paging : uint8_t { kAtOnce, kWhenUsed };
 
 /// A segment of zeros that nobody can resize. Its name is known to this process's descriptors alone. Throws Obstacle.
@@ -35,8 +36,12 @@ Descriptor find_segment(pid_t process, const std::string& name);
 /// threads of one process use the same addresses. Throws Obstacle, also if it does not have `bytes`. Thread safe.
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes = std::nullopt);
 
+/// Takes the memory of a part of a segment now, so that using it does not end in SIGBUS. Throws Obstacle if there is
+/// none. Does nothing before Linux 5.14.
+void take_pages(std::byte* begin, size_t bytes);
+
 /// The bytes that a control group still gives, none if it has no limit. `limit`, `used`, `stat`: the texts of its
-/// memory.max, memory.current and memory.stat (version 1: memory.limit_in_bytes, memory.usage_in_bytes, memory.stat).
+/// memory.max, memory.current and memory.stat.
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat);
 
 }  // namespace fsdp::shm

@@ -53,7 +53,7 @@ class SharedRows : public SharedBuffer {
     end_read();
     peers_->announce("a write to " + subject_);
     fault_point("rows gate");
-    std::chrono::milliseconds waited{0};
+    std::chrono::nanoseconds waited{0};
     for (int peer = 0; peer < peers_->world_size(); ++peer) {
       if (peer == peers_->rank()) continue;  // another thread may have begun to read
       const auto& reading = words()[peer].epoch;
@@ -136,7 +136,7 @@ std::vector<std::shared_ptr<HostBuffer>> share_host_memory(Peers& peers, std::sp
   const size_t head = whole_pages(parts.size() * sizeof(Holds));
   size_t bytes = head;
   for (const auto& part : parts) bytes += whole_pages(part.bytes);
-  const auto memory = peers.share(bytes, purpose_of("whole parameters", parts), Paging::kWhenUsed);
+  const auto memory = peers.share(bytes, purpose_of("whole parameters", parts), Paging::kWhenUsed, head);
   const std::shared_ptr<Holds> holds(memory, reinterpret_cast<Holds*>(memory.get()));
   std::vector<std::shared_ptr<HostBuffer>> buffers;
   auto* next = memory.get() + head;

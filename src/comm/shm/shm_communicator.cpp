@@ -14,15 +14,14 @@ namespace fsdp {
 namespace {
 
 using shm::Collectives;
-using shm::Peers;
-using shm::Rounds;
-using shm::Steps;
 using shm::kCollectiveSlotBytes, shm::kMessageSlotBytes;
+using shm::Peers;
+using shm::Steps;
 using shm::Writer;
 
 // What messages from one rank to another take: two slots, and less than a page beside them.
 constexpr size_t kMessageBytes = 2 * kMessageSlotBytes + 4096;
-static_assert(Rounds::bytes_needed(2, kMessageSlotBytes, /*writers=*/1) <= kMessageBytes);
+static_assert(Collectives::bytes_needed(2, kMessageSlotBytes, /*writers=*/1) <= kMessageBytes);
 
 class ShmCommunicator : public Front {
  public:
@@ -33,9 +32,8 @@ class ShmCommunicator : public Front {
         name_(name),
         memory_(peers_->share(collective_bytes() + kMessageBytes * static_cast<size_t>(world_size() * world_size()),
                               name_.empty() ? "collectives" : str_cat("collectives of '", name_, "'"),
-                              shm::Paging::kWhenUsed)),
-        collectives_(std::make_shared<Collectives>(
-            peers_, Rounds(peers_, all_ranks(), memory_, kCollectiveSlotBytes), name_)) {}
+                              shm::Paging::kWhenUsed, Collectives::head_bytes(static_cast<size_t>(world_size())))),
+        collectives_(std::make_shared<Collectives>(peers_, all_ranks(), memory_, kCollectiveSlotBytes, name_)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto lock = peers_->lock();
@@ -106,12 +104,10 @@ class ShmCommunicator : public Front {
     for (const auto& [direction, order] : messages_) order->progress();
   }
 
-  void reserve(size_t /*bytes*/) override {}
-
  private:
   size_t collective_bytes() const {
     const auto ranks = static_cast<size_t>(world_size());
-    return Rounds::bytes_needed(ranks, kCollectiveSlotBytes, ranks);
+    return Collectives::bytes_needed(ranks, kCollectiveSlotBytes, ranks);
   }
   std::vector<int> all_ranks() const {
     std::vector<int> ranks(static_cast<size_t>(world_size()));
@@ -125,7 +121,8 @@ class ShmCommunicator : public Front {
     const int sender = sends ? rank() : peer, receiver = sends ? peer : rank();
     const size_t place = collective_bytes() + kMessageBytes * static_cast<size_t>(sender * world_size() + receiver);
     const std::shared_ptr<std::byte> memory(memory_, memory_.get() + place);
-    order = std::make_shared<Collectives>(peers_, Rounds(peers_, {sender, receiver}, memory, kMessageSlotBytes), "");
+    peers_->take_pages_of(memory.get(), Collectives::head_bytes(2));
+    order = std::make_shared<Collectives>(peers_, std::vector{sender, receiver}, memory, kMessageSlotBytes, "");
     return *order;
   }
 

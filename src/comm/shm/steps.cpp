@@ -3,13 +3,82 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/core/pieces.h"
-#include "comm/shm/windows.h"
 
 namespace fsdp::shm {
 namespace {
+
+/// Elements of one plane that move in one round.
+struct Range {
+  size_t plane;
+  int64_t in_slice;  ///< the first one, as an element of the rank's slice
+  int64_t in_whole;  ///< the same, as an element of the flat tensor
+  int64_t count;
+  size_t position;  ///< where they lie in the window, in bytes
+};
+
+/// Several flat tensors, the planes, of which ranks have slices. The slices of one rank lie behind one another, each
+/// from a multiple of 16 bytes on, and go through a window that takes the same number of their bytes in each round. A
+/// slot has a window for each reader, or one for all.
+class Windows {
+ public:
+  struct Plane {
+    int64_t numel;  ///< of one slice, or of the whole tensor
+    int64_t element_bytes;
+  };
+
+  /// `targets`: the windows that a slot must hold. `turns`: 0 if planes are of slices of equal length; else they are
+  /// whole tensors of any length, of which so many ranks take turns, and what a rank has of them differs from round to
+  /// round.
+  Windows(std::vector<Plane> planes, int targets, size_t slot_bytes, int turns = 0)
+      : planes_(std::move(planes)), turns_(turns) {
+    int64_t bytes = 0;
+    for (const auto& plane : planes_) {
+      begins_.push_back(bytes);
+      bytes += align_slice(plane.numel * plane.element_bytes);
+    }
+    const int64_t sharers = std::max(1, turns), room = static_cast<int64_t>(slot_bytes) / std::max(1, targets);
+    length_ = std::max(kSliceAlignment,
+                       std::min(align_slice(divide_up(bytes, sharers)), room / kSliceAlignment * kSliceAlignment));
+    rounds_ = divide_up(bytes, length_ * sharers);
+    slot_bytes_ = rounds_ == 0 ? 0 : static_cast<size_t>(length_ * std::max(1, targets));
+  }
+
+  /// At least one, so that ranks meet.
+  int64_t rounds() const { return std::max<int64_t>(1, rounds_); }
+  /// How much of a slot the windows take.
+  size_t slot_bytes() const { return slot_bytes_; }
+  /// Where `reader`'s window begins in the slot of `writer`, who leaves out its own.
+  size_t position(int writer, int reader) const {
+    return static_cast<size_t>((reader <= writer ? reader : reader - 1) * length_);
+  }
+  /// Calls `visit(range)` for what moves of `rank`'s slices in a round; gives the number of bytes.
+  template <class Visit>
+  size_t visit(int rank, int64_t round, const Visit& visit) const {
+    const int64_t begin = (turns_ == 0 ? round : round * turns_ + rank) * length_, end = begin + length_;
+    size_t bytes = 0;
+    for (size_t i = 0; i < planes_.size(); ++i) {
+      const int64_t element = planes_[i].element_bytes, start = begins_[i];
+      const int64_t from = std::max(start, begin), to = std::min(start + planes_[i].numel * element, end);
+      if (from >= to) continue;
+      const int64_t first = (from - start) / element, count = (to - from) / element;
+      visit(Range{i, first, turns_ == 0 ? rank * planes_[i].numel + first : first, count,
+                  static_cast<size_t>(from - begin)});
+      bytes += static_cast<size_t>(to - from);
+    }
+    return bytes;
+  }
+
+ private:
+  std::vector<Plane> planes_;
+  std::vector<int64_t> begins_;  // of the planes, in bytes
+  int64_t length_ = 0, rounds_ = 0;
+  size_t slot_bytes_ = 0;
+  int turns_;
+};
 
 at::Tensor tensor_at(const std::byte* memory, int64_t numel, const at::TensorOptions& options) {
   return at::from_blob(const_cast<std::byte*>(memory), {numel}, options);
@@ -37,33 +106,32 @@ struct Reduction {
     for (int reader = 0; reader < writer.world_size; ++reader) {
       if (reader == writer.rank) continue;
       auto* window = slot + windows.position(writer.rank, reader);
-      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
-        copy_stretch(inputs[stretch.plane], stretch.in_whole, stretch.in_whole + stretch.count,
-                     outputs[stretch.plane].element_size(), window + stretch.position);
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Range& range) {
+        copy_range(inputs[range.plane], range.in_whole, range.in_whole + range.count,
+                   outputs[range.plane].element_size(), window + range.position);
       }));
     }
   }
 
-  void read(int64_t round, const Rounds& rounds) const {
-    const size_t bytes = windows.visit(writer.rank, round, [&](const Stretch& stretch) { sum(stretch, rounds); });
+  void read(int64_t round, const Slots& slots) const {
+    const size_t bytes = windows.visit(writer.rank, round, [&](const Range& range) { sum(range, slots); });
     writer.traffic->add_received(bytes * static_cast<size_t>(writer.world_size - 1));
   }
 
-  void sum(const Stretch& stretch, const Rounds& rounds) const {
-    const at::Tensor& output = outputs[stretch.plane];
-    const int64_t begin = stretch.in_whole;
-    visit_stretches(
-        inputs[stretch.plane], begin, begin + stretch.count, [&](int64_t first, int64_t count, const std::byte* own) {
+  void sum(const Range& range, const Slots& slots) const {
+    const at::Tensor& output = outputs[range.plane];
+    const int64_t begin = range.in_whole;
+    visit_ranges(
+        inputs[range.plane], begin, begin + range.count, [&](int64_t first, int64_t count, const std::byte* own) {
           std::vector<at::Tensor> contributions;
           for (int rank = 0; rank < writer.world_size; ++rank) {
-            const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
-            const auto* memory =
-                rank == writer.rank ? own : window + stretch.position + bytes_of(output, first - begin);
+            const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
+            const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
             contributions.push_back(memory == nullptr ? at::zeros({count}, output.options())
                                                       : tensor_at(memory, count, output.options()));
           }
-          reduce_in_rank_order(output.narrow(0, stretch.in_slice + first - begin, count), contributions, writer.rank,
-                               op, scale);
+          reduce_in_rank_order(output.narrow(0, range.in_slice + first - begin, count), contributions, writer.rank, op,
+                               scale);
         });
   }
 };
@@ -79,28 +147,28 @@ struct Exchange {
     for (int reader = 0; reader < writer.world_size; ++reader) {
       if (is_for_each == (reader == writer.rank)) continue;
       auto* window = slot + begin_of(writer.rank, reader);
-      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
-        copy_bytes(window + stretch.position, own(stretch), bytes_of(planes[stretch.plane].input, stretch.count));
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Range& range) {
+        copy_bytes(window + range.position, own(range), bytes_of(planes[range.plane].input, range.count));
       }));
     }
   }
 
-  void read(int64_t round, const Rounds& rounds) const {
+  void read(int64_t round, const Slots& slots) const {
     for (int rank = 0; rank < writer.world_size; ++rank) {
-      const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + begin_of(rank, writer.rank);
-      const size_t bytes = windows.visit(rank, round, [&](const Stretch& stretch) {
-        const auto& output = planes[stretch.plane].output;
-        copy_bytes(address_of(output, stretch.in_whole),
-                   rank == writer.rank ? own(stretch) : window + stretch.position, bytes_of(output, stretch.count));
+      const auto* window = slots(static_cast<size_t>(rank)) + begin_of(rank, writer.rank);
+      const size_t bytes = windows.visit(rank, round, [&](const Range& range) {
+        const auto& output = planes[range.plane].output;
+        copy_bytes(address_of(output, range.in_whole), rank == writer.rank ? own(range) : window + range.position,
+                   bytes_of(output, range.count));
       });
       if (rank != writer.rank) writer.traffic->add_received(bytes);
     }
   }
 
   size_t begin_of(int from, int to) const { return is_for_each ? windows.position(from, to) : 0; }
-  // What this rank gives to whom the stretch is for.
-  const std::byte* own(const Stretch& stretch) const {
-    return address_of(planes[stretch.plane].input, is_for_each ? stretch.in_whole : stretch.in_slice);
+  // What this rank gives to whom the range is for.
+  const std::byte* own(const Range& range) const {
+    return address_of(planes[range.plane].input, is_for_each ? range.in_whole : range.in_slice);
   }
 };
 
@@ -109,8 +177,9 @@ template <class Collective>
 Steps steps_of(Collective all) {
   const auto collective = std::make_shared<const Collective>(std::move(all));
   return {.count = collective->windows.rounds(),
+          .slot_bytes = collective->windows.slot_bytes(),
           .write = [collective](int64_t round, std::byte* slot) { collective->write(round, slot); },
-          .read = [collective](int64_t round, const Rounds& slots) { collective->read(round, slots); }};
+          .read = [collective](int64_t round, const Slots& slots) { collective->read(round, slots); }};
 }
 
 }  // namespace
@@ -151,35 +220,33 @@ Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer&
   const Windows windows(std::move(lengths), writer.world_size - 1, writer.slot_bytes, /*turns=*/writer.world_size);
   const auto reduction = steps_of(Reduction{std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer}),
              gather = steps_of(Exchange{std::move(planes), windows, /*is_for_each=*/false, writer});
-  return {.count = 2 * windows.rounds(),
-          .overlap = false,
-          .write = [=](int64_t round,
-                       std::byte* slot) { (round % 2 == 0 ? reduction : gather).write(round / 2, slot); },
-          .read = [=](int64_t round,
-                      const Rounds& rounds) { (round % 2 == 0 ? reduction : gather).read(round / 2, rounds); }};
+  return {
+      .count = 2 * windows.rounds(),
+      .slot_bytes = windows.slot_bytes(),
+      .overlap = false,
+      .write = [=](int64_t round, std::byte* slot) { (round % 2 == 0 ? reduction : gather).write(round / 2, slot); },
+      .read = [=](int64_t round, const Slots& slots) { (round % 2 == 0 ? reduction : gather).read(round / 2, slots); }};
 }
 
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer) {
-  const Windows windows({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1,
-                        writer.slot_bytes);
+  const Windows windows({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1, writer.slot_bytes);
   return steps_of(Exchange{{{output.detach(), input.detach()}}, windows, /*is_for_each=*/true, writer});
 }
 
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer) {
   const at::Tensor flat = tensor.detach().view({-1});
   const Windows windows({plane_of(flat.numel(), flat)}, /*targets=*/1, writer.slot_bytes);
-  Steps steps{.count = windows.rounds()};
+  Steps steps{.count = windows.rounds(), .slot_bytes = is_source ? windows.slot_bytes() : 0};
   if (is_source)
     steps.write = [=](int64_t round, std::byte* slot) {
-      writer.traffic->add_sent(windows.visit(0, round, [&](const Stretch& stretch) {
-        copy_bytes(slot, address_of(flat, stretch.in_slice), bytes_of(flat, stretch.count));
+      writer.traffic->add_sent(windows.visit(0, round, [&](const Range& range) {
+        copy_bytes(slot, address_of(flat, range.in_slice), bytes_of(flat, range.count));
       }));
     };
   else
-    steps.read = [=](int64_t round, const Rounds& rounds) {
-      writer.traffic->add_received(windows.visit(0, round, [&](const Stretch& stretch) {
-        copy_bytes(address_of(flat, stretch.in_slice), rounds.slot_of(static_cast<size_t>(source)),
-                   bytes_of(flat, stretch.count));
+    steps.read = [=](int64_t round, const Slots& slots) {
+      writer.traffic->add_received(windows.visit(0, round, [&](const Range& range) {
+        copy_bytes(address_of(flat, range.in_slice), slots(static_cast<size_t>(source)), bytes_of(flat, range.count));
       }));
     };
   return steps;

@@ -11,19 +11,23 @@
 #include <vector>
 
 #include "comm/core/traffic_count.h"
-#include "comm/shm/rounds.h"
 
 namespace fsdp::shm {
+
+/// The slot of a member, by its index, in the round that is read.
+using Slots = std::function<const std::byte*(size_t member)>;
 
 /// What a collective does in each of its rounds.
 struct Steps {
   int64_t count = 1;
+  /// How much of its slot a rank fills at most.
+  size_t slot_bytes = 0;
   /// Whether a round may be written before the one before it is read.
   bool overlap = true;
   /// Fills this rank's slot.
   std::function<void(int64_t round, std::byte* slot)> write = {};
   /// Reads the other members' slots.
-  std::function<void(int64_t round, const Rounds& rounds)> read = {};
+  std::function<void(int64_t round, const Slots& slots)> read = {};
 };
 
 /// Who writes into which memory.
