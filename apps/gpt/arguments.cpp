@@ -4,9 +4,9 @@
 #include <map>
 #include <stdexcept>
 
-#include "axes.h"
 #include "frame/flag_checks.h"
 #include "frame/optimizer_flags.h"
+#include "frame/sequence_methods.h"
 #include "sizes.h"
 
 namespace gpt {
@@ -91,7 +91,7 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
       "Ranks that share each sequence, neighbours, so that none of them has all of its activations", kLength);
   add(app, "--sequence-method", arguments.sequence_method,
       "How attention goes over them: head-tail, ring, gather, heads or ring-self-attention",
-      CLI::IsMember(sequence_methods()));
+      CLI::IsMember(frame::sequence_methods()));
   add(app, "--tensor", arguments.tensor_ranks,
       "Ranks that have a part of each block, neighbours: heads, and inner features of the network", kLength)
       ->excludes(app.get_option("--mesh"));
@@ -176,8 +176,6 @@ void complete(const CLI::App& app, Arguments& arguments) {
           "--sequence does not go with --dropout, which drops weights of attention");
   require(arguments.tensor_ranks == 1 || arguments.dropout == 0,
           "--tensor does not go with --dropout, which would drop other values on each rank of a block");
-  require(arguments.tensor_ranks == 1 || arguments.architecture == Architecture::kGpt,
-          "--tensor is not for --size llama");
   require(arguments.heads % arguments.tensor_ranks == 0, "--tensor must divide --heads");
   require(arguments.sequence_ranks <= arguments.seq, "--sequence must not be more than the tokens of --seq");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;

@@ -2,17 +2,9 @@
 
 #include <stdexcept>
 
-namespace gpt {
+#include "frame/sequence_methods.h"
 
-const std::map<std::string, fsdp::SequenceMethod>& sequence_methods() {
-  using enum fsdp::SequenceMethod;
-  static const std::map<std::string, fsdp::SequenceMethod> methods = {{"head-tail", kHeadTail},
-                                                                      {"ring", kRing},
-                                                                      {"gather", kGather},
-                                                                      {"heads", kHeads},
-                                                                      {"ring-self-attention", kRingSelfAttention}};
-  return methods;
-}
+namespace gpt {
 
 std::optional<fsdp::SequenceParallel> Axes::open_sequence() const {
   if (!sequence) return std::nullopt;
@@ -24,7 +16,7 @@ Axes make_axes(const Arguments& arguments) {
   if (all % (sequence * tensor) != 0)
     throw std::invalid_argument("--sequence times --tensor must divide the number of ranks, found " +
                                 std::to_string(sequence * tensor) + " of " + std::to_string(all));
-  Axes axes{.method = sequence_methods().at(arguments.sequence_method), .shares = all / sequence / tensor};
+  Axes axes{.method = frame::sequence_methods().at(arguments.sequence_method), .shares = all / sequence / tensor};
   if (sequence * tensor == 1) {
     axes.share = fsdp::rank();
     return axes;

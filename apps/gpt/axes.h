@@ -5,17 +5,12 @@
 #include <fsdp/device_mesh.h>
 #include <fsdp/sequence_parallel.h>
 
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "arguments.h"
 
 namespace gpt {
-
-/// What --sequence-method takes.
-const std::map<std::string, fsdp::SequenceMethod>& sequence_methods();
 
 /// The ranks as a grid of data, sequence and tensor, the last one of neighbours.
 struct Axes {

@@ -33,7 +33,8 @@ SAME_LOSSES = (
     ("--batch 2 --steps 6", 2, [
         ("--strategy shard_grad_op", 0), ("--strategy replicate", 0), ("--strategy shard_optimizer --mesh 1x2", 0),
         ("--ddp-backend fully_sharded --optimizer adamw --update-freq 1", 0), *LOW_PRECISION]),
-    ("--batch 2 --steps 6 --size llama --lr 0.001", 2, [*LOW_PRECISION, ("--batch 4 --sequence 2", ALIKE)]),
+    ("--batch 2 --steps 6 --size llama --lr 0.001", 2, [
+        *LOW_PRECISION, ("--batch 4 --sequence 2", ALIKE), ("--batch 4 --tensor 2", ALIKE)]),
 )
 WRONG_FLAGS = (
     ("--steps 0", "--steps"), ("--epochs 2 --steps 4", "--steps"), ("--unknown", "unknown"),
@@ -47,8 +48,9 @@ WRONG_FLAGS = (
     ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: it takes parameters off a GPU"),
     ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
-    ("--tensor 2 --dropout 0.1", "--dropout, which would"), ("--tensor 2 --size llama", "not for --size llama"),
-    ("--tensor 2 --mesh 2", "excludes"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"), ("--save-every 2", "--save-every requires --save"),
+    ("--tensor 2 --dropout 0.1", "--dropout, which would"),
+    ("--tensor 2 --mesh 2", "excludes"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
+    ("--save-every 2", "--save-every requires --save"),
 )
 # What the text is, further flags, and what is wrong.
 WRONG_TEXTS = (

@@ -12,7 +12,7 @@ namespace gpt {
 namespace {
 
 template <class Impl, class Config>
-Module make(int64_t vocabulary, const Arguments& arguments, const auto&... axis) {
+Module make(int64_t vocabulary, const Arguments& arguments, const models::TensorAxis& axis) {
   Config config{.vocab = vocabulary,
                 .seq = arguments.seq,
                 .dim = arguments.dim,
@@ -20,7 +20,7 @@ Module make(int64_t vocabulary, const Arguments& arguments, const auto&... axis)
                 .heads = arguments.heads,
                 .dropout = arguments.dropout};
   if constexpr (requires { config.tanh_gelu; }) config.tanh_gelu = arguments.tanh_gelu;
-  return std::make_shared<Impl>(config, axis...);
+  return std::make_shared<Impl>(config, axis);
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device d
                    const std::shared_ptr<fsdp::ProcessGroup>& tensor_axis) {
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));
   const Module module = arguments.architecture == Architecture::kLlama
-                            ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments)
+                            ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments, tensor_axis)
                             : make<models::GPTImpl, models::GPTConfig>(vocabulary, arguments, tensor_axis);
   if (!arguments.sharding.cpu_offload) module->to(device);  // else fully_shard leaves each rank its rows in host memory
   module->run_block = frame::part_runner(arguments.activations);
@@ -42,7 +42,8 @@ fsdp::TrainerOptions trainer_options(const Arguments& arguments, const Axes& axe
   options.sharding = frame::sharding_options(arguments.sharding);
   if (axes.sharding) options.sharding.mesh = axes.sharding;
   options.sharding.auto_wrap_policy =
-      fsdp::module_wrap_policy<models::BlockImpl, models::BlockPartImpl, models::LlamaBlockImpl>();
+      fsdp::module_wrap_policy<models::BlockImpl, models::BlockPartImpl, models::LlamaBlockImpl,
+                               models::LlamaBlockPartImpl>();
   if (arguments.no_reshard_after_forward) options.sharding.reshard_after_forward = fsdp::Reshard::never();
   frame::set_precision(options, arguments.precision);
   options.epochs = std::max<int64_t>(arguments.epochs, 1);

@@ -3,7 +3,6 @@
 /// A GPT as anyone would write it for LibTorch: nothing in it is about sharding, but for fsdp::positions and a block of
 /// which each rank of a tensor axis has a part.
 
-#include <fsdp/tensor_parallel.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -11,6 +10,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "models/language_model.h"
+#include "models/layers.h"
 
 namespace models {
 
@@ -29,32 +29,20 @@ struct GPTConfig {
   bool tanh_gelu = false;
 };
 
-/// The ranks of which each has a part of every block: some of the heads, and of the network's inner features. Null:
-/// every rank has all.
-using TensorAxis = std::shared_ptr<fsdp::ProcessGroup>;
-
-/// Attention and a two-layer network, each behind a norm and beside a residual connection. `Inward` and `Outward` are
-/// linear layers, whole ones or parts of them.
-template <class Inward, class Outward>
+/// Attention and a two-layer network, each behind a norm and beside a residual connection.
+template <class Layers>
 class BlockOf : public torch::nn::Module {
  public:
   torch::Tensor forward(torch::Tensor x);
 
   torch::nn::LayerNorm ln1, ln2;
-  Inward qkv;
-  Outward proj;
-  Inward fc;
-  Outward fc2;
+  typename Layers::Inward qkv;
+  typename Layers::Outward proj;
+  typename Layers::Inward fc;
+  typename Layers::Outward fc2;
 
  protected:
-  struct Layers {
-    Inward qkv;
-    Outward proj;
-    Inward fc;
-    Outward fc2;
-  };
-  /// `heads`: those that `qkv` gives.
-  BlockOf(const GPTConfig& config, Layers layers, int64_t heads);
+  BlockOf(const GPTConfig& config, const Layers& layers);
 
  private:
   torch::Tensor attention(const torch::Tensor& x);
@@ -64,16 +52,16 @@ class BlockOf : public torch::nn::Module {
   bool tanh_gelu_;
 };
 
-class BlockImpl : public BlockOf<torch::nn::Linear, torch::nn::Linear> {
+class BlockImpl : public BlockOf<WholeLayers> {
  public:
-  explicit BlockImpl(const GPTConfig& config);
+  explicit BlockImpl(const GPTConfig& config) : BlockOf(config, {}) {}
 };
 TORCH_MODULE(Block);
 
 /// The part of a Block that a rank of the axis has.
-class BlockPartImpl : public BlockOf<fsdp::ColumnParallelLinear, fsdp::RowParallelLinear> {
+class BlockPartImpl : public BlockOf<LayerParts> {
  public:
-  BlockPartImpl(const GPTConfig& config, const TensorAxis& axis);
+  BlockPartImpl(const GPTConfig& config, const TensorAxis& axis) : BlockOf(config, {{}, axis}) {}
 };
 TORCH_MODULE(BlockPart);
 

@@ -4,7 +4,6 @@
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include "models/language_model.h"
@@ -27,15 +26,19 @@ struct LlamaConfig {
 };
 
 /// Attention and SwiGLU, each behind a norm and beside a residual connection.
-class LlamaBlockImpl : public torch::nn::Module {
+template <class Layers>
+class LlamaBlockOf : public torch::nn::Module {
  public:
-  explicit LlamaBlockImpl(const LlamaConfig& config);
   /// `by`: the rotations of the positions of `x`.
   torch::Tensor forward(torch::Tensor x, const Rotations& by);
 
   RMSNorm norm1, norm2;
-  torch::nn::Linear qkv, proj;
-  SwiGLU mlp;
+  typename Layers::Inward qkv;
+  typename Layers::Outward proj;
+  std::shared_ptr<SwiGLUOf<Layers>> mlp;
+
+ protected:
+  LlamaBlockOf(const LlamaConfig& config, const Layers& layers);
 
  private:
   torch::Tensor attention(const torch::Tensor& x, const Rotations& by);
@@ -43,11 +46,24 @@ class LlamaBlockImpl : public torch::nn::Module {
   int64_t heads_;
   double dropout_;
 };
+
+class LlamaBlockImpl : public LlamaBlockOf<WholeLayers> {
+ public:
+  explicit LlamaBlockImpl(const LlamaConfig& config) : LlamaBlockOf(config, {.has_bias = false}) {}
+};
 TORCH_MODULE(LlamaBlock);
+
+/// The part of a LlamaBlock that a rank of the axis has.
+class LlamaBlockPartImpl : public LlamaBlockOf<LayerParts> {
+ public:
+  LlamaBlockPartImpl(const LlamaConfig& config, const TensorAxis& axis)
+      : LlamaBlockOf(config, {{.has_bias = false}, axis}) {}
+};
+TORCH_MODULE(LlamaBlockPart);
 
 class LlamaImpl : public LanguageModelImpl {
  public:
-  explicit LlamaImpl(const LlamaConfig& config);
+  explicit LlamaImpl(const LlamaConfig& config, const TensorAxis& axis = nullptr);
 
   torch::nn::Embedding tok;
   torch::nn::ModuleList blocks;

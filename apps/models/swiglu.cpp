@@ -4,15 +4,20 @@
 
 namespace models {
 
-SwiGLUImpl::SwiGLUImpl(int64_t dim, int64_t hidden)
-    : gate(torch::nn::LinearOptions(dim, hidden).bias(false)),
-      up(torch::nn::LinearOptions(dim, hidden).bias(false)),
-      down(torch::nn::LinearOptions(hidden, dim).bias(false)) {
+template <class Layers>
+SwiGLUOf<Layers>::SwiGLUOf(int64_t dim, int64_t hidden, const Layers& layers)
+    : gate(layers.inward(dim, hidden)), up(layers.inward(dim, hidden)), down(layers.outward(hidden, dim)) {
   register_module("gate", gate);
   register_module("up", up);
   register_module("down", down);
 }
 
-torch::Tensor SwiGLUImpl::forward(const torch::Tensor& x) { return down(torch::silu(gate(x)) * up(x)); }
+template <class Layers>
+torch::Tensor SwiGLUOf<Layers>::forward(const torch::Tensor& x) {
+  return down(torch::silu(gate(x)) * up(x));
+}
+
+template class SwiGLUOf<WholeLayers>;
+template class SwiGLUOf<LayerParts>;
 
 }  // namespace models

@@ -2,19 +2,27 @@
 /// \file
 /// A gated network.
 
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+
+#include "models/layers.h"
 
 namespace models {
 
 /// down(silu(gate(x)) * up(x)), without biases: Shazeer 2020, "GLU variants improve transformer". `x` and the result
 /// have `dim` features, what lies between them `hidden`.
-class SwiGLUImpl : public torch::nn::Module {
+template <class Layers>
+class SwiGLUOf : public torch::nn::Module {
  public:
-  SwiGLUImpl(int64_t dim, int64_t hidden);
+  SwiGLUOf(int64_t dim, int64_t hidden, const Layers& layers);
   torch::Tensor forward(const torch::Tensor& x);
 
-  torch::nn::Linear gate, up, down;
+  typename Layers::Inward gate, up;
+  typename Layers::Outward down;
+};
+
+class SwiGLUImpl : public SwiGLUOf<WholeLayers> {
+ public:
+  SwiGLUImpl(int64_t dim, int64_t hidden) : SwiGLUOf(dim, hidden, {.has_bias = false}) {}
 };
 TORCH_MODULE(SwiGLU);
 

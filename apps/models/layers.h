@@ -1,0 +1,68 @@
+#pragma once
+/// \file
+/// The linear layers that a block is made of: whole ones, or the parts of them that a rank of a tensor axis has.
+
+#include <fsdp/tensor_parallel.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace models {
+
+/// The ranks of which each has a part of every block: some of the heads, and of the network's inner features. Null:
+/// every rank has all.
+using TensorAxis = std::shared_ptr<fsdp::ProcessGroup>;
+
+/// Layers that every rank has.
+struct WholeLayers {
+  using Inward = torch::nn::Linear;
+  using Outward = torch::nn::Linear;
+
+  Inward inward(int64_t in, int64_t out, int64_t /*fused*/ = 1) const { return torch::nn::Linear(options(in, out)); }
+  Outward outward(int64_t in, int64_t out) const { return torch::nn::Linear(options(in, out)); }
+  torch::nn::LinearOptions options(int64_t in, int64_t out) const {
+    return torch::nn::LinearOptions(in, out).bias(has_bias);
+  }
+  int64_t own_heads(int64_t heads) const { return heads; }
+
+  bool has_bias = true;
+};
+
+/// Parts of them: `inward` layers give a rank's part of their outputs, of each of the matrices that are `fused`, which
+/// `outward` layers take.
+struct LayerParts {
+  using Inward = fsdp::ColumnParallelLinear;
+  using Outward = fsdp::RowParallelLinear;
+
+  Inward inward(int64_t in, int64_t out, int64_t fused = 1) const {
+    return Inward(whole.options(in, out), fsdp::TensorParallelOptions{axis}, /*gather_output=*/false, fused);
+  }
+  Outward outward(int64_t in, int64_t out) const {
+    return Outward(whole.options(in, out), fsdp::TensorParallelOptions{axis});
+  }
+  int64_t own_heads(int64_t heads) const {
+    TORCH_CHECK_VALUE(heads % axis->world_size() == 0, "a block's heads (", heads, ") must be a multiple of the ",
+                      axis->world_size(), " ranks of its tensor axis");
+    return heads / axis->world_size();
+  }
+
+  WholeLayers whole;
+  TensorAxis axis;
+};
+
+/// Blocks of a model: `Whole` ones, or with an axis `Part`s.
+template <class Whole, class Part, class Config>
+torch::nn::ModuleList make_blocks(const Config& config, const TensorAxis& axis) {
+  torch::nn::ModuleList blocks;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if (axis)
+      blocks->push_back(Part(config, axis));
+    else
+      blocks->push_back(Whole(config));
+  }
+  return blocks;
+}
+
+}  // namespace models
