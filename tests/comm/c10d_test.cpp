@@ -76,19 +76,74 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
     };
     EXPECT_NO_THROW(meet());
     backend->peers_have_left = true;
+    // The receives of two headers were posted before.
+    EXPECT_NO_THROW(meet());
     EXPECT_NO_THROW(meet());
     EXPECT_THROW(meet(), std::runtime_error);
     done.arrive_and_wait();
   });
 }
 
-// A header has room for 256 bytes; larger data takes one message more, and what is small in it travels together.
+// Two orders of two ranks, over one connection.
+void run_mails(const std::function<void(int rank, Mail& first, Mail& second)>& fn) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::barrier done(2);
+  run_threads(2, [&](int rank) {
+    const std::shared_ptr<Transport> transport(new Transport{gloo(store, rank, 2, kPatience)});
+    const auto options = [&](int order) {
+      return Mail::Options{.rank = rank, .peers = {1 - rank}, .timeout = std::chrono::seconds(10), .order = order};
+    };
+    Mail first(transport, options(0)), second(transport, options(1));
+    fn(rank, first, second);
+    done.arrive_and_wait();
+  });
+}
+
+void begin_gather(Mail& mail, const at::Tensor& output, const at::Tensor& input) {
+  auto fingerprint = make_fingerprint(Operation::kAllGather, {});
+  describe_data(fingerprint, {&input, 1}, 2);
+  mail.begin(fingerprint, nullptr);
+  const int peer = 1 - static_cast<int>(input[0].item<float>());
+  mail.send(peer, parcels_of({&input, 1}));
+  mail.receive(peer, parcels_of({&output, 1}));
+}
+
+TEST(Mail, PostsReceivesOfLargeDataBeforeTheSenderIsThere) {
+  std::barrier posted(2);
+  run_mails([&](int rank, Mail& mail, Mail&) {
+    const auto output = at::zeros({100'000}), input = at::ones({100'000}) * rank;
+    if (rank == 1) posted.arrive_and_wait();
+    begin_gather(mail, output, input);
+    if (rank == 0) posted.arrive_and_wait();
+    mail.finish();
+    EXPECT_TRUE(output.eq(1 - rank).all().item<bool>());
+  });
+}
+
+TEST(Mail, OfAnOrderGoesOnThoughDataOfAnotherLengthCameInAnotherOrder) {
+  std::barrier sent(2);
+  run_mails([&](int rank, Mail& first, Mail& second) {
+    const int64_t numel = 100'000 * (rank + 1);
+    const auto output = at::full({numel}, -1.0f);
+    begin_gather(first, output, at::ones({numel}) * rank);
+    EXPECT_THROW(first.finish(), Disagreement);
+    // Each rank has posted its receive and seen the other one's header: now data follows, if ever.
+    sent.arrive_and_wait();
+    const auto other = at::zeros({100'000});
+    begin_gather(second, other, at::ones({100'000}) * rank);
+    EXPECT_NO_THROW(second.finish());
+    EXPECT_TRUE(other.eq(1 - rank).all().item<bool>());
+    EXPECT_TRUE(output.eq(-1).all().item<bool>());
+  });
+}
+
+// A header has room for 8 KiB; larger data takes one message more, and what is small in it travels together.
 TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLarge) {
   constexpr int kWorld = 4;
   struct Row {
     const char* what;
     std::function<std::shared_ptr<Work>(Communicator& ranks, int64_t numel)> begin;
-    std::array<int, kWorld> enclosed, beside;  // messages by rank, for 64 and for 65 floats per peer
+    std::array<int, kWorld> enclosed, beside;  // messages by rank, for 2048 and for 2049 floats per peer
   };
   const auto gather = [](Communicator& ranks, const std::vector<int64_t>& lengths) {
     std::vector<GatherPlane> planes;
@@ -106,7 +161,7 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
       {"all_gather of a large plane and small ones",
-       [&](Communicator& ranks, int64_t numel) { return gather(ranks, {20, 10'000, numel - 40, 4}); },
+       [&](Communicator& ranks, int64_t numel) { return gather(ranks, {20, 10'000, numel - 36, 4}); },
        {6, 6, 6, 6},
        {6, 6, 6, 6}},
       {"all_gather of planes that are small together",
@@ -127,10 +182,11 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
        },
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
-      // The slices of 65 floats are enclosed, the sums are not.
+      // A tensor of up to 16 KiB by the number of ranks goes whole to all; of a larger one slices, enclosed, and sums,
+      // beside.
       {"all_reduce",
        [](Communicator& ranks, int64_t numel) {
-         return ranks.all_reduce(at::ones({numel}), ReduceOp::kSum, {"w", {}});
+         return ranks.all_reduce(at::ones({numel - 1024}), ReduceOp::kSum, {"w", {}});
        },
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
@@ -161,11 +217,11 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
       for (const auto& row : rows) {
         const bool is_message = std::string_view(row.what) == "a ring of messages";
         const int comparing = !compares_first ? 0 : is_message ? 2 : kWorld - 1;
-        for (const int64_t numel : {64, 65}) {
+        for (const int64_t numel : {2048, 2049}) {
           ranks.barrier({})->wait();
           const int before = counts[own]->sends;
           row.begin(ranks, numel)->wait();
-          const int expected = (numel == 64 ? row.enclosed : row.beside)[own] + comparing;
+          const int expected = (numel == 2048 ? row.enclosed : row.beside)[own] + comparing;
           EXPECT_EQ(counts[own]->sends - before, expected) << row.what;
         }
       }

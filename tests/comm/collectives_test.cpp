@@ -1,5 +1,5 @@
-// Every collective over every backend: the table of cases, and sums against a sequential oracle, bit for bit. Up to 256
-// bytes from one rank to another travel with the fingerprint, so the tests use sizes on both sides of that.
+// Every collective over every backend: the table of cases, and sums against a sequential oracle, bit for bit. Up to 8 KiB
+// from one rank to another travel with the fingerprint, so the tests use sizes on both sides of that.
 
 #include <torch/torch.h>
 
@@ -22,8 +22,8 @@ at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
 
 // How many elements a rank's slice has: none, one, as many as travel with a fingerprint, one more, and many.
 std::vector<int64_t> slices_of(at::ScalarType dtype, bool with_large_ones) {
-  const int64_t most = 256 / static_cast<int64_t>(c10::elementSize(dtype));
-  std::vector<int64_t> slices{0, 1, most, most + 1, 1009};
+  const int64_t most = (8 << 10) / static_cast<int64_t>(c10::elementSize(dtype));
+  std::vector<int64_t> slices{0, 1, most, most + 1, 10'009};
   if (with_large_ones) slices.push_back(100'003);
   return slices;
 }

@@ -47,7 +47,7 @@ class CommMessages : public testing::TestWithParam<int> {
   // Runs `fn` for sizes on both sides of the largest message that travels with its fingerprint. No rank leaves before
   // all are done, which messages alone do not ensure.
   static void run(const std::function<void(int rank, int64_t bytes)>& fn) {
-    std::vector<int64_t> sizes{0, 1, 256, 257, 1 << 20};
+    std::vector<int64_t> sizes{0, 1, 8 << 10, (8 << 10) + 1, 1 << 20};
     // Larger messages take time and memory, so they run only by hand, with FSDP_TEST_LARGE_MESSAGES=1.
     if (std::getenv("FSDP_TEST_LARGE_MESSAGES") != nullptr) sizes = {64 << 20};
     run_and_meet(world(), [&](int rank) {

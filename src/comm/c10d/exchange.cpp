@@ -34,7 +34,7 @@ void DirectExchange::swap(const SlicesFor& outgoing, const SlicesFor& incoming) 
   for (int step = 1; step < world_size_; ++step) mail_.send(after(step), parcels_of(outgoing(after(step))));
   fault_point("slices sent");
   for (int step = 1; step < world_size_; ++step) mail_.receive(after(-step), parcels_of(incoming(after(-step))));
-  // Now that the ranks agree.
+  mail_.agree();
   copy_bytes(incoming(rank_), outgoing(rank_));
 }
 
@@ -49,8 +49,7 @@ void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tenso
   for (const auto& chunk : chunks) stride = std::max(stride, align_slice(bytes_of(chunk)));
   const at::Tensor memory = at::empty({std::min<int64_t>(std::ssize(chunks), 2) * world_size_ * stride}, at::kByte);
   const auto slot = [&](size_t i, int peer) {
-    auto* begin = static_cast<std::byte*>(memory.mutable_data_ptr());
-    return parcel_in(begin + (static_cast<int64_t>(i % 2) * world_size_ + peer) * stride, chunks[i]);
+    return parcel_in(memory.narrow(0, (static_cast<int64_t>(i % 2) * world_size_ + peer) * stride, stride), chunks[i]);
   };
   const auto expect = [&](size_t i) {
     for (int step = 1; i < chunks.size() && step < world_size_; ++step)
@@ -58,6 +57,7 @@ void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tenso
   };
   expect(0);
   expect(1);
+  mail_.agree();
   for (size_t i = 0; i < chunks.size(); ++i) {
     fault_point("chunk sent");
     std::vector<Parcel> contributions;
@@ -81,7 +81,7 @@ void DirectExchange::reduce_scatter(ReducePlanes planes) {
 
 void DirectExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {
   const std::vector<at::Tensor> whole(flats.begin(), flats.end());
-  if (bytes_of(whole) <= Mail::kEnclosedBytes) return reduce([&](int) { return whole; }, whole, op);
+  if (world_size_ * bytes_of(whole) <= 2 * Mail::kEnclosedBytes) return reduce([&](int) { return whole; }, whole, op);
   const auto slices = [&](int rank) {
     std::vector<at::Tensor> of_rank;
     for (const auto& flat : flats) of_rank.push_back(slice_of(flat, divide_up(flat.numel(), world_size_), rank));

@@ -3,6 +3,7 @@
 #define USE_C10D_GLOO
 #include "comm/c10d/backends.h"
 
+#include <pthread.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/core/check.h"
@@ -16,8 +17,28 @@ namespace {
 
 using Gloo = c10d::ProcessGroupGloo;
 
+// Threads that this one starts meanwhile do not preempt the ones that wake them. Gloo's thread polls, for up to a tick
+// of the scheduler, while a thread that was preempted holds the lock of a connection.
+class StartsBatchThreads {
+ public:
+  StartsBatchThreads() {
+    pthread_getschedparam(pthread_self(), &policy_, &parameters_);
+    if (policy_ == SCHED_OTHER) pthread_setschedparam(pthread_self(), SCHED_BATCH, &parameters_);
+  }
+  ~StartsBatchThreads() {
+    if (policy_ == SCHED_OTHER) pthread_setschedparam(pthread_self(), policy_, &parameters_);
+  }
+  StartsBatchThreads(const StartsBatchThreads&) = delete;
+  StartsBatchThreads& operator=(const StartsBatchThreads&) = delete;
+
+ private:
+  int policy_ = 0;
+  sched_param parameters_{};
+};
+
 c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
                                               std::chrono::milliseconds timeout) {
+  const StartsBatchThreads batch;
   auto options = Gloo::Options::create(timeout);
   // Messages are sent and received by the device's thread; the pool runs whole collectives, which are not used.
   options->threads = 1;

@@ -103,6 +103,7 @@ void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(
   };
   for (const int host : grid_->others())
     each_charge(host, [&](int source, const auto& parcels) { mail().receive(source, parcels); });
+  mail().agree();
   copy_bytes(slices_of(planes, rank_), inputs_of(planes));
   fault_point("gather sent");
   arrived(grid_->own_host());
@@ -184,6 +185,7 @@ void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
   const int64_t parts = 1 + bytes_of(outputs) / kPartBytes;
   meet_host();
   auto by_host = receive_sums(planes, parts);
+  mail().agree();
   for (const int host : grid_->others()) send_sums(planes, host, parts);
   by_host[static_cast<size_t>(grid_->own_host())] = outputs;
   sum_inside(planes, grid_->own_host(), 0, 1, outputs);

@@ -1,8 +1,6 @@
 #include "comm/c10d/mail.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
@@ -37,14 +35,21 @@ void unpack(const Parcel& parcel, const std::byte* memory) {
   });
 }
 
-// A header has a fingerprint, behind it what is enclosed, and a byte that says whether something is.
-static_assert(sizeof(Fingerprint) % 64 == 0);
-constexpr int64_t kHeaderBytes = sizeof(Fingerprint) + Mail::kEnclosedBytes + 1;
-at::Tensor empty_header() { return at::zeros({kHeaderBytes}, at::kByte); }
+// A header has a fingerprint, behind it a byte that says whether a parcel is enclosed, and that parcel.
+constexpr int64_t kFrontBytes = sizeof(Fingerprint) + 64;
+static_assert(kFrontBytes % 64 == 0);
+at::Tensor empty_header() { return at::empty({kFrontBytes + Mail::kEnclosedBytes}, at::kByte); }
 
 std::byte* memory_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.mutable_data_ptr()); }
-std::byte* enclosed_in(const at::Tensor& header) { return memory_of(header) + sizeof(Fingerprint); }
-std::byte& flag_of(const at::Tensor& header) { return memory_of(header)[kHeaderBytes - 1]; }
+std::byte& flag_of(const at::Tensor& header) { return memory_of(header)[sizeof(Fingerprint)]; }
+bool can_be_enclosed(const Parcel& parcel) { return bytes_of(parcel) <= Mail::kEnclosedBytes; }
+
+// The same on both ranks if their operations agree.
+uint64_t hash_of(Fingerprint operation) {
+  if (operation.operation == Operation::kRecv) operation.operation = Operation::kSend;
+  if (operation.operation == Operation::kSend) operation.peer = -1;
+  return hash_compared(operation, 0);
+}
 
 // A tensor that is alone travels from where it lies and to where it belongs.
 at::Tensor message_for(const Parcel& parcel) {
@@ -86,10 +91,11 @@ int64_t bytes_of(const Parcel& parcel) {
   return end;
 }
 
-Parcel parcel_in(std::byte* memory, const Parcel& parcel) {
+Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel) {
   Parcel tensors;
   visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
-    tensors.push_back(at::from_blob(memory + begin, tensor.sizes(), tensor.options()));
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    tensors.push_back(memory.narrow(0, begin, bytes).view(tensor.scalar_type()).view(tensor.sizes()));
   });
   return tensors;
 }
@@ -108,7 +114,7 @@ void Mail::open(const Fingerprint& mine) {
   prepare();
   mine_ = mine;
   latest_[mine.sequence % latest_.size()] = mine;
-  for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = false;
+  for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = box.encloses = false;
 }
 
 // The first receive is not posted before it is needed: of a peer that is gone, that throws.
@@ -116,10 +122,15 @@ Mail::Box& Mail::box_of(int peer) {
   auto& box = boxes_[peer];
   if (!box.outgoing.defined()) {
     box.outgoing = empty_header();
-    box.incoming = empty_header();
+    for (int i = 0; i < 2; ++i) expect_header(box, peer, empty_header());
   }
-  if (!box.expected.work && !box.checked) box.expected = post_recv(box.incoming, peer, Channel::kHeader);
+  if (box.expected.empty() && !box.checked) expect_header(box, peer, box.incoming);
   return box;
+}
+
+void Mail::expect_header(Box& box, int peer, at::Tensor memory) {
+  auto transfer = post_recv(memory, peer, Channel::kHeader);
+  box.expected.push_back({{}, std::move(memory), std::move(transfer)});
 }
 
 void Mail::send(int peer, const std::vector<Parcel>& parcels, bool answered) {
@@ -127,24 +138,28 @@ void Mail::send(int peer, const std::vector<Parcel>& parcels, bool answered) {
   size_t next = 0;
   if (!std::exchange(box.sent, true)) {
     std::memcpy(memory_of(box.outgoing), &mine_, sizeof(Fingerprint));
-    const bool encloses = !parcels.empty() && bytes_of(parcels[0]) <= kEnclosedBytes;
-    if (encloses) pack(enclosed_in(box.outgoing), parcels[next++]);
+    const bool encloses = !parcels.empty() && can_be_enclosed(parcels[0]);
     flag_of(box.outgoing) = std::byte{encloses};
-    box.leaving = post_send(box.outgoing, peer, Channel::kHeader);
+    const int64_t enclosed = encloses ? bytes_of(parcels[0]) : 0;
+    if (encloses) pack(memory_of(box.outgoing) + kFrontBytes, parcels[next++]);
+    box.leaving = post_send(box.outgoing.narrow(0, 0, kFrontBytes + enclosed), peer, Channel::kHeader);
     box.answers = answered;
   }
   for (; next < parcels.size(); ++next) {
     const auto& parcel = parcels[next];
     const at::Tensor message = message_for(parcel);
     if (parcel.size() > 1) pack(memory_of(message), parcel);
-    sent_.push_back({post_send(message, peer, Channel::kData), message, {}});
+    sent_.push_back(post_send(message, peer, can_be_enclosed(parcel) ? Channel::kSmall : Channel::kLarge));
   }
 }
 
 void Mail::check(int peer) {
   auto& box = box_of(peer);
   if (box.checked) return;
-  wait(std::exchange(box.expected, {}));
+  const auto expected = std::move(box.expected.front());
+  box.expected.pop_front();
+  box.incoming = expected.memory;
+  wait(expected.transfer);
   Disagreement found;
   std::memcpy(&found.theirs, box.incoming.const_data_ptr(), sizeof(Fingerprint));
   found.peer = peer;
@@ -159,42 +174,57 @@ void Mail::check(int peer) {
   if (!found.difference.empty()) throw found;
   box.checked = true;
   box.encloses = flag_of(box.incoming) != std::byte{0};
+  post_receives(box, peer);
 }
 
 void Mail::receive(int peer, Parcel parcel) {
-  check(peer);
-  auto& box = boxes_.at(peer);
-  if (std::exchange(box.encloses, false)) {
-    unpack(parcel, enclosed_in(box.incoming));
-    box.arriving.emplace_back();
-    return;
-  }
-  const at::Tensor message = message_for(parcel);
-  if (parcel.size() == 1) parcel.clear();
-  box.arriving.push_back({post_recv(message, peer, Channel::kData), message, std::move(parcel)});
+  auto& box = box_of(peer);
+  box.arriving.push_back({std::move(parcel)});
+  post_receives(box, peer);
 }
 
 void Mail::receive(int peer, const std::vector<Parcel>& parcels) {
-  if (parcels.empty()) return check(peer);
   for (const auto& parcel : parcels) receive(peer, parcel);
 }
 
+// Of all that can be received by now: whether a small parcel is enclosed is known when the header is here.
+void Mail::post_receives(Box& box, int peer) {
+  for (auto& [parcel, memory, transfer] : box.arriving) {
+    const bool is_small = can_be_enclosed(parcel);
+    if (memory.defined() || (is_small && !box.checked)) continue;
+    if (is_small && std::exchange(box.encloses, false)) {
+      memory = box.incoming.narrow(0, kFrontBytes, bytes_of(parcel));
+      if (options_.traffic) options_.traffic->note_received(peer, memory.nbytes());
+    } else {
+      memory = message_for(parcel);
+      transfer = post_recv(memory, peer, is_small ? Channel::kSmall : Channel::kLarge);
+    }
+  }
+}
+
+void Mail::agree() {
+  for (const auto& [peer, box] : boxes_)
+    if (box.answers) check(peer);
+  if (const auto agreed = std::exchange(agreed_, nullptr)) agreed();
+}
+
 void Mail::wait(int peer) {
-  note_agreement();
+  check(peer);
   auto& arriving = boxes_.at(peer).arriving;
-  const auto [transfer, message, parcel] = std::move(arriving.front());
+  const auto [parcel, memory, transfer] = std::move(arriving.front());
   arriving.pop_front();
   wait(transfer);
-  if (!parcel.empty()) unpack(parcel, memory_of(message));
+  if (!transfer.work || parcel.size() > 1) unpack(parcel, memory_of(memory));
 }
 
 void Mail::finish() {
+  agree();
   // Who has answered expects this rank's header already; of others it is not known until it has left.
-  for (auto& [peer, box] : boxes_) box.answers ? check(peer) : wait(std::exchange(box.leaving, {}));
-  note_agreement();
+  for (auto& [peer, box] : boxes_)
+    if (!box.answers) wait(std::exchange(box.leaving, {}));
   for (auto& [peer, box] : boxes_)
     while (!box.arriving.empty()) wait(peer);
-  for (const auto& transit : std::exchange(sent_, {})) wait(transit.transfer);
+  for (const auto& transfer : std::exchange(sent_, {})) wait(transfer);
 }
 
 void Mail::prepare() {
@@ -202,7 +232,7 @@ void Mail::prepare() {
     // A peer that has left since its header came needed nothing more. If there is another operation, that finds it.
     try_to([&, &peer = peer, &box = box] {
       wait(std::exchange(box.leaving, {}));
-      if (box.checked && !box.expected.work) box.expected = post_recv(box.incoming, peer, Channel::kHeader);
+      if (box.checked && box.expected.size() < 2) expect_header(box, peer, box.incoming);
     });
   }
 }
@@ -212,19 +242,22 @@ void Mail::meet() {
   for (const int peer : options_.peers) check(peer);
 }
 
-void Mail::note_agreement() {
-  if (const auto agreed = std::exchange(agreed_, nullptr)) agreed();
+int Mail::tag(Channel channel) const {
+  constexpr int kHashes = 1 << 15;
+  const int hash = channel == Channel::kHeader ? 0 : static_cast<int>(hash_of(mine_) % kHashes);
+  return (4 * options_.order + static_cast<int>(channel)) * kHashes + hash;
 }
 
 Mail::Transfer Mail::post_send(const at::Tensor& tensor, int peer, Channel channel) {
-  if (options_.traffic) options_.traffic->note_sent(peer, tensor.nbytes(), channel == Channel::kHeader);
+  const bool is_header = channel == Channel::kHeader;
+  if (options_.traffic) options_.traffic->note_sent(peer, tensor.nbytes() - (is_header ? kFrontBytes : 0), is_header);
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);
   return {transport_->backend->send(tensors, peer, tag(channel)), peer};
 }
 
 Mail::Transfer Mail::post_recv(const at::Tensor& tensor, int peer, Channel channel) {
-  if (options_.traffic && channel == Channel::kData) options_.traffic->note_received(peer, tensor.nbytes());
+  if (options_.traffic && channel != Channel::kHeader) options_.traffic->note_received(peer, tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);
   return {transport_->backend->recv(tensors, peer, tag(channel)), peer};

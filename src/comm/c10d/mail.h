@@ -36,8 +36,8 @@ using Parcel = std::vector<at::Tensor>;
 std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors,
                                int64_t most = std::numeric_limits<int64_t>::max());
 int64_t bytes_of(const Parcel& parcel);
-/// Tensors like those of `parcel`, as they lie in `memory`.
-Parcel parcel_in(std::byte* memory, const Parcel& parcel);
+/// Tensors like those of `parcel`, as they lie in `memory`, of bytes.
+Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel);
 
 /// A wait was ended by `Mail::interrupt()`.
 struct Interrupted : std::exception {
@@ -62,17 +62,18 @@ struct Transport {
 /// Sends parcels to other ranks and receives theirs, operation by operation.
 ///
 /// The first message to a rank in an operation is a header: this rank's fingerprint, in which the first parcel is
-/// enclosed if it is small. Other parcels follow at once, each in a message of its own. A rank receives them when it
-/// has compared the header with its own operation, because Gloo ends a connection over which more comes than is
-/// expected. Two ranks between which data moves in one direction at least send each other a header, so that both learn
-/// of a difference. The receive of a rank's next header is posted ahead, so that it is under way before this rank asks
-/// for it; therefore all headers have one size.
+/// enclosed if it is small. Other parcels follow at once, each in a message of its own, and so do the receives of those
+/// that cannot be enclosed: data does not wait until the receiver has seen the header. Gloo ends the process in which
+/// more comes than is expected, so the tags of these messages have a hash of the fingerprint, and ranks whose
+/// operations differ do not receive each other's data. Two ranks between which data moves in one direction at least
+/// send each other a header, so that both learn of a difference. The receives of a rank's next two headers are posted
+/// ahead: one that is an operation ahead sends its header at once.
 ///
 /// What waits throws Interrupted, or what the backend throws when the timeout is over or a connection breaks. Thread
 /// safety: one thread at a time, but for `interrupt` and `waiting_for`.
 class Mail {
  public:
-  static constexpr int64_t kEnclosedBytes = 256;
+  static constexpr int64_t kEnclosedBytes = int64_t{8} << 10;
 
   struct Options {
     int rank = 0;
@@ -87,20 +88,22 @@ class Mail {
   Mail(std::shared_ptr<Transport> transport, Options options)
       : transport_(std::move(transport)), options_(std::move(options)) {}
 
-  /// Begins an operation, whose timeout begins too. `agreed` is called once, when this rank waits for data or for
-  /// nothing more.
+  /// Begins an operation, whose timeout begins too. `agreed` is called once, by agree() or finish().
   void begin(const Fingerprint& mine, std::function<void()> agreed);
   /// Sends a header, if none was sent in this operation, and `parcels`, whose tensors stay as they are until finish().
   /// `answered`: whether `peer` sends this rank a header, too.
   void send(int peer, const std::vector<Parcel>& parcels = {}, bool answered = true);
   /// Waits for the header of `peer`, unless it came in this operation, and compares it. Throws Disagreement.
   void check(int peer);
-  /// Checks `peer`, and receives one more parcel from it. Its tensors are there after wait() or finish().
+  /// Receives one more parcel from `peer`. Nothing is written before agree(), but for tensors that are alone in a large
+  /// parcel; all tensors are there after wait() or finish().
   void receive(int peer, Parcel parcel);
   void receive(int peer, const std::vector<Parcel>& parcels);
-  /// Waits for the oldest parcel of `peer` that is still to come.
+  /// Checks all that answer.
+  void agree();
+  /// Checks `peer`, and waits for its oldest parcel that is still to come.
   void wait(int peer);
-  /// Checks those that answer, and waits for all data and for the headers to those that do not.
+  /// Checks all that answer, and waits for all data and for the headers to those that do not.
   void finish();
   /// Waits until the headers of a finished operation have left, and posts the receives of the next ones. The next
   /// operation begins with this if nobody called it.
@@ -119,36 +122,38 @@ class Mail {
   void blame(int peer) { waiting_for_ = peer; }
 
  private:
-  enum class Channel : int { kHeader = 0, kData = 1 };
+  // What may be enclosed is received later than what may not, so both have an order of their own.
+  enum class Channel : int { kHeader, kSmall, kLarge };
   struct Transfer {
     c10::intrusive_ptr<c10d::Work> work;
     int peer = -1;
   };
   struct Transit {
-    Transfer transfer;
-    at::Tensor memory;  // what the message has
-    Parcel parcel;      // where a shared message is unpacked
+    Parcel parcel;
+    at::Tensor memory = {};  // what the message has; undefined: no receive is posted yet
+    Transfer transfer = {};  // without work: the parcel is enclosed in a header
   };
   // Of one peer.
   struct Box {
     at::Tensor outgoing, incoming;  // headers
-    Transfer leaving, expected;
-    std::deque<Transit> arriving;
+    Transfer leaving;
+    std::deque<Transit> expected, arriving;  // headers and parcels
     bool sent = false, answers = false, checked = false, encloses = false;  // in this operation
   };
 
   Transfer post_send(const at::Tensor& tensor, int peer, Channel channel);
   Transfer post_recv(const at::Tensor& tensor, int peer, Channel channel);
-  int tag(Channel channel) const { return 2 * options_.order + static_cast<int>(channel); }
+  int tag(Channel channel) const;
+  void post_receives(Box& box, int peer);
   void wait(const Transfer& transfer);
   Box& box_of(int peer);
+  void expect_header(Box& box, int peer, at::Tensor memory);
   void open(const Fingerprint& mine);
-  void note_agreement();
 
   const std::shared_ptr<Transport> transport_;
   const Options options_;
   std::map<int, Box> boxes_;
-  std::vector<Transit> sent_;
+  std::vector<Transfer> sent_;
   std::function<void()> agreed_;
   Fingerprint mine_;
   // This rank's latest operations, by their numbers.

@@ -58,7 +58,7 @@ struct TrafficCount {
 struct CountByPeer {
   void note_sent(int peer, size_t bytes, bool is_header) const {
     traffic->add_message(ranks.name_of(peer), is_header);
-    if (!is_header) with(peer).add_sent(bytes);
+    with(peer).add_sent(bytes);
   }
   void note_received(int peer, size_t bytes) const { with(peer).add_received(bytes); }
   LinkCount& with(int peer) const {
