@@ -74,6 +74,8 @@ struct Transport {
 class Mail {
  public:
   static constexpr int64_t kEnclosedBytes = int64_t{8} << 10;
+  /// How many orders a transport has: Gloo's tags have room for no more.
+  static constexpr int kOrders = 1 << 14;
 
   struct Options {
     int rank = 0;
