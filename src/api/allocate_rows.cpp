@@ -37,7 +37,7 @@ void reserve_on_disk(std::span<runtime::ShardedParams* const> groups, const std:
     }
     return 0;
   };
-  answers_of_ranks(ranks, "offload to disk", call + ", room on disk", reserve);
+  answers_of_ranks(ranks, "offload to DiskOffloadPolicy::folder", call + ", room on disk", reserve);
 }
 
 // The planes of a group whose memory ranks may share, on one device.
