@@ -31,6 +31,7 @@ struct Plan;
 ///     fsdp::PipelineStage sharded_stage(model);  // an fsdp::Sharded, over another axis of the mesh
 class PipelineStage {
  public:
+  /// From what the stage before gives to what this one gives.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
   /// Of a function, whose parameters nobody else needs to know.
@@ -48,6 +49,7 @@ class PipelineStage {
   explicit PipelineStage(Module module)
       : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }) {}
 
+  /// Runs the stage forward.
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
   /// That of a sharded module.
   const std::optional<Group>& group() const { return group_; }
@@ -122,6 +124,7 @@ class Pipeline {
   /// Begins anew after an exception that all ranks survived, with the stages' groups (Group::reset_iter_state).
   void reset_iter_state();
 
+  /// As it was given.
   const PipelineSchedule& schedule() const;
 
  private:

@@ -39,7 +39,9 @@ struct PipelineSchedule {
   std::vector<int64_t> slice_lengths = {};
   std::vector<std::vector<PipelineAction>> actions = {};  ///< by rank
 
+  /// The number of stages of the model.
   int stages() const { return ranks * chunks; }
+  /// The rank that holds a stage.
   int rank_of(int stage) const { return stage % ranks; }
 };
 

@@ -66,6 +66,7 @@ struct FittedSliceCost {
   std::array<double, 4> coefficients = {};  ///< a0 to a3
   double largest_error = 0;                 ///< among the measurements, as a share of each
 
+  /// The seconds of a slice, as a SliceCost.
   double operator()(int64_t length, int64_t before) const;
 };
 
