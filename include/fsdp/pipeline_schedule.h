@@ -71,7 +71,7 @@ std::vector<PipelineAction> inputs_of(const PipelineSchedule& schedule, const Pi
 
 /// Throws UsageError unless every rank has each action of its stages once and the ranks come to an end: no action waits
 /// for one that comes later on its own rank, and no ranks wait for each other in a circle. The message names what each
-/// rank waits for. It calls the schedule's own data nothing but what it says, so a schedule may be the user's.
+/// rank waits for. A program may check a schedule of its own with it.
 void validate(const PipelineSchedule& schedule);
 
 /// When each action of a schedule begins and ends, in the unit of the durations that were given.

@@ -48,14 +48,12 @@ at::Tensor header_of(const Form& form, const auto& where) {
 }  // namespace
 
 std::vector<Message> messages_between(const PipelineSchedule& schedule, int from, int to) {
-  const auto& takers = schedule.actions[static_cast<size_t>(to)];
   std::vector<Message> messages;
   for (size_t place = 0; const auto& action : schedule.actions[static_cast<size_t>(from)]) {
     const size_t made_at = place++;
     const auto taker = taker_of(schedule, action);
     if (!taker || schedule.rank_of(taker->stage) != to) continue;
-    const auto taken_at = std::ranges::find(takers, *taker) - takers.begin();
-    messages.push_back({action, *taker, made_at, static_cast<size_t>(taken_at)});
+    messages.push_back({action, *taker, made_at});
   }
   return messages;
 }
@@ -132,7 +130,7 @@ at::Tensor Mailbox::receive(const PipelineAction& action) {
 
 void Mailbox::begin_to_receive(int rank, Peer& peer) {
   if (peer.received == peer.incoming.size()) return;
-  const auto& [made_by, taken_by, made_at, taken_at] = peer.incoming[peer.received];
+  const auto& [made_by, taken_by, made_at] = peer.incoming[peer.received];
   const bool is_forward = made_by.kind == Kind::kForward;
   if (learns_ && is_forward)
     forms_[{taken_by.stage, taken_by.micro_batch, taken_by.slice}] = receive_header(rank, made_by);

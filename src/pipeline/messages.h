@@ -18,7 +18,7 @@ namespace fsdp::pipeline {
 /// A tensor that one action makes and another one, on another rank, takes.
 struct Message {
   PipelineAction made_by, taken_by;
-  size_t made_at = 0, taken_at = 0;  ///< the places of both among their ranks' actions
+  size_t made_at = 0;  ///< the place of `made_by` among its rank's actions
 };
 
 /// What rank `from` sends rank `to`, in the order of its actions. Both know it, so the n-th recv meets the n-th send.
