@@ -46,7 +46,8 @@ inline bool has_rows_first(const at::Tensor& tensor, const ParamSlot& slot) {
   return !found || found->dim == 0;
 }
 
-/// How the operands beside rows of `own` fit them, and which one decides. `replacements` gets those to be narrowed.
+/// Says how the other operands fit the rows of `own`, and which operand decides that. Adds to `replacements` those that
+/// must be narrowed to the rows.
 std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const OperatorCall::Operand& operand,
                                                 const Part& own, std::vector<Replacement>& replacements);
 

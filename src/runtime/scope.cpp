@@ -50,7 +50,7 @@ bool wait_to_write(const Groups& groups) {
   return waited;
 }
 
-// Before the last scope on a group closes, for those of other threads, which need the parameters unsharded.
+// Waits, before the last scope on a group closes, for operators of other threads, which need its parameters unsharded.
 void wait_for_operators(const Groups& groups) {
   const auto waits = [](const auto& group) { return group->is_left_next() && group->wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {
@@ -157,7 +157,7 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
       ranks->communicator().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
     for (const auto* ranks : groups) ranks->communicator().start_over();
   };
-  // Layers have orders of their own over a tensor axis.
+  // Layers that are cut over a tensor axis communicate there in orders of their own, so all orders begin anew first.
   const auto is_split = [](const auto& member) { return member->placement().tensor_axis != nullptr; };
   try {
     if (std::ranges::any_of(members, is_split)) start_over();

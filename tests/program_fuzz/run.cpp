@@ -268,7 +268,7 @@ void Run::exchange(const Statement& s) {
   on_ranks(models, [&, next = made.begin()](Rank& rank) mutable { rank.follow(s, *next++); });
 }
 
-// Of the sum of all ranks' losses, which may depend on each other's graphs.
+// Takes the gradients of the sum of all ranks' losses, whose graphs may depend on each other.
 void Run::grad(const Statement& s) {
   std::vector<Tensor> losses, inputs;
   std::vector<size_t> ends;

@@ -77,7 +77,7 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   /// Runs `act`; a failure ends this and every later collective.
   void guarded(const std::function<void()>& act);
 
-  /// Whether the member has read what this rank's slot for the round held before.
+  /// Whether the member has read what this rank's slot, which the round uses again, held before.
   bool has_read(size_t member, uint64_t round) const {
     return posts_[member].closed.load(std::memory_order_acquire) + 2 > round;
   }

@@ -51,7 +51,7 @@ class Windows {
   int64_t rounds() const { return std::max<int64_t>(1, rounds_); }
   /// How much of a slot the windows take.
   size_t slot_bytes() const { return slot_bytes_; }
-  /// Where `reader`'s window begins in the slot of `writer`, who leaves out its own.
+  /// Where `reader`'s window begins in the slot of `writer`. A slot has no window for its own writer.
   size_t position(int writer, int reader) const {
     return static_cast<size_t>((reader <= writer ? reader : reader - 1) * length_);
   }
