@@ -192,7 +192,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void finish_landing();
   void drop_gradients();
   void forget_reads();
-  /// Whether set_post_accumulate_grad_hook's hook is running in a backward: parameters then show rows, which it may write.
+  /// Whether set_post_accumulate_grad_hook's hook runs in a backward: parameters then show rows, which it may write.
   bool is_in_hook() const { return is_in_hook_; }
   /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
   void require_not_handed_out() const;
