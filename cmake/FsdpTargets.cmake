@@ -8,6 +8,7 @@ target_link_libraries(fsdp_settings INTERFACE LibTorch::LibTorch Threads::Thread
 add_library(fsdp_private_settings INTERFACE)
 target_include_directories(fsdp_private_settings INTERFACE "${PROJECT_SOURCE_DIR}/src")
 target_compile_options(fsdp_private_settings INTERFACE -Wall -Wextra -Wshadow $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+                                                       $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
                                                        $<$<BOOL:${FSDP_WARNINGS_AS_ERRORS}>:-Werror>)
 if(FSDP_SANITIZE)
   # The check of virtual tables opens a pipe for each new object, which fails in tests that use up all descriptors. A null

@@ -3,16 +3,17 @@
 /// A lock of one rank's state, which is let go while the thread that holds it waits for other ranks.
 
 #include <atomic>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "comm/core/mutex.h"
 
 namespace fsdp {
 
 /// Recursive. Satisfies BasicLockable.
-class RankLock {
+class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
  public:
-  void lock() {
+  void lock() FSDP_THREAD_SAFETY(acquire_capability()) {
     const auto self = std::this_thread::get_id();
     if (owner_.load(std::memory_order_relaxed) != self) {
       mutex_.lock();
@@ -20,7 +21,7 @@ class RankLock {
     }
     ++depth_;
   }
-  void unlock() {
+  void unlock() FSDP_THREAD_SAFETY(release_capability()) {
     if (--depth_ > 0) return;
     owner_.store({}, std::memory_order_relaxed);
     mutex_.unlock();
