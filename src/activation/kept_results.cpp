@@ -126,7 +126,7 @@ KeptResults::Scope::Scope(KeptResults& results, Pass pass)
 }
 
 KeptResults::Scope::~Scope() {
-  if (pass_ == Pass::kForward) results_.settle();
+  if (pass_ == Pass::kForward) results_.record_versions();
   innermost_pass = outer_;
   c10::impl::tls_set_dispatch_key_included(runtime::kKeptResultsKey, was_included_);
 }
@@ -214,7 +214,7 @@ void KeptResults::keep(const c10::OperatorHandle& op, const Stack& stack) {
   calls_.push_back(std::move(call));
 }
 
-void KeptResults::settle() {
+void KeptResults::record_versions() {
   for (auto& call : calls_) {
     for (auto& result : call.results) result.version = version_of(result.value);
     for (auto& view : call.views) view.version = version_of(view.value);

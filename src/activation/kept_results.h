@@ -85,7 +85,7 @@ class KeptResults {
   void note_read(const at::Tensor& read);
   void note_view(const at::Tensor& view);
   /// The part has run: what is written from now on is not in the part.
-  void settle();
+  void record_versions();
 
   const Keeps keeps_;
   std::vector<Call> calls_;

@@ -14,19 +14,19 @@ class RankState;
 
 namespace fsdp::modules {
 
-/// Where the ranks' statistics meet.
-struct Meeting {
-  std::shared_ptr<ProcessGroup> ranks;
-  /// An order of its own: graphs that are alike on all ranks give collectives that are.
-  std::shared_ptr<Communicator> order;
+/// The ranks over which batch norms of one module tree join their statistics.
+struct SyncGroup {
+  std::shared_ptr<ProcessGroup> process_group;
+  /// A communicator of its own, since graphs that are alike on all ranks issue collectives in one order.
+  std::shared_ptr<Communicator> communicator;
   /// The module's path, for messages and fingerprints.
   std::string name;
   /// Says whether this rank has data.
   std::shared_ptr<runtime::RankState> rank;
 };
 
-/// All batch norms over `ranks` meet in one order. The first call makes it: collective.
-Meeting meeting_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name);
+/// All batch norms over `ranks` share one communicator. The first call makes it: collective.
+SyncGroup sync_group_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name);
 
 /// What torch::batch_norm takes, in training; tensors that are not there are undefined.
 struct NormOperands {
@@ -43,6 +43,6 @@ struct NormOperands {
 /// Gradients of weight and bias are this rank's parts, of which the reduction of gradients makes the sum. That of the
 /// input is what the joined batch gives, with the sums of the output's gradients over all ranks (S. Ioffe and C.
 /// Szegedy, Batch Normalization, 2015, section 3, with m the values on all ranks). Autograd goes through it once.
-at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meeting);
+at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& group);
 
 }  // namespace fsdp::modules

@@ -16,9 +16,9 @@ namespace fsdp::modules {
 /// stand-in, which only its forward sees: its list of buffers stays as it was. On the tensor hangs where the ranks
 /// meet, as a hook of autograd's, since hooks stay when a module moves to another device or dtype.
 ///
-/// Makes torch::batch_norm with `running_mean`, as `module` calls it in training, one over the ranks of `meeting`.
+/// Makes torch::batch_norm with `running_mean`, as `module` calls it in training, one over the ranks of `group`.
 /// Evaluation computes as before: by running statistics, or by those of this rank's batch where there are none, as
 /// PyTorch's SyncBatchNorm does.
-void sync_statistics(const at::Tensor& running_mean, std::weak_ptr<torch::nn::Module> module, Meeting meeting);
+void sync_statistics(const at::Tensor& running_mean, std::weak_ptr<torch::nn::Module> module, SyncGroup group);
 
 }  // namespace fsdp::modules

@@ -90,9 +90,9 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
               ". Load what this rank saved, with the same number of ranks and the same groups");
 }
 
-// Each update gets the tensors of its state, as `settle_states` makes or moves them.
+// Each update gets the tensors of its state, as `place_states` makes or moves them.
 template <class Options>
-void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
+void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
   using Kind = Kind<Options>;
   const auto for_each_kept = [&](const auto& act) {
     for (auto& update : updates) {
@@ -105,7 +105,7 @@ void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOpt
     update.is_new = std::any_of(places.begin(), places.end(), [](const auto* place) { return !place->defined(); });
   });
   const double initial = Kind::initial(static_cast<const Options&>(optimizer.defaults()));
-  settle_states(updates, {.dtype = state_options.state_dtype, .initial = initial});
+  place_states(updates, {.dtype = state_options.state_dtype, .initial = initial});
   for_each_kept([](Update& update, const std::vector<at::Tensor*>& places) {
     for (size_t i = 0; i < places.size(); ++i) *places[i] = update.states[i];
   });
@@ -174,7 +174,7 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
     require_possible<Options>(*this, update, state_options(), operation);
   };
   const auto update_round = [&](Updates& updates) {
-    settle<Options>(*this, updates, state_options());
+    prepare_states<Options>(*this, updates, state_options());
     count_steps<Options>(*this, updates);
     ++steps_;
     for_each_run(updates, [&](const FlatRun& run) {
@@ -198,7 +198,7 @@ void Flat<Torchs, Options>::load(torch::serialize::InputArchive& archive) {
   auto& updates = rounds.front();  // a parameter that is listed several times has one state
   const auto operation = operation_of<Options>("load");
   for (const auto& update : updates) require_possible<Options>(*this, update, state_options(), operation);
-  settle<Options>(*this, updates, state_options());
+  prepare_states<Options>(*this, updates, state_options());
 }
 
 template <class Torchs, class Options>

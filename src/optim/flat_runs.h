@@ -48,6 +48,6 @@ struct StateForm {
 /// Parameters that get their state at the same time, and whose rows are neighbours, get it as parts of one block, which
 /// lies as the rows do and is charged to the rank's account as optimizer memory. Under the ranks' locks. A state has
 /// the rows' sizes.
-void settle_states(Updates& updates, const StateForm& form);
+void place_states(Updates& updates, const StateForm& form);
 
 }  // namespace fsdp::optim

@@ -32,7 +32,7 @@ class Search {
     Trial before = start_, now = try_at(step);
     for (; steps_ < kMaxSteps; ++steps_) {
       if (rises(now) || (steps_ > 1 && now.loss >= before.loss)) return enclose(before, now);
-      if (is_flat(now)) return settle(now);
+      if (is_flat(now)) return accept(now);
       if (now.slope >= 0) return enclose(before, now);
       const double next = least_of_cubic(before, now, now.step + 0.01 * (now.step - before.step), 10 * now.step);
       before = std::exchange(now, try_at(next));
@@ -65,7 +65,7 @@ class Search {
   bool rises(const Trial& trial) const { return trial.loss > start_.loss + kDecrease * trial.step * start_.slope; }
   bool is_flat(const Trial& trial) const { return std::abs(trial.slope) <= -kCurvature * start_.slope; }
 
-  void settle(const Trial& trial) {
+  void accept(const Trial& trial) {
     low_ = trial;
     is_found_ = true;
   }
@@ -76,7 +76,7 @@ class Search {
   }
   void replace_an_end(const Trial& trial) {
     if (rises(trial) || trial.loss >= low_.loss) return enclose(low_, trial);
-    if (is_flat(trial)) return settle(trial);
+    if (is_flat(trial)) return accept(trial);
     if (trial.slope * (high_.step - low_.step) >= 0) high_ = low_;
     low_ = trial;
   }

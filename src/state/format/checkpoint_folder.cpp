@@ -98,7 +98,7 @@ fs::path replaced_path(const fs::path& checkpoint) {
 }
 
 // Gives `from` the name `to`. See Note [A checkpoint that is replaced].
-void take_name(const fs::path& from, const fs::path& to) {
+void rename_checkpoint(const fs::path& from, const fs::path& to) {
   const auto old = replaced_path(to);
   if (fs::exists(to) && fs::exists(old)) remove_checkpoint(to);  // other disks have what `old` is, or neither
   if (!fs::exists(to)) return fs::rename(from, to);
@@ -121,8 +121,8 @@ bool is_whole_here(const fs::path& checkpoint) try {
   return false;
 }
 
-// Of saves that ended while they replaced a checkpoint.
-void settle_replaced(const fs::path& folder) {
+// Finishes or undoes what saves left that ended while they replaced a checkpoint.
+void recover_replaced(const fs::path& folder) {
   for (const auto& name : names_in(folder.string())) {
     if (!name.starts_with(kReplaced) || !step_in(name.substr(kReplaced.size()))) continue;
     const auto old = folder / name, checkpoint = folder / name.substr(kReplaced.size());
@@ -142,16 +142,16 @@ std::string line_of(const std::string& folder, const char* pointer) {
 }
 
 // What `next` says of the checkpoint that is to have the name: with its contents, as an older one may have the name.
-std::string promise_of(const std::string& name, std::string_view manifest) {
+std::string next_line_of(const std::string& name, std::string_view manifest) {
   return name + " " + hex_of(checksum_of(std::as_bytes(std::span(manifest))));
 }
 
-// The checkpoint among `names` that `next` promised, if it got its name.
+// The checkpoint among `names` that `next` announced, if it got its name.
 std::optional<std::string> named_by_next(const std::string& folder, const std::vector<std::string>& names) {
-  const auto promise = line_of(folder, kNext), name = promise.substr(0, promise.find(' '));
+  const auto next = line_of(folder, kNext), name = next.substr(0, next.find(' '));
   const auto path = folder + "/" + name;
   if (std::ranges::find(names, name) == names.end() || !fs::exists(path + "/" + kManifestName)) return std::nullopt;
-  return promise_of(name, read_manifest_text(path)) == promise ? std::optional(name) : std::nullopt;
+  return next_line_of(name, read_manifest_text(path)) == next ? std::optional(name) : std::nullopt;
 }
 
 // The save before this one may have ended between its name and `latest`: `next` alone knows.
@@ -178,7 +178,7 @@ void set_aside_beyond(const fs::path& folder, int64_t step) {
 void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto& name : incomplete_names(folder.string()))
     if (name != own) fs::remove_all(folder / name);
-  settle_replaced(folder);
+  recover_replaced(folder);
   promote_next(folder.string());
   if (const auto names = checkpoint_names(folder.string()); !names.empty())
     if (const auto newest = step_in(names.front()); newest && is_whole_here(folder / names.front()))
@@ -283,9 +283,9 @@ void name_step(const std::string& folder, const Manifest& manifest, const Folder
   const auto text = manifest_text(manifest);
   static_cast<void>(parse_manifest(text, partial));  // before others are removed: that every row is there once
   write_text(partial + "/" + kManifestName, text);
-  write_text(folder + "/" + kNext, promise_of(name, text) + "\n");
+  write_text(folder + "/" + kNext, next_line_of(name, text) + "\n");
   fault_point("checkpoint promised");
-  translated([&] { take_name(partial, fs::path(folder) / name); });
+  translated([&] { rename_checkpoint(partial, fs::path(folder) / name); });
   sync_folder(folder);
   write_text(folder + "/" + kLatest, name + "\n");
   std::error_code ignored;  // it says the same as `latest`
