@@ -51,14 +51,28 @@ class OwnOptimizer(unittest.TestCase):
             self.assertIn("\n".join(without_indent(block)), program)
 
 
-class FromPython(unittest.TestCase):
-    def test_what_the_page_shows_is_in_a_program_that_runs(self):
+class Concepts(unittest.TestCase):
+    def pieces(self, heading):
+        """The code in the right column of the tables under a heading."""
+        section = read("docs/concepts.md").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+        return [piece for _, right in ROW.findall(section) for piece in re.findall(r"`([^`]+)`", right)]
+
+    def test_the_code_beside_python_is_in_a_program_that_runs(self):
         program = " ".join(read("tests/consumer/from_python.cpp").split())
-        rows = ROW.findall(read("docs/from_python.md"))
-        shown = [piece for _, right in rows for piece in re.findall(r"`([^`]+)`", right)]
+        shown = self.pieces("Code beside code")
         self.assertGreater(len(shown), 80)
         for piece in shown:
             self.assertIn(" ".join(piece.split()), program)
+
+    def test_the_names_beside_pytorchs_are_declared(self):
+        headers = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "include/fsdp").glob("*.h"))
+        shown = [piece for piece in self.pieces("Names") if "::" in piece]
+        self.assertGreater(len(shown), 70)
+        for piece in shown:
+            owner, _, name = piece.removeprefix("fsdp::").rpartition("::")
+            if owner and owner != "optim":
+                self.assertRegex(headers, rf"(class|struct)( \[\[nodiscard\]\])? {owner}\b", piece)
+            self.assertRegex(headers, rf"\b{name}\b", piece)
 
 
 class Refused(unittest.TestCase):
