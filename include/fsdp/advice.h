@@ -27,7 +27,7 @@ struct Advice {
   double waiting_share = 0;
   /// Held at most, as measured.
   int64_t bytes_now = 0;
-  /// Held at most with `better`, as docs/strategies.md counts it.
+  /// Held at most with `better`, as docs/choosing.md counts it.
   int64_t bytes_then = 0;
   /// What a rank may take more, in bytes.
   int64_t spare_bytes = 0;

@@ -17,7 +17,7 @@ namespace fsdp {
 /// \{
 
 /// The groups that fully_shard made, and for a step what a rank holds and moves at most, by the formulas of
-/// docs/strategies.md: bytes, each rank taken for a host of its own unless all share memory. Activations are not in it.
+/// docs/choosing.md: bytes, each rank taken for a host of its own unless all share memory. Activations are not in it.
 struct Explanation {
   /// One group.
   struct OfGroup {

@@ -22,7 +22,7 @@ namespace fsdp {
 
 /// How much of the training state is sharded (stages of ZeRO, arXiv:1910.02054). Outside scopes parameters show this
 /// rank's rows in all of them, so one program serves them all; with kReplicate the rows are all rows. On one transport
-/// and mesh they train to the same bits. docs/strategies.md has what each of them moves and holds.
+/// and mesh they train to the same bits. docs/choosing.md has what each of them moves and holds.
 enum class Strategy : uint8_t {
   /// Parameters, gradients and optimizer state (ZeRO-3): whole parameters come and go, see Reshard.
   kFullShard,

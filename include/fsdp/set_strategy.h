@@ -18,7 +18,7 @@ namespace fsdp {
 /// Moves a model to another strategy between two steps: its rows, gradients in `.grad`, and the optimizer's state. The
 /// parameters stay the same tensors, so handles, module and optimizer stay as they are, and training goes on as if
 /// `fully_shard` had been called with this strategy from the beginning: to the same bits where strategies have the same
-/// bits (docs/strategies.md).
+/// bits (docs/choosing.md).
 ///
 /// `mesh` is what FullyShardOptions::mesh is, of the ranks that the model has; unset: one axis of all of them. All
 /// groups under `model` move, and Reshard goes back to the strategy's default; hooks and other settings stay, counts of

@@ -75,6 +75,14 @@ class Concepts(unittest.TestCase):
             self.assertRegex(headers, rf"\b{name}\b", piece)
 
 
+class Choosing(unittest.TestCase):
+    def test_what_the_page_shows_are_lines_of_the_programs_that_it_names(self):
+        blocks = re.findall(r"^```cpp (\S+)\n(.*?)^```$", read("docs/choosing.md"), re.MULTILINE | re.DOTALL)
+        self.assertEqual(len(blocks), 2)
+        for name, block in blocks:
+            self.assertIn("\n" + block, read(name))
+
+
 class Refused(unittest.TestCase):
     def test_what_the_page_shows_is_in_the_test_that_runs_it(self):
         program = without_indent(read("tests/misuse/instead_test.cpp"))
