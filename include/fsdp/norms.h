@@ -14,7 +14,7 @@ namespace fsdp {
 /// \{
 
 /// \name Norms, sums and questions over all ranks
-/// What an optimizer or a clipping rule of your own computes of all rows; docs/own_optimizer.md shows some.
+/// What an optimizer or a clipping rule of your own computes of all rows; docs/precision.md shows some.
 ///
 /// `tensors`: parameters of sharded models, inside scopes or outside, gradients of rows as backward leaves them in
 /// `.grad`, and what element-wise operators made of both, such as `p.grad().pow(2)`; real numbers. An undefined one

@@ -84,7 +84,7 @@ struct MixedPrecisionPolicy {
 /// Rows, gradients of rows and optimizer state in host memory, whole parameters on an accelerator. Optimizers step on
 /// the CPU, any of them. Rows come to the accelerator ahead of the gather and gradients go to the host after the
 /// reduction, beside what the accelerator computes; the host waits for them at the end of a backward. A UsageError
-/// where parameters are on the CPU and stay there: see DiskOffloadPolicy. docs/offload.md has what is where.
+/// where parameters are on the CPU and stay there: see DiskOffloadPolicy. docs/memory.md has what is where.
 ///
 ///     fsdp::fully_shard(gpt, {.offload_policy = fsdp::CPUOffloadPolicy{}});
 struct CPUOffloadPolicy {
@@ -95,7 +95,7 @@ struct CPUOffloadPolicy {
 
 /// Rows, gradients of rows and optimizer state of groups beyond a limit in files that are mapped into memory, for
 /// modules on the CPU (the idea of ZeRO-Infinity, arXiv:2104.07857). The same bits as without. Of optimizers those of
-/// fsdp::optim keep their state there, those of torch::optim in memory. docs/offload.md has what is where.
+/// fsdp::optim keep their state there, those of torch::optim in memory. docs/memory.md has what is where.
 ///
 ///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch", .host_limit_bytes = int64_t{8} << 30};
 struct DiskOffloadPolicy {

@@ -52,7 +52,7 @@ class Pages(unittest.TestCase):
 class OwnOptimizer(unittest.TestCase):
     def test_the_page_shows_what_a_test_runs(self):
         program = "\n".join(without_indent(read("examples/own_optimizer.h")))
-        blocks = BLOCK.findall(read("docs/own_optimizer.md"))
+        blocks = BLOCK.findall(read("docs/precision.md").split("## Your own optimizer")[1])
         self.assertEqual(len(blocks), 3)
         for block in blocks:
             self.assertIn("\n".join(without_indent(block)), program)
@@ -98,6 +98,30 @@ class Refused(unittest.TestCase):
         for lines in blocks:
             starts = [i for i, line in enumerate(program) if line == lines[0]]
             self.assertTrue(any(program[i : i + len(lines)] == lines for i in starts), lines)
+
+
+class UsersPages(unittest.TestCase):
+    PAGES = ("checkpoints", "launching", "memory", "observing", "precision")
+
+    def test_what_they_name_of_the_library_is_in_its_headers(self):
+        headers = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "include").rglob("*.h"))
+        declared = set(re.findall(r"\w+", headers))
+        for page in self.PAGES:
+            names = re.findall(r"\bfsdp::[\w:]*\w|`(?:[A-Z]\w+::\w+)", read(f"docs/{page}.md"))
+            self.assertGreater(len(names), 3, page)
+            for name in names:
+                self.assertLessEqual(set(re.findall(r"\w+", name)), declared, page)
+
+    def test_the_flags_of_fsdprun_are_in_the_table(self):
+        section = read("docs/launching.md").split("## fsdprun's flags")[1].split("\n##")[0]
+        rows = "".join(line for line in section.splitlines(True) if line.startswith("| `"))
+        declared = set(re.findall(r'"(?:-\w,)?(--[a-z-]+)"', read("apps/fsdprun/flags.cpp")))
+        self.assertEqual(set(re.findall(r"--[a-z-]+", rows)), declared - {"--module"})  # which is refused
+
+    def test_lines_are_not_long(self):
+        for page in self.PAGES:
+            for line in read(f"docs/{page}.md").splitlines():
+                self.assertLessEqual(len(line), 120, f"{page}: {line}")
 
 
 if __name__ == "__main__":
