@@ -61,7 +61,7 @@ struct Piece {
 struct GatherPlane {
   /// Receives every rank's slice.
   at::Tensor output;
-  /// This rank's slice, flat. It may be the slice's own place in `output`.
+  /// This rank's slice, flat. It may alias this rank's slice of `output`.
   at::Tensor input;
 };
 

@@ -62,10 +62,10 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::LinearOptions options;  ///< options of the whole layer
-  TensorParallelOptions parallel;  ///< options with the axis
-  bool gather_output;  ///< whether forward returns the whole output
-  int64_t fused;  ///< number of matrices stacked in the whole weight
-  torch::Tensor weight;  ///< this rank's rows of the whole weight
+  TensorParallelOptions parallel;    ///< options with the axis
+  bool gather_output;                ///< whether forward returns the whole output
+  int64_t fused;                     ///< number of matrices stacked in the whole weight
+  torch::Tensor weight;              ///< this rank's rows of the whole weight
   torch::Tensor bias;                ///< this rank's elements; undefined without a bias
 };
 /// The holder of ColumnParallelLinearImpl.
@@ -89,8 +89,8 @@ class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::LinearOptions options;  ///< options of the whole layer
-  TensorParallelOptions parallel;  ///< options with the axis
-  torch::Tensor weight;  ///< this rank's columns of the whole weight
+  TensorParallelOptions parallel;    ///< options with the axis
+  torch::Tensor weight;              ///< this rank's columns of the whole weight
   torch::Tensor bias;                ///< undefined without a bias
 };
 /// The holder of RowParallelLinearImpl.
@@ -116,8 +116,8 @@ class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbe
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::EmbeddingOptions options;  ///< options of the whole embedding
-  TensorParallelOptions parallel;  ///< options with the axis
-  torch::Tensor weight;  ///< this rank's rows of the whole weight
+  TensorParallelOptions parallel;       ///< options with the axis
+  torch::Tensor weight;                 ///< this rank's rows of the whole weight
 };
 /// The holder of VocabParallelEmbeddingImpl.
 TORCH_MODULE(VocabParallelEmbedding);

@@ -32,7 +32,7 @@ HostCopy::~HostCopy() {
     finish();
     drop();
   } catch (const std::exception&) {
-    // A failed device does not order anything any more.
+    // If the device has failed, its streams need no synchronisation.
   }
 }
 
@@ -78,7 +78,8 @@ KeptTensor::KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside) {
   if (!tensor.defined()) return;
   requires_grad_ = tensor.requires_grad();
   version_.emplace(tensor);
-  const bool is_own = !is_inside && !runtime::is_marked(*tensor.unsafeGetTensorImpl());  // parameters stay anyway
+  // The outer region keeps the inputs of a nested one, and groups keep sharded parameters.
+  const bool is_own = !is_inside && !runtime::is_marked(*tensor.unsafeGetTensorImpl());
   if (offload && is_own && !tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
     host_.emplace(tensor.detach());
   } else {

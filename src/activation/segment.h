@@ -97,7 +97,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const std::vector<at::Tensor> buffers_;
   const std::optional<RandomStates> random_;
   const AutocastState autocast_;
-  const std::shared_ptr<parallel::SequenceScope> sequence_;  // of attention over several ranks; null: none
+  const std::shared_ptr<parallel::SequenceScope> sequence_;  // the scope in which the region ran; null: none
   const parallel::TokenSlices::Place slice_;                 // the token slice of the run
   std::vector<KeptTensor> inputs_;
   struct Parameter {

@@ -171,7 +171,7 @@ RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place
       flush_output();
     };
     const int status = run_rank(place.rank, body, writing.number());
-    destroy_process_group();  // no destructor runs that would tell the other ranks
+    destroy_process_group();  // _exit would not tell the other ranks
     std::cout.flush();
     std::clog.flush();
     fflush(nullptr);

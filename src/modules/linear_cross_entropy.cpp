@@ -39,7 +39,7 @@ Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     const auto part = x.narrow(0, first, count);
     auto came = targets.narrow(0, first, count).unsqueeze(1);
     const auto ignored = came.eq(ignore_index);
-    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // asking a device would wait for it
+    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // item() on a device would block
     if (ignores) came = came.masked_fill(ignored, 0);
     const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
     auto of_rows = logs.gather(1, came);

@@ -67,7 +67,8 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& process_group) {
   namespace nn = torch::nn;
   const auto ranks = or_default(process_group);
-  if (ranks->world_size() > 1) modules::sync_group_of(ranks, "");  // collective, whatever the module has
+  // Collective, so every rank calls it, whatever its module contains.
+  if (ranks->world_size() > 1) modules::sync_group_of(ranks, "");
   std::unordered_set<const nn::Module*> converted;
   module.apply([&](const std::string& path, nn::Module& child) {
     const std::string name = path.empty() ? child.name() : path;

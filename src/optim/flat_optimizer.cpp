@@ -111,7 +111,8 @@ void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const 
   });
 }
 
-// Sets kernel keys, with the number of Kind::count. If zeros would not stay zeros, no two updates share a run.
+// Sets the updates' kernel keys, which include the number of Kind::count. If a step would not map zeros (padding) to
+// zeros, no two updates share a run.
 template <class Options>
 void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
   using Kind = Kind<Options>;

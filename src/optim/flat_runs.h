@@ -17,7 +17,7 @@ struct Piece {
   int64_t parameter = 0, first_element = 0;
 };
 
-/// The tensors of one run, flat and of equal length. They are views of the original memory.
+/// The tensors of one run, flat and of equal length. They are views of the updates' rows, gradients and states.
 struct FlatRun {
   /// In memory order, possibly with padding between them.
   std::vector<const Update*> updates;

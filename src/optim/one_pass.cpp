@@ -11,7 +11,7 @@ namespace fsdp::optim {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements per thread
-constexpr int64_t kBlock = 512;  // elements that are converted at a time
+constexpr int64_t kBlock = 512;      // elements that are converted at a time
 constexpr size_t kMostColumns = kMostStates + 2;
 constexpr size_t kRows = 0, kGradient = 1;
 

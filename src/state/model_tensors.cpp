@@ -130,7 +130,8 @@ std::vector<OwnRows::Run> OwnRows::runs_of(RowRange some) const {
   for (int64_t matrix = 0; matrix < cut->fused; ++matrix) {
     const int64_t first = std::max(some.first, matrix * of_matrix);
     const int64_t end = std::min(some.first + some.count, (matrix + 1) * of_matrix);
-    const int64_t before = (matrix * (ranks - 1) + cut->axis->rank()) * of_matrix;  // of other ranks, in front
+    // Rows of other ranks before this run in the whole tensor.
+    const int64_t before = (matrix * (ranks - 1) + cut->axis->rank()) * of_matrix;
     runs.push_back({first, first + before, std::max<int64_t>(end - first, 0)});
   }
   return runs;

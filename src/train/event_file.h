@@ -19,8 +19,8 @@ namespace fsdp::train {
 
 static_assert(std::endian::native == std::endian::little);
 
-/// CRC-32C (RFC 3720, appendix B.4), rotated and shifted as the record format requires, so that checksums of data that
-/// contains checksums differ from these.
+/// The checksum of a record: CRC-32C (RFC 3720, appendix B.4), which the format masks by a rotation and an addition,
+/// since computing a CRC of data that contains CRCs is problematic.
 uint32_t masked_crc32c(std::string_view bytes);
 
 /// A record that contains `event`.

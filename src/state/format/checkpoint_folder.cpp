@@ -285,7 +285,8 @@ void name_step(const std::string& folder, const Manifest& manifest, const Folder
   const auto name = name_of_step(manifest.step);
   const auto partial = path_of_attempt(folder, manifest.step);
   const auto text = manifest_text(manifest);
-  static_cast<void>(parse_manifest(text, partial));  // before others are removed, checks that every row is there
+  // Checks, before other checkpoints are removed, that every row is there exactly once.
+  static_cast<void>(parse_manifest(text, partial));
   write_text(partial + "/" + kManifestName, text);
   write_text(folder + "/" + kNext, next_line_of(name, text) + "\n");
   fault_point("checkpoint promised");

@@ -61,7 +61,7 @@ std::string train_sentencepiece(std::string_view text, int64_t vocabulary_size) 
                                                   {"normalization_rule_name", "identity"},
                                                   {"remove_extra_whitespaces", "false"},
                                                   {"add_dummy_prefix", "false"},
-                                                  {"num_threads", "1"},  // more threads could give other models
+                                                  {"num_threads", "1"},  // with more threads, models could differ
                                                   {"minloglevel", std::to_string(kErrorsOnly)}},
                                                  &lines, &model);
   check(status, "SentencePiece makes no vocabulary of " + std::to_string(vocabulary_size) + " tokens of this text");
