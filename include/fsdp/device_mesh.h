@@ -81,7 +81,7 @@ class DeviceMesh {
                                      std::shared_ptr<ProcessGroup> process_group);
   struct Axis {
     int size, coordinate;
-    /// For each coordinate, the difference between that rank and the rank at coordinate 0, in `all_`.
+    /// For each coordinate, how far the rank there is from the rank at coordinate 0, in ranks of `all_`.
     std::vector<int> offsets;
     std::shared_ptr<ProcessGroup> group;
   };

@@ -83,7 +83,7 @@ class ProcessGroup {
   /// The prefix of this rank's error messages: "[fsdp rank 1/4] step: ". In a subgroup the global rank is followed by
   /// the subgroup's name and the rank in it: "[fsdp rank 5/8, 'pairs' 1/2] step: ". Any thread.
   std::string where(const std::string& operation) const;
-  /// The communicator for gathers and for operations whose callers wait at once.
+  /// The communicator for gathers and for operations whose results are needed immediately.
   Communicator& communicator() const { return *communicator_; }
   /// The communicator for gradient reductions. Its order is separate, since a rank that misses a gradient reduces later
   /// than others.

@@ -66,7 +66,7 @@ class KeptResults {
  private:
   struct Result {
     c10::IValue value;     // a tensor, possibly undefined, or a number
-    uint32_t version = 0;  // another version means that it was written after the region
+    uint32_t version = 0;  // after the region; a later one means a write
   };
   /// One call of an operator, in program order.
   struct Call {

@@ -74,7 +74,7 @@ class KeptTensor {
  private:
   std::optional<torch::autograd::SavedVariable> saved_;
   std::optional<HostCopy> host_;
-  std::optional<TensorVersion> version_;  // unset if the tensor is not kept
+  std::optional<TensorVersion> version_;  // unset for an undefined tensor
   bool requires_grad_ = false;
   const c10::StorageImpl* storage_ = nullptr;
 };

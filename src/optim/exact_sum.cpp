@@ -21,7 +21,7 @@ void ExactSum::add(double value) {
   }
   const auto bits = std::bit_cast<uint64_t>(value);
   uint64_t mantissa = bits & ((uint64_t{1} << kMantissaBits) - 1), exponent = bits >> kMantissaBits;
-  if (exponent > 0) mantissa |= uint64_t{1} << kMantissaBits;  // a normal number
+  if (exponent > 0) mantissa |= uint64_t{1} << kMantissaBits;  // the implicit bit of a normal number
   const uint64_t position = exponent > 0 ? exponent - 1 : 0;   // value = mantissa * 2^(position - 1074)
   const uint64_t digit = position / kDigitBits, shift = position % kDigitBits;
   const uint64_t low = (mantissa & kDigitMask) << shift, high = (mantissa >> kDigitBits) << shift;

@@ -18,7 +18,7 @@ using runtime::ParamGroup;
 // Sizes of one group: `parameters` in elements, the others in bytes.
 struct Sizes {
   int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
-  int64_t counts = 0;  // the vote per parameter that travels beside each slice (ranks that have a gradient)
+  int64_t counts = 0;  // counts of ranks with a gradient, one per parameter, which travel beside each slice
 };
 
 Sizes sizes_of(ParamGroup& group) {

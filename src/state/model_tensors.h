@@ -52,8 +52,8 @@ struct ModelTensor : OwnRows {
 
 struct ModelTensors {
   std::vector<ModelTensor> all;
-  /// The ranks that the model is sharded over; all ranks if tensors are split over a tensor axis; null in a program
-  /// without ranks.
+  /// The ranks that the model is sharded over; the default process group if nothing is sharded, or if tensors are split
+  /// over a tensor axis; null in a program without ranks.
   std::shared_ptr<ProcessGroup> ranks;
   /// Index in `all` of each tensor of the module.
   std::unordered_map<const at::TensorImpl*, size_t> places;
