@@ -66,9 +66,9 @@ struct GradScalerState {
 ///
 /// The scaler works with any optimizer of torch::optim and fsdp::optim, with sharded parameters of one or several
 /// models, with unsharded tensors, and with several optimizers per iteration. The gradients of a group's rows are
-/// checked and unscaled in place, in one pass; ranks exchange one number per optimizer and process group. Ranks with
-/// different scales get a Mismatch. The scale is a number on the host. Of all calls only `step`, and `update` after
-/// `unscale_` without `step`, wait for an accelerator.
+/// checked and unscaled in place, in one pass; ranks exchange three numbers per optimizer and process group. Ranks with
+/// different scales get a Mismatch. The scale is a number on the host. The host waits for an accelerator only in
+/// `step`, in `update` after `unscale_` without `step`, and in `unscale_` on a rank without gradients or scaled losses.
 ///
 /// Unlike torch.amp's scaler, this one accepts fp16 gradients, which fp16 rows have. If `unscale_` divides them, values
 /// too small for fp16 are lost.

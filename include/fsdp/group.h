@@ -24,7 +24,7 @@ struct GroupView;
 /// Bytes that a rank holds now, and their peak since `reset_peak_stats()`.
 struct ByteCount {
   int64_t current = 0;  ///< bytes now
-  int64_t peak = 0;     ///< peak
+  int64_t peak = 0;     ///< the most bytes since then
 };
 
 /// Bytes that a rank holds, by class; see docs/memory.md.
