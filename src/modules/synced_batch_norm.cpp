@@ -31,14 +31,14 @@ Moments joined_moments(const at::Tensor& input, const SyncGroup& group) {
   return merged(of_ranks);
 }
 
-// One value for each channel, beside a batch.
+// A view of per-channel values that broadcasts over a batch.
 at::Tensor along_channels(const at::Tensor& values, const at::Tensor& batch) {
   std::vector<int64_t> sizes(static_cast<size_t>(batch.dim()), 1);
   sizes[1] = values.numel();
   return values.view(sizes);
 }
 
-// batch * factor + addend, in one pass.
+// Computes batch * factor + addend in one pass.
 at::Tensor scaled(const at::Tensor& batch, const at::Tensor& factor, const at::Tensor& addend) {
   return at::addcmul(addend, batch, along_channels(factor, batch));
 }
@@ -51,7 +51,7 @@ void move_on(const NormOperands& operands, const Moments& moments) {
   if (operands.running_var.defined()) move(operands.running_var, moments.deviations / (moments.count - 1));
 }
 
-// Of each channel the sums of the output's gradient, and of its products with the normalised input; on this rank.
+// This rank's sums, per channel, of the output gradient, and of its products with the normalised input.
 std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean,
                                              const at::Tensor& variance, double eps) {
   if (input.numel() == 0) return {at::zeros_like(mean), at::zeros_like(mean)};
@@ -60,7 +60,7 @@ std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::T
   return {sum, products};
 }
 
-// For a graph's node.
+// Holds a SyncGroup in an autograd node.
 struct SavedSyncGroup : torch::CustomClassHolder {
   explicit SavedSyncGroup(SyncGroup of) : group(std::move(of)) {}
   SyncGroup group;
@@ -100,7 +100,8 @@ struct Normalization : torch::autograd::Function<Normalization> {
     if (weight.defined()) result[1] = products;
     if (context->saved_data["has_bias"].toBool()) result[2] = sum;
     if (!context->needs_input_grad(0)) return result;
-    // With means over the joined batch: factor * (grad - mean of grad - normalised * mean of grad * normalised).
+    // Input gradient, with means over the joined batch: factor * (grad - mean of grad - normalised * mean of grad *
+    // normalised).
     auto sums = at::cat({sum, products}).to(at::kDouble);
     if (!group.rank->has_data) sums.zero_();
     group.communicator->all_reduce(sums, ReduceOp::kSum, {"gradient of " + group.name, {}})->wait();
@@ -114,8 +115,8 @@ struct Normalization : torch::autograd::Function<Normalization> {
   }
 };
 
-// Read by an operator that autograd records, so that what follows knows no sharded parameter: it needs no whole value
-// in backward, and computes in the dtype of the statistics whatever the parameter's group computes in.
+// A copy of a sharded parameter that autograd records. The following operators then see a plain tensor: backward needs
+// no whole parameter, and they compute in the dtype of the statistics whatever the group's dtype is.
 std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dtype) {
   if (!parameter.defined()) return std::nullopt;
   return parameter.clone().to(dtype);
@@ -134,7 +135,8 @@ at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& grou
     const at::NoGradGuard no_grad;
     const auto counted = group.rank->has_data ? input : input.narrow(0, 0, 0);
     moments = joined_moments(counted, group);
-    // Only where this rank has one value or none may all ranks have too few: the others need not wait for the device.
+    // All ranks together can have too few values only if this rank has at most one. Otherwise it need not wait for the
+    // device.
     const bool may_be_few = values_per_channel(counted) < 2;
     const auto values = may_be_few ? moments.count.item<int64_t>() : 2;
     require(values != 1, group.process_group->where("forward of " + group.name),

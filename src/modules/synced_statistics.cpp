@@ -19,12 +19,12 @@ namespace {
 
 using runtime::kSyncedKey;
 
-/// Hangs on a running mean. Not called: no gradient goes through that.
+/// The hook on a running mean. It is never called, because no gradient flows through a running mean.
 struct SyncedOver : torch::autograd::FunctionPreHook {
   SyncedOver(std::weak_ptr<torch::nn::Module> of, SyncGroup at) : module(std::move(of)), group(std::move(at)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override { return grads; }
 
-  /// A module that no shared pointer owns is taken to train.
+  /// A module that no shared pointer owns counts as training.
   bool trains() const {
     const auto owner = module.lock();
     return !owner || owner->is_training();
@@ -59,7 +59,7 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
   return synced_batch_norm({input, given(weight), given(bias), given(mean), given(running_var), momentum, eps}, group);
 }
 
-// What a module's buffers become that moves: the module assigns the key with the values.
+// Keeps the key on buffers of a module that is moved, since Module::to assigns the result's keys.
 at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::optional<at::ScalarType> dtype,
                    std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin_memory,
                    bool non_blocking, std::optional<at::MemoryFormat> memory_format) {
@@ -71,7 +71,7 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
 }
 
 void install() {
-  // Kept for ever: tensors that outlive main() still dispatch.
+  // Never freed: tensors that outlive main() still dispatch.
   static const auto libraries = [] {
     auto* others = new torch::Library(torch::Library::IMPL, "_", kSyncedKey, __FILE__, __LINE__);
     others->fallback(torch::CppFunction::makeFallthrough());

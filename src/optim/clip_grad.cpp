@@ -19,14 +19,14 @@ struct RowGradient {
   at::Tensor gradient;
 };
 
-// Those of the groups whose rows lie on the ranks of one axis.
+// Gradients of the groups whose rows are sharded over one axis.
 struct OnAxis {
   const runtime::ParamGroup* group;
   std::vector<RowGradient> gradients = {};
 };
 
-// The gradients of this rank's rows of the model's parameters. A tied parameter's group may lie in another model, whose
-// other parameters are not this one's.
+// The gradients of this rank's rows of the model's parameters. A tied parameter's group may belong to another model,
+// whose other parameters are skipped.
 std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
   std::unordered_set<const at::TensorImpl*> own;
   for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
@@ -50,7 +50,7 @@ std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
   return axes;
 }
 
-// `subject`: the operation with the arguments in which ranks could differ unseen.
+// `subject` names the operation with its arguments, so that ranks with different arguments get a Mismatch.
 double norm_of(const Group& model, const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite,
                const std::string& subject, const std::string& where) {
   const auto* tensor_axis = param_groups(model).front()->placement().tensor_axis.get();
@@ -75,7 +75,7 @@ void require_norm_type(double norm_type, const std::string& where) {
 }  // namespace
 
 double clip_coefficient(double total_norm, double max_norm) {
-  // A norm that is not a number makes every gradient so.
+  // A NaN norm makes every gradient NaN.
   const double ratio = max_norm / (total_norm + 1e-6);
   return ratio > 1.0 ? 1.0 : ratio;
 }
@@ -98,7 +98,7 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   require_norm_type(norm_type, where);
   const runtime::OwnOperators own_operators;
   const auto axes = row_gradients(model, "clip_grad_norm_");
-  // With the bounds, in which ranks could differ unseen.
+  // Includes the arguments, so that ranks with different ones get a Mismatch.
   const auto subject = str_cat("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
   const double norm = norm_of(model, axes, norm_type, error_if_nonfinite, subject, where);
   const double coefficient = clip_coefficient(norm, max_norm);

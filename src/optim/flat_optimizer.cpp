@@ -27,13 +27,13 @@ const Options& checked(const Options& options) {
   return options;
 }
 
-// Anybody may add groups and change options.
+// Checked in each step, because users may add groups and change options.
 template <class Options>
 void check_all(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   for (const auto& group : groups) checked(static_cast<const Options&>(group.options()));
 }
 
-// For each group of options, the first one that is equal to it.
+// For each parameter group, the first group with equal options.
 template <class Options>
 std::vector<int64_t> equal_options(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::vector<int64_t> firsts;
@@ -51,7 +51,7 @@ const Options& options_of(const torch::optim::Optimizer& optimizer, const Update
   return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
 }
 
-// The state of `update`'s parameter, made if there is none.
+// The state of `update`'s parameter, which is created if it does not exist.
 template <class Options>
 auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
   using State = typename Kind<Options>::State;
@@ -90,7 +90,7 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
               ". Load what this rank saved, with the same number of ranks and the same groups");
 }
 
-// Each update gets the tensors of its state, as `place_states` makes or moves them.
+// Gives each update its state tensors, which `place_states` creates or moves.
 template <class Options>
 void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
   using Kind = Kind<Options>;
@@ -111,7 +111,8 @@ void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const 
   });
 }
 
-// The second number of a kernel key is what the kind counts. Where zeros would not stay, no two updates share a run.
+// Sets the updates' kernel keys, which include the number of Kind::count. If a step would not map zeros (padding) to
+// zeros, no two updates share a run.
 template <class Options>
 void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
   using Kind = Kind<Options>;
@@ -143,7 +144,7 @@ FlatOptimizer::FlatOptimizer(const StateOptions& state_options) : state_options_
           dtype.value_or(at::ScalarType::Undefined), ".");
 }
 
-// The base class gets the groups one by one, since Adagrad's constructor would make state of its own for them.
+// Adds the groups one by one, because the constructor of the base class Adagrad would allocate state for them.
 template <class Torchs, class Options>
 Flat<Torchs, Options>::Flat(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults,
                             const StateOptions& state_options)
