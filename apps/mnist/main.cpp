@@ -1,5 +1,5 @@
-// fsdp-mnist: trains a network on handwritten digits, sharded over the ranks it is started on. docs/mnist.md describes
-// it.
+// fsdp-mnist: trains a network on handwritten digits, sharded over the ranks it is started on. README.md beside this
+// file describes it.
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
 
