@@ -124,5 +124,26 @@ class UsersPages(unittest.TestCase):
                 self.assertLessEqual(len(line), 120, f"{page}: {line}")
 
 
+class Project(unittest.TestCase):
+    """The tables of docs/project name tests and files."""
+
+    def test_the_tests_and_files_that_the_tables_name_are_there(self):
+        tests = set()
+        for path in (ROOT / "tests").rglob("*.cpp"):
+            found = re.findall(r"^TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            tests.update(map(".".join, found))
+        for path in ROOT.glob("[a-z]*/**/*_test.py"):
+            for part in re.split(r"^class ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+                methods = re.findall(r"^    def (test_\w+)", part, re.MULTILINE)
+                tests.update(f"{re.match(r'[A-Za-z0-9_]+', part)[0]}.{method}" for method in methods)
+        for page in sorted((ROOT / "docs/project").glob("*.md")):
+            tables = "\n".join(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|"))
+            named = set(re.findall(r"`([A-Z]\w+\.(?:[A-Z]|test_)\w+)`", tables))
+            self.assertGreater(len(named), 30, page.name)
+            self.assertEqual(named - tests, set(), page.name)
+            paths = set(re.findall(r"`([a-z]+/[\w./-]+)`", tables))
+            self.assertEqual({path for path in paths if not (ROOT / path).exists()}, set(), page.name)
+
+
 if __name__ == "__main__":
     unittest.main()
