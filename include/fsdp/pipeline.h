@@ -3,6 +3,7 @@
 /// A model whose layers lie on several ranks.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/async_save.h>
 #include <fsdp/group.h>
 #include <fsdp/pipeline_schedule.h>
 #include <fsdp/process_group.h>
@@ -168,6 +169,24 @@ double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_ty
 [[nodiscard]] double get_total_norm(const Pipeline& pipeline, double norm_type = 2.0, bool error_if_nonfinite = false);
 /// See norms.h.
 [[nodiscard]] double norm(const Pipeline& pipeline, double p = 2.0);
+
+/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h does the whole model: by the names that
+/// parameters have in their stage's module, which split_stages leaves as in the whole model. Any number of stages loads
+/// it, and so does a model that is no pipeline. `optimizer`: of parameters of this rank's stages; every rank gives one,
+/// with as many parameter groups. Collective over the default process group, all of whose ranks run the pipeline or
+/// replicas of it. Throws UsageError on all ranks, before anything is written, if two stages have different tensors of
+/// one name; and what save_checkpoint of a model throws.
+///
+///     fsdp::save_checkpoint("runs/a", pipeline, &optimizer, {.step = step});
+void save_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                     const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// The same while training goes on, see async_save.h.
+void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Pipeline& pipeline,
+                           const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// Loads this rank's stages of a checkpoint of the whole model, whatever it was saved of; see checkpoint.h. Collective
+/// as save_checkpoint. `differing` has what differs in this rank's stages.
+LoadedCheckpoint load_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                                 torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
 
 /// \}
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <latch>
 #include <limits>
+#include <stdexcept>
 
 #include "pipeline/stages.h"
 #include "support/error_text.h"
@@ -108,6 +110,25 @@ TEST(PipelineFailures, OfOneRankBetweenStepsAreErrorsOnAllRanksAndAllAxesStartOv
         rank.pipeline.reset_iter_state();
         EXPECT_GT(rank.step(0).item<double>(), 0);
       });
+}
+
+// Rank 0 has no axis in common with rank 3, which ends.
+TEST(PipelineFailures, OfARankThatEndsNameItOnEveryAxis) {
+  std::vector<std::string> errors(3);
+  std::latch have_ended(3);
+  const auto act = [&](int number) {
+    PipedRank rank({{2, 2, 1, 1}});
+    rank.step(0);
+    if (number == 3) throw std::runtime_error("out of eggs");
+    errors[static_cast<size_t>(number)] = text_of_error([&] {
+      clip_grad_norm_(rank.pipeline, 0.1);
+      rank.step(0);
+    });
+    have_ended.arrive_and_wait();
+  };
+  EXPECT_THROW(run_thread_ranks_with(4, {.timeout = std::chrono::seconds(20), .backend = "gloo"}, act), std::exception);
+  for (const auto& error : errors)
+    EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("rank 3 "), testing::Not(testing::HasSubstr("timed out"))));
 }
 
 }  // namespace

@@ -95,10 +95,18 @@ struct PipedRank {
     std::vector<PipelineStage> made;
     for (int stage = pipe->rank(); stage < ranks * layout.chunks; stage += ranks) {
       own.push_back(all[static_cast<size_t>(stage)]);
-      if (layout.is_sharded)
-        made.emplace_back(groups.emplace_back(fully_shard(own.back(), {.mesh = shard})));
-      else
-        made.emplace_back(own.back());
+      // Modules and functions of them in turn.
+      if (layout.is_sharded) {
+        auto group = groups.emplace_back(fully_shard(own.back(), {.mesh = shard}));
+        if (stage % 2 == 0)
+          made.emplace_back(group);
+        else
+          made.emplace_back([group](const at::Tensor& x) mutable { return group(x); }, group);
+      } else if (auto layers = own.back(); stage % 2 == 0) {
+        made.emplace_back(layers);
+      } else {
+        made.emplace_back([layers](const at::Tensor& x) mutable { return layers->forward(x); }, layers);
+      }
     }
     return made;
   }
