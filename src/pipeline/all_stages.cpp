@@ -1,11 +1,17 @@
 #include <fsdp/pipeline.h>
 
+#include <map>
+#include <memory>
+#include <string>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "api/module_tree.h"
 #include "optim/clip_grad.h"
 #include "pipeline/run.h"
 #include "runtime/registry.h"
+#include "state/checkpoint.h"
 
 namespace fsdp {
 namespace {
@@ -35,6 +41,14 @@ optim::MeasuredModel measured(const Pipeline& pipeline) {
   return model;
 }
 
+state::ModelTensors tensors_of(const Pipeline& pipeline, const char* operation) {
+  const auto& plan = Plan::of(pipeline);
+  std::map<int, std::shared_ptr<const ModuleNode>> trees;
+  for (int stage = plan.group->rank(); stage < plan.schedule.stages(); stage += plan.schedule.ranks)
+    if (auto tree = tree_of(plan.stage(stage))) trees.emplace(stage, std::move(tree));
+  return state::tensors_of(trees, operation);
+}
+
 }  // namespace
 
 double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type, bool error_if_nonfinite) {
@@ -50,9 +64,22 @@ double norm(const Pipeline& pipeline, double p) { return optim::norm(measured(pi
 std::vector<at::Tensor> Pipeline::parameters() const {
   std::vector<at::Tensor> parameters;
   for (const auto& stage : plan_->stages)
-    if (const auto tree = pipeline::tree_of(stage))
+    if (const auto tree = tree_of(stage))
       for (auto& parameter : subtree_parameters(*tree)) parameters.push_back(std::move(parameter.tensor));
   return parameters;
+}
+
+void save_checkpoint(const std::string& folder, const Pipeline& pipeline, const torch::optim::Optimizer* optimizer,
+                     const SaveOptions& options) {
+  state::save(folder, tensors_of(pipeline, state::kSave), optimizer, options);
+}
+void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Pipeline& pipeline,
+                           const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
+  state::async_save(saving, folder, tensors_of(pipeline, state::kAsyncSave), optimizer, options);
+}
+LoadedCheckpoint load_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                                 torch::optim::Optimizer* optimizer, const LoadOptions& options) {
+  return state::load(folder, tensors_of(pipeline, state::kLoad), optimizer, options);
 }
 
 }  // namespace fsdp
