@@ -22,10 +22,11 @@ using runtime::ParamGroup;
 
 std::vector<ParamGroup*> groups_of(const MeasuredModel& model) {
   std::vector<ParamGroup*> groups;
-  for (const auto& parameter : model.parameters)
-    if (const auto part = runtime::registry().find(parameter.tensor);
-        part && std::ranges::find(groups, part->group.get()) == groups.end())
-      groups.push_back(part->group.get());
+  for (const auto& parameter : model.parameters) {
+    const auto part = runtime::registry().find(parameter.tensor);
+    if (!part || (!groups.empty() && groups.back() == part->group.get())) continue;
+    if (std::ranges::find(groups, part->group.get()) == groups.end()) groups.push_back(part->group.get());
+  }
   return groups;
 }
 
@@ -54,14 +55,12 @@ Measured measure(const MeasuredModel& model, const char* operation, const Select
                               : SummedRanks{nullptr, tensor_axis},
                          all.axes);
     const auto rows = slot ? slot->rows_tensor : parameter.detach().contiguous();
-    const auto& tensor = all.tensors.emplace_back(select(parameter, rows));
-    if (!tensor.defined()) {
-      all.tensors.pop_back();
-      continue;
-    }
+    const at::Tensor tensor = select(parameter, rows);
+    if (!tensor.defined()) continue;
     require_sizes_of(rows, tensor, [&] {
       return str_cat(model.ranks.where(operation), slot ? str_cat("parameter '", slot->name(), "'") : "a parameter");
     });
+    all.tensors.push_back(tensor);
     const int64_t row_numel = slot              ? slot->row_numel()
                               : rows.dim() == 0 ? 1
                                                 : c10::multiply_integers(rows.sizes().slice(1));
@@ -82,9 +81,11 @@ Measured gradients_of(const MeasuredModel& model, const char* operation) {
 // `arguments`: those in which ranks could differ unseen.
 double norm_of(const MeasuredModel& model, const Measured& measured, double norm_type, const char* operation,
                const std::string& arguments) {
-  const auto groups = groups_of(model);
   SummedRanks stages;
-  if (model.pipe_axis) stages = {groups.empty() ? nullptr : groups.front(), nullptr, model.pipe_axis};
+  if (model.pipe_axis) {
+    const auto groups = groups_of(model);
+    stages = {groups.empty() ? nullptr : groups.front(), nullptr, model.pipe_axis};
+  }
   return norm_over_ranks(measured.axes, norm_type,
                          str_cat(operation, " of ", model.name, arguments, ", norm ", norm_type), stages);
 }
