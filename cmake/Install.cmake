@@ -1,4 +1,5 @@
-# Installs the library as a CMake package (headers, one library) and the programs.
+# Installs the library (headers, one library, files for find_package and pkg-config) and the programs. `cpack -G DEB` in
+# the build folder makes a Debian package of each: fsdp-dev and fsdp-tools.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -11,6 +12,7 @@ foreach(_program fsdprun fsdp-gpt fsdp-mnist fsdp-ckpt fsdp-bench)
   endif()
 endforeach()
 
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/fsdp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(
   TARGETS fsdp fsdp_settings
@@ -18,7 +20,7 @@ install(
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 if(_programs)
-  install(TARGETS ${_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS ${_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT tools)
 endif()
 install(EXPORT fsdpTargets NAMESPACE fsdp:: DESTINATION "${_package_dir}")
 
@@ -31,3 +33,38 @@ install(
         "${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake"
   DESTINATION "${_package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+# What a program links beside libfsdp: LibTorch, and for a static library what that links.
+get_target_property(_torch_options LibTorch::LibTorch INTERFACE_LINK_OPTIONS)
+get_target_property(_torch_libraries LibTorch::LibTorch INTERFACE_LINK_LIBRARIES)
+set(_libraries ${_torch_options} ${_torch_libraries})
+if(NOT BUILD_SHARED_LIBS)
+  list(APPEND _libraries -lcrypto -lz)
+endif()
+list(TRANSFORM _libraries REPLACE "LINKER:" "-Wl,")
+string(REPLACE ";" " " _libraries "${_libraries}")
+file(RELATIVE_PATH _to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/fsdp.pc.in" "${PROJECT_BINARY_DIR}/fsdp.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/fsdp.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_GENERATOR DEB)
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_PACKAGE_CONTACT "the maintainers of fsdp")
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Fully sharded data parallel training for LibTorch")
+  set(CPACK_COMPONENTS_ALL dev tools)
+  set(CPACK_DEB_COMPONENT_INSTALL ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_DEV_PACKAGE_NAME fsdp-dev)
+  set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libssl-dev, zlib1g-dev")
+  set(CPACK_COMPONENT_DEV_DESCRIPTION
+      "Headers and the library, built with LibTorch ${LibTorch_VERSION}.\nLibTorch itself is no part of the package.")
+  set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME fsdp-tools)
+  set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
+  set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${LibTorch_ROOT}/lib")
+  set(CPACK_COMPONENT_TOOLS_DESCRIPTION
+      "fsdprun, fsdp-ckpt, fsdp-bench and the demonstration programs.\nThey load LibTorch ${LibTorch_VERSION} from ${LibTorch_ROOT}.")
+  include(CPack)
+endif()

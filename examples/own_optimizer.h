@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Optimizers and clipping that need numbers of all rows, written for rows. docs/own_optimizer.md explains them. They
+/// Optimizers and clipping that need numbers of all rows, written for rows. docs/precision.md explains them. They
 /// run unsharded, too, since an ordinary tensor counts as one that every rank has whole.
 
 #include <fsdp/norms.h>

@@ -31,12 +31,14 @@ std::vector<HostFacts> hosts_of_environment() {
 double seconds_of_all_reduce(fsdp::Communicator& ranks, int64_t elements, int rounds, c10::Device device) {
   const auto tensor = torch::ones({elements}, torch::TensorOptions().device(device));
   const auto all_reduce = [&] { ranks.all_reduce(tensor, fsdp::ReduceOp::kMax, {"doctor", {}})->wait(); };
-  const auto settle = [&] { static_cast<void>(tensor[0].item<float>()); };  // Until a device has done it too.
+  const auto synchronize = [&] {
+    static_cast<void>(tensor[0].item<float>());
+  };  // Waits until a device has finished, too.
   for (int warm_up = 0; warm_up < 3; ++warm_up) all_reduce();
-  settle();
+  synchronize();
   const auto begin = std::chrono::steady_clock::now();
   for (int round = 0; round < rounds; ++round) all_reduce();
-  settle();
+  synchronize();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / rounds;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Parts of forward that backward computes again instead of keeping what they compute on the way.
+/// Activation checkpointing: backward recomputes regions of forward instead of keeping their intermediate activations.
 
 #include <ATen/core/grad_mode.h>
 #include <fsdp/cast.h>
@@ -21,46 +21,46 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// How a part of forward is computed again. The same on every rank.
+/// How a checkpointed region is recomputed. Pass the same options on every rank.
 struct CheckpointOptions {
-  /// What draws random numbers draws the same ones again: the states of the default generators of the CPU, of the
-  /// devices that the inputs are on and of the current one are kept. Without it dropout has another mask in backward.
-  /// Other threads that draw from the CPU's generator while the part runs, e.g. those that load data, shift its
-  /// numbers: give them a generator of their own.
+  /// Recomputation draws the same random numbers as forward: the region's start saves the state of the default
+  /// generators of the CPU, of the devices of the inputs and of the current device. Without this, dropout uses another
+  /// mask in backward. If other threads, such as data loaders, draw from the CPU's default generator while the region
+  /// runs, they shift its numbers; give those threads their own generators.
   bool preserve_rng_state = true;
-  /// The inputs are kept in pinned host memory. They leave while the part runs, on a stream of their own, and come back
-  /// while the part that ran after it is computed again; the host waits for no copy. Tensors on the CPU stay where they
-  /// are, and so do those with gaps, as of a slice, or whose elements are several in one place, as of `expand`.
+  /// Keeps the inputs in pinned host memory. They are copied out on a separate stream while the region runs, and copied
+  /// back while the region that ran after it is recomputed; the host does not wait for these copies. Tensors on the CPU
+  /// stay where they are, as do tensors that do not fill their memory exactly once, such as slices and results of
+  /// `expand`.
   bool offload_inputs = false;
-  /// Results of operators that are kept instead of computed again, asked by the operator's name, e.g. "aten::mm", for
-  /// each call below autograd. Those that write, return views, cast or draw random numbers are computed again in any
-  /// case; fused attention draws with dropout only.
-  /// Empty: none are kept. It answers the same whenever it is asked.
+  /// Decides, by an operator's name such as "aten::mm", whether the operator's results are kept instead of recomputed.
+  /// It is asked for each call below autograd and must always give the same answer. Operators that write, return views,
+  /// cast or draw random numbers are always recomputed (fused attention draws only with dropout). An empty function
+  /// keeps no results.
   std::function<bool(std::string_view operator_name)> keeps_results = {};
-  /// Tensors that the part writes on the way, e.g. running statistics: computing it again leaves them as they are. A
-  /// module that is given in place of a function has its buffers left so without being named here.
+  /// Tensors that the region writes, such as running statistics; recomputation restores their values. Buffers of a
+  /// module that is passed as `fn` are included automatically.
   std::vector<at::Tensor> buffers = {};
 };
 
-/// For CheckpointOptions::keeps_results: products of matrices, convolutions and fused attention, whose results cost
-/// most to compute (selective activation recomputation, arXiv:2205.05198, section 5, which keeps all but attention's
-/// inside).
+/// For CheckpointOptions::keeps_results: true for matrix products, convolutions and fused attention, whose results cost
+/// most to recompute (selective activation recomputation, arXiv:2205.05198, section 5).
 bool is_product(std::string_view operator_name);
 
 namespace detail {
 
-/// A part of forward with all but its tensors.
+/// The function and inputs of a checkpointed region, without the inputs' tensors.
 class Recomputation {
  public:
   virtual ~Recomputation() = default;
-  /// Runs it with `tensors` in place of those that its inputs held, in their order.
+  /// Calls the function with `tensors` as the tensors of its inputs, in visiting order.
   virtual void run(std::vector<at::Tensor> tensors) = 0;
   virtual std::vector<at::Tensor> buffers() const = 0;
-  /// By name. Those of a module.
+  /// The named parameters, if the function is a module.
   virtual std::vector<std::pair<std::string, at::Tensor>> parameters() const = 0;
 };
 
-/// While it lives, what autograd would keep on this thread is left out, to be computed again.
+/// While this object lives, tensors that autograd would save on this thread are dropped; backward recomputes them.
 class [[nodiscard]] CheckpointedForward {
  public:
   CheckpointedForward(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs,
@@ -68,7 +68,7 @@ class [[nodiscard]] CheckpointedForward {
   ~CheckpointedForward();
   CheckpointedForward(const CheckpointedForward&) = delete;
   CheckpointedForward& operator=(const CheckpointedForward&) = delete;
-  /// The part has run. Throws UsageError if it wrote to an input.
+  /// To be called after the region has run. Throws UsageError if the region wrote to an input.
   void finish();
 
  private:
@@ -76,7 +76,8 @@ class [[nodiscard]] CheckpointedForward {
   std::unique_ptr<Running> running_;
 };
 
-/// Called, or if it cannot be, a pointer to a module. The holder of a Sequential says that a call gives nothing.
+/// Calls `fn`, or `fn->forward` if `fn` is a pointer to a module. A Sequential's holder is callable but declares that
+/// it returns nothing, so its `forward` is called too.
 template <class Fn, class... Inputs>
 decltype(auto) call_forward(Fn& fn, Inputs&&... inputs) {
   if constexpr (std::is_invocable_v<Fn&, Inputs...>) {
@@ -94,17 +95,17 @@ template <class T>
 constexpr bool is_array_ref = false;
 template <class T>
 constexpr bool is_array_ref<c10::ArrayRef<T>> = true;
-/// Refers to memory of somebody else, who need not keep it until backward.
+/// Whether T refers to memory that it does not own and that may be gone in backward.
 template <class T>
 constexpr bool only_refers = is_array_ref<T> || std::ranges::view<T>;
 
-/// An input that was copied, as the one that was given.
+/// Passes the copy of an input with the value category of the original input.
 template <class Input>
 decltype(auto) as_given(std::decay_t<Input>& copy) {
   if constexpr (std::is_same_v<std::remove_cvref_t<Input>, std::decay_t<Input>>)
     return static_cast<Input&&>(copy);
   else
-    return std::move(copy);  // an array's pointer
+    return std::move(copy);  // the original was an array, which decayed to a pointer
 }
 
 template <class Fn, class... Inputs>
@@ -138,21 +139,21 @@ class RecomputedFn final : public Recomputation {
 
 }  // namespace detail
 
-/// Runs `fn(inputs...)` and returns what it returns. What autograd would keep of it for backward is left out; backward
-/// runs `fn` again as soon as it needs any of it, up to the last tensor that it needs (Chen et al., arXiv:1604.06174).
-/// Results, gradients and double backward are those of the plain call, bit by bit, with sharded parameters and without;
-/// calls nest; a part may be called outside of one too. Without gradients it is the plain call.
+/// Runs `fn(inputs...)` and returns its result without keeping the tensors that autograd would save for backward. When
+/// backward needs the first of them, it runs `fn` again, up to the last tensor that is needed (Chen et al.,
+/// arXiv:1604.06174). Results, gradients and double backward have the same bits as without checkpointing, whether
+/// parameters are sharded or not. Calls may be nested. With grad mode disabled this is a plain call.
 ///
-/// `fn` is a function, a module's holder, a `std::shared_ptr` to a module or a handle of fully_shard. It is copied, and
-/// so are its inputs: tensors in any of the places where fsdp::cast_floating finds them, and other values, all of which
-/// must be as they were until backward is over. What `fn` captures by reference must live until then. It returns what
-/// it likes. It has to do the same both times: neither write to its inputs nor depend on what changes in between;
-/// what it does beside its result it does twice (CheckpointOptions::buffers).
+/// `fn` is a function, a module holder, a `std::shared_ptr` to a module, or a handle of fully_shard. `fn` and its
+/// inputs are copied. Inputs may hold tensors wherever fsdp::for_each_tensor finds them; other inputs, and what `fn`
+/// captures by reference, must stay valid and unchanged until backward is over. `fn` must do the same both times: it
+/// must not write to its inputs or depend on anything else that changes, and its side effects happen twice (see
+/// CheckpointOptions::buffers).
 ///
-/// Collective where `fn` is: every rank runs it again at the same place of backward. Any thread. Throws what `fn`
-/// throws, and UsageError if an input was written: by `fn` at once, later in backward; backward also throws UsageError
-/// where `fn` does something else the second time, and where parameters of a module that is given, or what autograd
-/// kept of `fn`, were written since.
+/// Collective if `fn` is, because every rank runs `fn` again at the same place of backward. Any thread may call this.
+/// Throws what `fn` throws, and UsageError if `fn` wrote to an input. Backward throws UsageError if the second run of
+/// `fn` differs from the first, or if an input, a parameter of the module `fn`, or a tensor that autograd saved was
+/// written in place since.
 ///
 ///     for (auto& block : blocks) x = fsdp::activation_checkpoint(block, x, mask);
 ///     const auto mlp_of = [=](const torch::Tensor& h) { return mlp->forward(h); };
@@ -177,7 +178,7 @@ template <class Fn, class... Inputs>
   return result;
 }
 
-/// The same with the default options.
+/// The overload with default options.
 template <class Fn, class... Inputs>
   requires(!std::is_convertible_v<Fn, CheckpointOptions>)
 [[nodiscard]] decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Adadelta, which torch::optim does not have: options, state and files.
+/// Options and state of Adadelta, an optimizer that torch::optim does not have.
 
 #include <torch/arg.h>
 #include <torch/optim/optimizer.h>
@@ -13,51 +13,51 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// Of Adadelta, with the defaults of Python's torch.optim.Adadelta.
+/// Options of Adadelta, with the defaults of Python's torch.optim.Adadelta.
 struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions> {
-  /// With this learning rate.
+  /// Sets the learning rate and leaves the other options at their defaults.
   AdadeltaOptions(double lr = 1.0);     // NOLINT(google-explicit-constructor): as torch::optim's
-  TORCH_ARG(double, lr) = 1.0;          ///< by which the step is multiplied
-  TORCH_ARG(double, rho) = 0.9;         ///< how much of a mean is kept in a step
-  TORCH_ARG(double, eps) = 1e-6;        ///< added to the means before their roots are taken
-  TORCH_ARG(double, weight_decay) = 0;  ///< the share of the parameter that is added to its gradient
+  TORCH_ARG(double, lr) = 1.0;          ///< factor of the step
+  TORCH_ARG(double, rho) = 0.9;         ///< decay of both running means
+  TORCH_ARG(double, eps) = 1e-6;        ///< added to the running means before the square roots
+  TORCH_ARG(double, weight_decay) = 0;  ///< factor of the parameter that is added to its gradient
 
  public:
-  /// Reads what the other one wrote.
+  /// Reads options that the other overload wrote.
   void serialize(torch::serialize::InputArchive& archive) override;
   /// Writes each option under its name.
   void serialize(torch::serialize::OutputArchive& archive) const override;
   /// Whether all options are equal.
   friend bool operator==(const AdadeltaOptions& a, const AdadeltaOptions& b);
-  /// What schedulers read.
+  /// The learning rate, for schedulers.
   double get_lr() const override;
-  /// What schedulers write.
+  /// Sets the learning rate, for schedulers.
   void set_lr(double lr) override;
 };
 
-/// Of one parameter: the running means of the squares of its gradients and of its changes.
+/// State of one parameter: running means of its squared gradients and squared updates.
 struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
-  TORCH_ARG(int64_t, step) = 0;       ///< steps that this parameter had a gradient in
-  TORCH_ARG(at::Tensor, square_avg);  ///< v in the formula of Adadelta, of the sizes of the rows
-  TORCH_ARG(at::Tensor, acc_delta);   ///< u in the formula of Adadelta, of the sizes of the rows
+  TORCH_ARG(int64_t, step) = 0;       ///< number of steps in which the parameter had a gradient
+  TORCH_ARG(at::Tensor, square_avg);  ///< running mean of squared gradients; sizes of the rows
+  TORCH_ARG(at::Tensor, acc_delta);   ///< running mean of squared updates; sizes of the rows
 
  public:
-  /// Reads what the other one wrote.
+  /// Reads state that the other overload wrote.
   void serialize(torch::serialize::InputArchive& archive) override;
-  /// Writes each tensor under its name.
+  /// Writes the step count and each tensor under its name.
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-/// What torch::optim's optimizers are to those of fsdp::optim, but for `step`. Use fsdp::optim::Adadelta.
+/// Base class of fsdp::optim::Adadelta with groups, state and files but without `step`. Use fsdp::optim::Adadelta.
 class AdadeltaBase : public torch::optim::Optimizer {
  public:
-  /// Of groups of parameters, each with options of its own or the `defaults`.
+  /// Takes parameter groups; a group without options of its own uses `defaults`.
   explicit AdadeltaBase(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                         const AdadeltaOptions& defaults = {});
-  /// Adds a group, with the options that it has or the defaults. (LibTorch's own function merges options of its own
-  /// types only, and gives a group with any others the defaults.)
+  /// Adds a group, which keeps its own options or gets the defaults. LibTorch's function replaces options of types that
+  /// it does not know by the defaults.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  /// Writes options and state, as the optimizers of torch::optim do.
+  /// Writes options and state, as torch::optim's optimizers do.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Reads what `save` wrote for the same parameters.
   void load(torch::serialize::InputArchive& archive) override;

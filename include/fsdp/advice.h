@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Whether sharding pays for a model.
+/// Advice whether sharding pays for a model.
 
 #include <fsdp/group.h>
 #include <fsdp/options.h>
@@ -15,36 +15,36 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// What was measured since the first forward, or since `Group::reset_peak_stats()`, and what would serve better. Bytes
-/// are those of rows, whole parameters, gradients and the state of fsdp::optim's optimizers, on the rank that holds
-/// most; the same on every rank.
+/// What was measured since the first forward, or since `Group::reset_peak_stats()`, and which strategy would be faster.
+/// The fields have the same values on every rank. Bytes count rows, whole parameters, gradients and the state of
+/// fsdp::optim's optimizers; the peak of each class is that of the rank where it is largest.
 struct Advice {
   /// The model's strategy.
   Strategy now = Strategy::kFullShard;
-  /// The strategy to use: the same if there is nothing better.
+  /// The recommended strategy; equal to `now` if no other one is better.
   Strategy better = Strategy::kFullShard;
-  /// The part of the time in which a rank waited for others, from 0 to 1: the mean of the ranks.
+  /// Share of the time that a rank spends waiting for other ranks, from 0 to 1, averaged over the ranks.
   double waiting_share = 0;
-  /// Held at most, as measured.
+  /// Measured peak bytes of a rank.
   int64_t bytes_now = 0;
-  /// Held at most with `better`, as docs/strategies.md counts it.
+  /// Estimated peak bytes of a rank with `better`, by the formulas of docs/choosing.md.
   int64_t bytes_then = 0;
-  /// What a rank may take more, in bytes.
+  /// Additional bytes that every rank can afford.
   int64_t spare_bytes = 0;
 };
 
-/// Says when sharding does not pay, and what would: a model that waits for other ranks in more than 5 % of its time is
-/// replicated if every rank has the memory for that, else its whole parameters stay (kShardGradOp) if they fit; both
-/// move two thirds of what kFullShard moves. `spare_bytes`: what a rank may take more; unset, on the CPU: its share of
-/// what is available on its host.
+/// Recommends another strategy for a kFullShard model whose ranks spend at least 5 % of their time waiting for each
+/// other: kReplicate if every rank has the memory for it, otherwise kShardGradOp if that fits. Both move two thirds of
+/// the bytes that kFullShard moves. `spare_bytes` is the additional memory that a rank can afford; on the CPU the
+/// default is the rank's share of its host's available memory.
 ///
-/// Collective, outside scopes; call it after some steps. Throws UsageError before the first forward, and for a model on
-/// an accelerator without `spare_bytes`.
+/// Collective. Call it outside scopes, after some steps. Throws UsageError before the first forward, and if the model
+/// is on an accelerator and `spare_bytes` is not given.
 ///
 ///     if (fsdp::rank() == 0) std::cout << advice << '\n';  // auto advice = fsdp::advise(model);
 Advice advise(const Group& model, std::optional<int64_t> spare_bytes = std::nullopt);
 
-/// Prints it as a sentence or two.
+/// Prints the advice in two sentences.
 std::ostream& operator<<(std::ostream& out, const Advice& advice);
 
 /// \}

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Activation checkpointing of a model's parts by their types, without a change of the model.
+/// Activation checkpointing of a model's modules, selected by type, without changing the model's code.
 
 #include <fsdp/activation_checkpoint.h>
 #include <torch/nn/module.h>
@@ -20,14 +20,14 @@ namespace fsdp {
 
 namespace detail {
 
-/// What a Sequential calls of `root` and below, where `is_meant` holds. Throws UsageError where it holds for a module
-/// that something else calls, or for none.
+/// The entries of Sequentials at or under `root` whose modules satisfy `is_meant`. Throws UsageError if `is_meant`
+/// holds for a module that is not an entry of a Sequential, or for no module.
 std::vector<torch::nn::AnyModule*> called_by_sequentials(torch::nn::Module& root,
                                                          const std::function<bool(const torch::nn::Module&)>& is_meant);
-/// From here on `child` is called through `holder`, which has the same module.
+/// Makes `child` call its module through `holder`, which must hold the same module.
 void replace_holder(torch::nn::AnyModule& child, std::unique_ptr<torch::nn::AnyModulePlaceholder> holder);
 
-/// Arguments on their way through a Sequential.
+/// Arguments of a call that a Sequential makes.
 struct AnyArguments {
   std::vector<torch::nn::AnyValue> values;
 };
@@ -39,8 +39,8 @@ void visit_tensors(AnyArguments& arguments, const Visit& visit) {
   }
 }
 
-/// LibTorch's holder of a module, whose forward is computed again in backward. In everything else it is that holder, so
-/// `sequential->at<M>(i)`, `ptr`, names, printing and `clone` find the module itself.
+/// LibTorch's holder of a module, except that `forward` is checkpointed. `sequential->at<M>(i)`, `ptr`, names, printing
+/// and `clone` work as before.
 template <class M, class... Arguments>
 struct CheckpointedHolder final : torch::nn::AnyModuleHolder<M, Arguments...> {
   using Plain = torch::nn::AnyModuleHolder<M, Arguments...>;
@@ -84,15 +84,15 @@ bool checkpoint_if(torch::nn::AnyModule& child, const CheckpointOptions& options
 
 }  // namespace detail
 
-/// Each module of one of the types that a `torch::nn::Sequential` at or under `root` calls is run by
-/// `activation_checkpoint` from here on. The types are those of modules, not of their holders, and exact. Nothing else
-/// changes: names, types, parameters, printing and `clone` are as before, so it may come before fully_shard or after
-/// it. A second call changes the options. Returns how many modules there are.
+/// From now on, `activation_checkpoint` runs each module of one of the given types that is an entry of a
+/// `torch::nn::Sequential` at or under `root`. Give the exact types of the modules (`BlockImpl`), not of their holders.
+/// Names, types, parameters, printing and `clone` do not change, so the call may come before or after fully_shard. A
+/// second call replaces the options. Returns the number of these modules.
 ///
-/// A ModuleList, ModuleDict or member is called by the model's own code, straight and not through a virtual function,
-/// so nothing can come between: a module of such a type there is a UsageError that names it, before anything has
-/// changed. Write `fsdp::activation_checkpoint(block, x)` where the model calls it. UsageError also if there is none.
-/// Not collective; the same on every rank. Not while `root` runs.
+/// A module in a ModuleList, a ModuleDict or a member is called directly by the model's own code, which cannot be
+/// intercepted. If such a module has one of the types, this throws a UsageError that names the module; it also throws
+/// if no module has one of the types. Nothing has changed then. Write `fsdp::activation_checkpoint(block, x)` at the
+/// call instead. Not collective, but every rank must make the same call. Do not call it while `root` runs.
 ///
 ///     fsdp::apply_activation_checkpointing<BottleneckImpl>(*resnet, {.offload_inputs = true});
 template <class... Modules>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Checkpoints that are written while training goes on.
+/// Checkpoints that are written in the background while training continues.
 
 #include <fsdp/checkpoint.h>
 
@@ -13,25 +13,26 @@ namespace fsdp {
 /// \addtogroup checkpoints
 /// \{
 
-/// The checkpoint that is being written, if any: at most one. Each rank has one; it belongs to one thread.
+/// Owns the asynchronous save that is in flight on this rank, at most one. Use it from one thread.
 ///
-/// The destructor waits until this rank has written its files, and on rank 0 until the checkpoint is complete or cannot
-/// be (10 minutes at most). It is not collective, so what went wrong is a warning there: call `wait` at the end.
+/// The destructor waits until this rank has written its files; on rank 0 it also waits up to 10 minutes for the other
+/// ranks' files to complete the checkpoint. The destructor is not collective and reports errors as warnings only, so
+/// call `wait` at the end. A checkpoint whose ranks write to different disks is completed only by `wait`.
 class AsyncSave {
  public:
-  /// Nothing is in flight.
+  /// No save is in flight.
   AsyncSave() noexcept;
   ~AsyncSave();
-  /// Takes what `other` has in flight.
+  /// Takes over the save that `other` has in flight.
   AsyncSave(AsyncSave&& other) noexcept;
-  /// Ends what this one has in flight as the destructor does, then takes what `other` has.
+  /// Finishes its own save as the destructor does, then takes over that of `other`.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
 
-  /// Waits until the checkpoint is complete, at most for the process group's timeout; nothing is in flight then, also
-  /// after an error. Without one in flight it does nothing. Collective. Throws an Error on every rank if a rank could
-  /// not write, PeerLost if one is gone; earlier checkpoints are as they were.
+  /// Waits until the checkpoint is complete. Waiting for other ranks is bounded by the process group's timeout.
+  /// Afterwards no save is in flight, even after an error. Does nothing if none was. Collective. If a rank could not
+  /// write, every rank throws Error; if a rank is gone, PeerLost. Earlier checkpoints are not changed.
   void wait();
-  /// Whether a checkpoint was begun and `wait` not called since. The same on every rank.
+  /// Whether a save has begun and `wait` has not been called since. Has the same value on every rank.
   bool in_flight() const { return in_flight_ != nullptr; }
 
  private:
@@ -40,21 +41,20 @@ class AsyncSave {
   std::unique_ptr<InFlight> in_flight_;
 };
 
-/// Saves as save_checkpoint does, but returns when this rank's rows are copied to memory on the CPU, beside those that
-/// it trains: one thread of each rank writes its files while training goes on. What `saving` has in flight is waited
-/// for first; if that went wrong, its error is thrown and nothing is begun.
+/// Saves as save_checkpoint does, but returns once this rank's rows are copied to CPU memory; a background thread of
+/// each rank writes the files while training continues. If `saving` has a save in flight, the call first waits for it;
+/// if that save failed, its error is thrown and no new one begins.
 ///
-/// The threads communicate nothing. Each leaves a file when its rows are on the disk, and holds another one locked
-/// until then; rank 0's thread waits for all of them and gives the checkpoint its name. So it is complete as soon as
-/// all rows are on the disk, without a collective that training would have to wait for or could get out of order with,
-/// and the end of any process at any point is seen: its lock is free and its file is not there. Then, and after errors,
-/// the checkpoint is given up, earlier ones stay, and the next call with `saving` says why.
+/// The background threads run no collectives. When a rank's rows are on disk, its thread writes a small file beside
+/// them; until then it holds a file lock. Rank 0's thread waits for these files and then gives the checkpoint its final
+/// name. If a process ends early, its lock is free and its file is missing, so rank 0 gives the checkpoint up. After
+/// that, or after an error, earlier checkpoints are not changed, and the next call with `saving` throws the reason.
 ///
-/// Memory: a copy of the rows that this rank writes, of parameters, buffers and optimizer state, until they are
-/// written. The threads run at a lower priority than training. The folder is locked meanwhile: `saving.wait()` comes
-/// before another kind of save to the same one.
+/// Until the files are written, each rank holds a copy of the parameters, buffers and optimizer state that it writes.
+/// The threads run at a lower priority. The folder stays locked, so call `saving.wait()` before you save to the same
+/// folder in another way.
 ///
-/// Collective, outside scopes and backwards. Throws as save_checkpoint and AsyncSave::wait do.
+/// Collective. Call it outside scopes and backwards. Throws what save_checkpoint and AsyncSave::wait throw.
 ///
 ///     fsdp::AsyncSave saving;
 ///     for (int64_t step = 1; step <= steps; ++step) {
@@ -64,7 +64,7 @@ class AsyncSave {
 ///     saving.wait();
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Group& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
-/// The same of a module, sharded or not, as save_checkpoint takes it.
+/// The overload for a module, sharded or not, as for save_checkpoint.
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, torch::nn::Module& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Backends of c10d that carry tensors.
+/// Factories of c10d backends, for accelerators that the library has no backend for.
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -15,15 +15,15 @@ namespace fsdp {
 /// \addtogroup communication
 /// \{
 
-/// Makes a c10d backend whose ranks meet in `store`, whose keys are this backend's alone, and wait for each other no
-/// longer than `timeout`. Collective; called once for gathers and once for reductions, and again after a failure.
+/// Makes a c10d backend. Its ranks meet in `store`, whose keys only this backend uses, and wait at most `timeout` for
+/// each other. Collective. Called once for gathers, once for reductions, and again after a failure.
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
 
-/// What carries the tensors of an accelerator, by its own collectives and messages.
+/// The backend that runs collectives and messages on an accelerator's tensors.
 struct DeviceBackend {
-  c10::Device device;   ///< of this rank's tensors, not the CPU
-  BackendFactory make;  ///< gives the backend
+  c10::Device device;   ///< this rank's device; not the CPU
+  BackendFactory make;  ///< makes the backend
 };
 
 /// \}

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Floating-point tensors cast to a dtype wherever a value holds them: what a handle that is called does with the
-/// module's arguments and results, by its MixedPrecisionPolicy.
+/// Casts of floating-point tensors in arguments and results, which a handle applies to its module's call as its
+/// MixedPrecisionPolicy says.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,21 +25,20 @@ namespace fsdp {
 
 class Group;
 
-/// Floating-point tensors become `dtype`, recorded by autograd; others, and undefined ones, stay as they are. What an
-/// IValue holds in lists, tuples and dictionaries is cast too; these are copied, not changed.
+/// Casts a floating-point tensor to `dtype`, recorded by autograd. Other tensors and undefined ones stay as they are.
 void cast_floating(at::Tensor& tensor, at::ScalarType dtype);
-/// The same of the tensors in an IValue.
+/// Casts the tensors in an IValue. Its lists, tuples and dictionaries are copied, not changed.
 void cast_floating(c10::IValue& value, at::ScalarType dtype);
 
-/// What a call of a group's handle casts; unset: nothing.
+/// Dtypes to which a call of a group's handle casts; unset means no cast.
 struct CallCasts {
   std::optional<at::ScalarType> inputs;   ///< the dtype of floating-point arguments
   std::optional<at::ScalarType> outputs;  ///< the dtype of floating-point results
 };
 
-/// What the policy of the group's module says, see MixedPrecisionPolicy. Any thread.
+/// The casts of the group's MixedPrecisionPolicy. Any thread.
 CallCasts call_casts(const Group& group);
-/// Throws UsageError: a module whose forward returns a reference cannot be called with casts.
+/// Throws UsageError, because a module whose forward returns a reference cannot be called with casts.
 [[noreturn]] void refuse_reference_result(const Group& group);
 
 namespace detail {
@@ -58,7 +57,7 @@ constexpr bool is_optional = false;
 template <class T>
 constexpr bool is_optional<std::optional<T>> = true;
 
-/// Whether a T may hold tensors that can be changed, as far as its type tells.
+/// Whether the type T can hold mutable tensors.
 template <class T>
 consteval bool holds_tensors() {
   if constexpr (std::is_const_v<T>) {
@@ -70,7 +69,7 @@ consteval bool holds_tensors() {
   } else if constexpr (std::ranges::range<T>) {
     using Element = std::remove_reference_t<std::ranges::range_reference_t<T>>;
     if constexpr (std::same_as<Element, T>)
-      return false;  // a path of paths
+      return false;  // a range of itself, such as std::filesystem::path
     else
       return holds_tensors<Element>();
   } else if constexpr (IsTuple<T>) {
@@ -88,16 +87,16 @@ namespace detail {
 void visit_ivalue(c10::IValue& value, const std::function<void(at::Tensor&)>& visit);
 }
 
-/// Calls `visit` with every tensor that `value` holds and that can be changed, undefined ones too: in optionals, ranges
-/// (vectors, arrays, the values of maps), pairs and tuples, in one another too, and in an IValue's lists, tuples and
-/// dictionaries, which are copied. A struct of one's own takes part by a function beside it, which calls `visit` with
-/// each member that holds tensors:
+/// Calls `visit` with every mutable tensor in `value`, including undefined ones. Tensors are found in optionals, ranges
+/// (vectors, arrays, the values of maps), pairs and tuples, nested in any way, and in the lists, tuples and
+/// dictionaries of an IValue, which are copied. For a struct of your own, define a function beside it that calls
+/// `visit` with each member that holds tensors:
 ///
 ///     struct Batch { torch::Tensor images; std::vector<torch::Tensor> masks; };
 ///     template <class Visit>
 ///     void visit_tensors(Batch& batch, const Visit& visit) { visit(batch.images), visit(batch.masks); }
 ///
-/// Elements that cannot be changed (at::TensorList, keys, sets) and what pointers lead to stay as they are.
+/// Immutable elements (at::TensorList, keys, sets) and what pointers point to are not visited.
 template <class T, class Visit>
 void for_each_tensor(T& value, const Visit& visit) {
   const auto visit_part = [&visit](auto& part) { for_each_tensor(part, visit); };
@@ -118,7 +117,7 @@ void for_each_tensor(T& value, const Visit& visit) {
   }
 }
 
-/// The same for every tensor that `value` holds, see for_each_tensor.
+/// Casts every floating-point tensor that for_each_tensor finds in `value`.
 template <class T>
 void cast_floating(T& value, at::ScalarType dtype) {
   for_each_tensor(value, [dtype](at::Tensor& tensor) { cast_floating(tensor, dtype); });
@@ -126,8 +125,7 @@ void cast_floating(T& value, at::ScalarType dtype) {
 
 namespace detail {
 
-/// An argument on its way to a forward that casts it: a copy that was cast, or the argument itself, if it holds no
-/// tensors.
+/// The type of an argument of a forward that casts: a cast copy, or the argument itself if it holds no tensors.
 template <class Arg>
 constexpr bool is_cast = holds_tensors<std::decay_t<Arg>>() && std::constructible_from<std::decay_t<Arg>, Arg>;
 template <class Arg>
@@ -144,8 +142,8 @@ CastArgument<Arg> cast_argument(std::remove_reference_t<Arg>& argument, at::Scal
   }
 }
 
-/// Calls `forward` with its floating-point arguments cast. One that takes an argument by a reference that it may write
-/// to gets all of them as they are, and operators cast what they read.
+/// Calls `forward` with its floating-point arguments cast. If `forward` takes an argument by mutable reference, no
+/// argument is cast here; operators then cast what they read.
 template <class Forward, class... Args>
 decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, const Forward& forward, Args&&... args) {
   if constexpr (requires { forward(std::declval<CastArgument<Args>>()...); })
@@ -155,8 +153,8 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 
 }  // namespace detail
 
-/// Calls `forward`, casting arguments and results as the group's policy says: what a Sharded does when it is called.
-/// Throws UsageError where something is to be cast and `forward` returns a reference, and what `forward` throws.
+/// Calls `forward` and casts arguments and results as the group's policy says; a Sharded handle is called this way.
+/// Throws what `forward` throws, and UsageError if there is something to cast and `forward` returns a reference.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));

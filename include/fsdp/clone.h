@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A second set of values for a sharded model, e.g. the moving average of its weights.
+/// A second set of values for a sharded model, such as a moving average of its weights.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/group.h>
@@ -18,30 +18,31 @@ namespace fsdp {
 
 class UseClone;
 
-/// Values of the parameters and buffers of a sharded model: this rank's rows, and what is not sharded whole. One module
-/// serves for both sets of values, so any module can be cloned; gradients and optimizers are the model's alone. Cheap
-/// to copy: copies share the values.
+/// A second set of values for the parameters and buffers of a sharded model: this rank's rows of sharded tensors, and
+/// the others whole. Both sets use the same module, so any module can be cloned; gradients and optimizers belong to the
+/// model only. Copies of a Clone share the values.
 ///
-/// What is said of every rank: each calls the same, in the same order; nothing is communicated. Between steps: throws
-/// UsageError in a scope or a backward, and after fsdp::set_strategy or fsdp::to, which lay rows out anew.
+/// Every rank must make the same calls in the same order, though nothing is communicated. Call them between steps: they
+/// throw UsageError in a scope or a backward, and after fsdp::set_strategy or fsdp::to, which change the layout of
+/// rows.
 class Clone {
  public:
-  /// Values become decay * values + (1 - decay) * the model's, in place; what is not floating point, and buffers, the
-  /// model's. Every rank.
+  /// Sets each floating-point parameter to decay * value + (1 - decay) * the model's value, in place. Buffers and other
+  /// parameters become copies of the model's. `decay` is between 0 and 1.
   ///
   ///     optimizer.step();
   ///     average.update(0.999);
   void update(double decay);
-  /// The model and the clone exchange their values, until the guard goes: to evaluate with the clone's, to save them as
-  /// the model's, to load them. Every rank. Holds one parameter's rows more for as long as it exchanges them.
-  ///
+  /// Exchanges the values of the model and the clone until the guard is destroyed, to evaluate, save or load with the
+  /// clone's. Every rank must call it. During the exchange it needs memory for the rows of one parameter.
   ///     {
   ///       auto use = average.use();
   ///       evaluate(model);
   ///       fsdp::save_checkpoint("runs/a/average", model, nullptr, {.step = step});
   ///     }
   UseClone use();
-  /// By the model's names, one that has several once, in the order of its module; plain tensors, which may be written.
+  /// This rank's values, as plain writable tensors, under the model's names in the order of its module. A tensor with
+  /// several names appears once.
   std::vector<std::pair<std::string, at::Tensor>> values() const;
 
  private:
@@ -52,8 +53,8 @@ class Clone {
   std::shared_ptr<Values> values_;
 };
 
-/// While it lives, the model has the clone's values, and the clone the model's. Bound to its thread. If it goes where
-/// Clone::use would throw, they are exchanged for good, which is a warning.
+/// While it lives, the model and the clone have exchanged their values. Destroy it on the thread that made it, between
+/// steps; if it is destroyed where Clone::use would throw, the exchange becomes permanent and a warning says so.
 class [[nodiscard]] UseClone {
  public:
   ~UseClone();
@@ -66,8 +67,8 @@ class [[nodiscard]] UseClone {
   std::shared_ptr<Clone::Values> values_;
 };
 
-/// A copy of the values that the model has now. Not collective. Throws UsageError in a scope or a backward, and for
-/// parameters on the meta device.
+/// Copies the model's current values. Not collective. Throws UsageError in a scope or a backward, and for parameters on
+/// the meta device.
 ///
 ///     auto average = fsdp::clone(model);
 [[nodiscard]] Clone clone(const Group& model);

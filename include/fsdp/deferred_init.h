@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Models that are built without memory, because whole they may be larger than what a rank has.
+/// Models that are built without memory, since a whole model may not fit into a rank's memory.
 
 #include <torch/nn/module.h>
 
@@ -13,10 +13,10 @@ namespace fsdp {
 /// \addtogroup values
 /// \{
 
-/// What deferred_init and meta_init have open: call these. For one thread.
+/// The guard behind deferred_init and meta_init; call those instead. Affects the current thread.
 class [[nodiscard]] DeferredStretch {
  public:
-  /// `forgets`: whether what is computed meanwhile is forgotten instead of put off.
+  /// `forgets`: whether computations are discarded (meta_init) instead of deferred (deferred_init).
   explicit DeferredStretch(bool forgets);
   ~DeferredStretch();
   DeferredStretch(const DeferredStretch&) = delete;
@@ -27,18 +27,19 @@ class [[nodiscard]] DeferredStretch {
   std::unique_ptr<Open> open_;
 };
 
-/// Runs `build` and returns what it returns. Tensors that it makes are on the meta device and have no memory; what it
-/// computes is put off until `fully_shard` takes their rows, then done one parameter after the other, of which each
-/// rank keeps its rows: the same bits as if `build` had run without this, with any number of ranks. Buffers and ignored
-/// parameters get their values in `fully_shard` too, whole. Values come to lie on the device that `build` asked for.
+/// Runs `build` and returns its result. Tensors that `build` creates are on the meta device and have no memory. Their
+/// computations are recorded, and `fully_shard` replays them one parameter at a time, of which each rank keeps its
+/// rows. The values have the same bits as without deferred_init, for any number of ranks, and lie on the device that
+/// `build` asked for. Buffers and ignored parameters are replayed in `fully_shard` too, and stay whole.
 ///
-/// Random numbers are drawn twice, now and in `fully_shard`, so generators go on as without this; a rank holds the
-/// largest tensor for as long. Meanwhile, and in `fully_shard`, no other thread may draw from the same generators. Any
-/// code may run in `build`: what asks for a value, as `item()`, gets it. But tensors that a module keeps without
-/// registering them as parameters or buffers stay on the meta device, and so does what another thread makes of them.
-/// What is written to parameters and buffers between this and `fully_shard` or `materialize` is an error there.
+/// Random numbers are drawn both now, so that generators advance as usual, and in `fully_shard`; each time a rank needs
+/// memory for one tensor, at most the largest. No other thread may draw from the same generators in either call.
+/// `build` may run any code: an operation that needs a value, such as `item()`, gets it. Tensors that a module holds
+/// without registering them stay on the meta device, as do tensors that other threads compute. Parameters and buffers
+/// must not be written between this call and `fully_shard` or `materialize`, which throw an error otherwise.
 ///
-/// Not collective; each rank builds alike, from one seed (Mismatch of `fully_shard` otherwise).
+/// Not collective, but every rank must build the same model from the same seed; otherwise `fully_shard` throws
+/// Mismatch.
 ///
 ///     torch::manual_seed(1);
 ///     auto gpt = fsdp::deferred_init([&] { return GPT(config); });
@@ -50,8 +51,8 @@ auto deferred_init(Build&& build) {
   return std::forward<Build>(build)();
 }
 
-/// The same without values: what `build` computes is forgotten, and random numbers are not drawn, as under Python's
-/// `torch.device("meta")`. After `fully_shard` parameters and buffers are still on the meta device; see to.h.
+/// Like deferred_init, but without values: computations are discarded and no random numbers are drawn, as under
+/// Python's `torch.device("meta")`. After `fully_shard` parameters and buffers are still on the meta device; see to.h.
 ///
 ///     auto gpt = fsdp::meta_init([&] { return GPT(config); });
 ///     auto model = fsdp::fully_shard(gpt, {.auto_wrap_policy = fsdp::module_wrap_policy<BlockImpl>()});
@@ -63,9 +64,8 @@ auto meta_init(Build&& build) {
   return std::forward<Build>(build)();
 }
 
-/// Gives parameters and buffers of a module that deferred_init built their values, whole, without sharding them. The
-/// same tensors as before; those that are sharded, or on the meta device for another reason, stay as they are. Not
-/// collective.
+/// Computes the deferred values of a module's parameters and buffers, whole, without sharding them. The tensor objects
+/// stay the same. Sharded tensors and other tensors on the meta device are left alone. Not collective.
 ///
 ///     fsdp::materialize(*gpt);  // in a program without ranks
 void materialize(torch::nn::Module& module);

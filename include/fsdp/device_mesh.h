@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks in a grid whose axes have names.
+/// A grid of ranks with named axes.
 
 #include <fsdp/process_group.h>
 
@@ -17,12 +17,12 @@ namespace fsdp {
 /// \addtogroup ranks
 /// \{
 
-/// The ranks of a process group as a grid, as torch.distributed's DeviceMesh. They lie in it in row-major order: with
-/// the sizes {2, 4} rank 5 is at (1, 1). A rank sees a mesh from its own place: `mesh["shard"]` are the ranks that
-/// differ from this one on that axis only.
+/// A process group's ranks in a grid, like torch.distributed's DeviceMesh. Ranks are laid out in row-major order: in a
+/// mesh of sizes {2, 4}, rank 5 is at (1, 1). A mesh is seen from this rank's position: `mesh["shard"]` has the ranks
+/// whose coordinates differ from this rank's on that axis only.
 ///
-/// Nothing here is collective but init_device_mesh and flatten, which make process groups. Cheap to copy. Any thread. A
-/// name that is no axis of the mesh is a UsageError.
+/// Only init_device_mesh and flatten are collective, since they create process groups. Meshes are cheap to copy and may
+/// be used by any thread. An unknown axis name throws UsageError.
 ///
 ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"replicate", "shard"});
 ///     double mean = fsdp::mean(loss, mesh["shard"].process_group());  // over the 4 ranks of this rank's row
@@ -38,42 +38,42 @@ class DeviceMesh {
   int size() const;
   /// The number of ranks along an axis.
   int size(std::string_view axis) const { return axis_named(axis).size; }
-  /// This rank's global number; see ProcessGroup::global_ranks.
+  /// This rank's global rank; see ProcessGroup::global_ranks.
   int rank() const { return global_rank(all_->rank()); }
-  /// Where this rank is, from 0 on each axis.
+  /// This rank's coordinates, each counted from 0.
   std::vector<int> coordinate() const;
-  /// Where this rank is along an axis, from 0.
+  /// This rank's coordinate on one axis, from 0.
   int coordinate(std::string_view axis) const { return axis_named(axis).coordinate; }
   /// The global ranks of the mesh in row-major order.
   std::vector<int> ranks() const;
 
-  /// The mesh of these axes, in this order, around this rank: the other coordinates are this rank's. Throws UsageError
-  /// for no axis at all and for one that is named twice.
+  /// The sub-mesh of the given axes, in the given order, that contains this rank: its other coordinates are fixed.
+  /// Throws UsageError for an empty list and for an axis that is named twice.
   ///
   ///     auto data = mesh[{"replicate", "shard"}];  // of a mesh that has more axes
   DeviceMesh operator[](std::initializer_list<std::string_view> axes) const;
-  /// The same of one axis.
+  /// The sub-mesh of one axis.
   DeviceMesh operator[](std::string_view axis) const { return (*this)[std::initializer_list<std::string_view>{axis}]; }
 
-  /// The mesh of one axis with this name whose ranks are all of this mesh's, in row-major order, as torch's `_flatten`:
-  /// for parameters that are sharded over several axes. It has a process group of its own. Collective over the ranks
-  /// that `init_device_mesh` laid out. Throws UsageError for an empty name and where the axes are not in the order in
-  /// which they were laid out.
+  /// A mesh with one axis called `name` that has all ranks of this mesh in row-major order, like torch's `_flatten`.
+  /// Use it to shard parameters over several axes. It creates a process group. Collective over the ranks that were
+  /// passed to `init_device_mesh`. Throws UsageError for an empty name, and if this mesh's axes are not in their
+  /// original order.
   ///
   ///     options.mesh = mesh[{"data", "sequence"}].flatten("shard");
   DeviceMesh flatten(std::string name) const;
 
-  /// The ranks along an axis, in the order of their coordinates: this rank's number in the group is its coordinate. It
-  /// may outlive the mesh.
+  /// The process group of the ranks along an axis; a rank's number in it is its coordinate. The group may outlive the
+  /// mesh.
   const std::shared_ptr<ProcessGroup>& process_group(std::string_view axis) const { return axis_named(axis).group; }
-  /// That of a mesh with one axis. Throws UsageError where there are more.
+  /// The process group of a mesh with one axis. Throws UsageError if there are several axes.
   const std::shared_ptr<ProcessGroup>& process_group() const;
 
-  /// What `init_device_mesh` laid out: of a part of a mesh that is more ranks than it has.
+  /// The process group that was passed to `init_device_mesh`; a sub-mesh has only some of its ranks.
   const std::shared_ptr<ProcessGroup>& laid_out() const { return all_; }
 
-  /// Whether both have the same global ranks in the same places and the same names of axes, whichever process groups
-  /// they have.
+  /// Whether both meshes have the same axis names and the same global ranks at the same places; process groups may
+  /// differ.
   bool operator==(const DeviceMesh& other) const;
 
  private:
@@ -81,7 +81,7 @@ class DeviceMesh {
                                      std::shared_ptr<ProcessGroup> process_group);
   struct Axis {
     int size, coordinate;
-    /// By coordinate: how far the rank there is from the first one, in ranks of the process group.
+    /// For each coordinate, how far the rank there is from the rank at coordinate 0, in ranks of `all_`.
     std::vector<int> offsets;
     std::shared_ptr<ProcessGroup> group;
   };
@@ -91,28 +91,28 @@ class DeviceMesh {
   std::shared_ptr<ProcessGroup> make_group(const Axis& axis, const std::string& name) const;
   std::vector<int> offsets() const;
 
-  std::shared_ptr<ProcessGroup> all_;  // what the mesh, or the one of which this is a part, was made of
+  std::shared_ptr<ProcessGroup> all_;  // the process group that was passed to init_device_mesh
   std::vector<std::string> names_;
   std::vector<Axis> axes_;
 };
 
-/// Lays the ranks of a process group (null: the default one) out in a grid. `mesh_shape` are the sizes of its axes, the
-/// outermost first, `mesh_dim_names` their names. Without both the mesh has one axis, "shard", of all ranks.
+/// Lays out the ranks of a process group (null: the default one) in a grid. `mesh_shape` has the sizes of the axes,
+/// outermost first, and `mesh_dim_names` their names. If both are empty, the mesh has one axis, "shard", of all ranks.
 ///
-/// Collective over the group: the ranks compare their meshes, then `split` the group along each axis that has more than
-/// one rank and not all of them. An axis of one rank costs nothing, and one of all ranks has the group itself. Each
-/// call makes process groups of its own, so make a mesh once and keep it.
+/// Collective over the group: the ranks compare their meshes, then `split` the group along each axis. An axis of all
+/// ranks uses the group itself, and an axis of one rank is free. Each call creates new process groups, so make a mesh
+/// once and keep it.
 ///
-/// Throws UsageError, before anything is communicated, if the sizes are not as many as the names, if a size is less
-/// than 1, if their product is not the number of ranks, and for a name that is empty or there twice; Mismatch naming
-/// both meshes if the ranks ask for different ones; and what ProcessGroup::split throws.
+/// Throws, before anything is communicated, UsageError if the numbers of sizes and names differ, if a size is less than
+/// 1, if the product of the sizes is not the number of ranks, or if a name is empty or repeated. Throws Mismatch, with
+/// both meshes, if ranks ask for different ones, and what ProcessGroup::split throws.
 ///
 ///     auto mesh = fsdp::init_device_mesh({fsdp::world_size() / 4, 4}, {"replicate", "shard"});
 ///     std::cout << mesh << '\n';  // DeviceMesh(replicate=2, shard=4), rank 5 at (1, 1)
 DeviceMesh init_device_mesh(const std::vector<int>& mesh_shape = {}, std::vector<std::string> mesh_dim_names = {},
                             std::shared_ptr<ProcessGroup> process_group = nullptr);
 
-/// Prints the axes and where this rank is.
+/// Prints the axes and this rank's coordinates.
 std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
 
 /// \}

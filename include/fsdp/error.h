@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The exceptions of the library. All of them are `c10::Error`s, so code that catches LibTorch's errors catches ours.
-/// Inside TorchScript only the message survives.
+/// The exceptions of the library. All of them derive from `c10::Error`, so handlers for LibTorch's errors catch them.
+/// TorchScript passes on only the message.
 ///
 ///     try {
 ///       model(x).sum().backward();
@@ -19,35 +19,35 @@ namespace fsdp {
 /// \addtogroup ranks
 /// \{
 
-/// Base of every error of the library. The message names rank, operation, parameter, expected, found and what to do.
-/// Thrown itself where none of the others fits: a broken connection, a failed rank of spawn, a norm that is not finite.
+/// Base class of the library's errors. A message names the rank, the operation, the parameter, what was expected and
+/// found, and what to do. Error itself is thrown if no derived class fits: for a broken connection, a failed rank of
+/// spawn, or a norm that is not finite.
 class Error : public c10::Error {
  public:
-  /// With this message, without a backtrace.
+  /// Makes an error with this message, without a backtrace.
   explicit Error(const std::string& message);
 };
 
-/// The program did something that cannot be right. Nothing was communicated, so ranks that run the same program fail
-/// alike.
+/// The program made an invalid call. Nothing was communicated, so all ranks of the same program fail in the same way.
 class UsageError : public Error {
  public:
-  /// With this message.
+  /// Makes an error with this message.
   using Error::Error;
 };
 
-/// Ranks disagree: another operation, order, size, model or set of options. The message names both ranks.
+/// Ranks disagree about the operation, its order, sizes, the model or options. The message names both ranks.
 class Mismatch : public Error {
  public:
-  /// With this message.
+  /// Makes an error with this message.
   using Error::Error;
 };
 
-/// A rank died, left, or does not answer.
+/// A rank died, left, or does not respond.
 class PeerLost : public Error {
  public:
-  /// Of the lost rank's number, with this message.
+  /// Makes an error with the lost rank's number and this message.
   PeerLost(int rank, const std::string& message);
-  /// The lost rank, by its number in the group from which all others were split.
+  /// The lost rank, as a rank of the process group from which all others were split.
   int rank() const { return rank_; }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a step will cost, before the first one.
+/// An estimate, before the first step, of what a step costs.
 
 #include <fsdp/group.h>
 #include <fsdp/options.h>
@@ -16,44 +16,45 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// The groups that fully_shard made, and for a step what a rank holds and moves at most, by the formulas of
-/// docs/strategies.md: bytes, each rank taken for a host of its own unless all share memory. Activations are not in it.
+/// The groups that fully_shard made, and upper bounds of what a rank holds and sends in a step, by the formulas of
+/// docs/choosing.md. Every rank counts as a host of its own, unless all ranks share memory. Activations are not
+/// included.
 struct Explanation {
   /// One group.
   struct OfGroup {
-    std::string name;                          ///< as Group::name()
-    Strategy strategy = Strategy::kFullShard;  ///< what of it is sharded
-    int64_t parameters = 0;                    ///< elements
-    int64_t whole_bytes = 0;                   ///< of its whole parameters, with padding
-    int64_t rows_bytes = 0;                    ///< of this rank's rows, with padding
+    std::string name;                          ///< see Group::name()
+    Strategy strategy = Strategy::kFullShard;  ///< the group's strategy
+    int64_t parameters = 0;                    ///< number of elements
+    int64_t whole_bytes = 0;                   ///< bytes of whole parameters, with padding
+    int64_t rows_bytes = 0;                    ///< bytes of this rank's rows, with padding
   };
 
-  int world_size = 1;           ///< of the process group that the model was sharded over
-  int shards = 1;               ///< ranks that the outermost group's rows are shared out over
-  int replicas = 1;             ///< how often each of these rows is there
-  bool shares_memory = false;   ///< whole parameters lie once for all ranks: gathers move nothing
-  std::vector<OfGroup> groups;  ///< all of the model, the outermost first
-  int64_t parameters = 0;       ///< elements of all groups
+  int world_size = 1;           ///< ranks of the process group that the model is sharded over
+  int shards = 1;               ///< number of ranks among which the outermost group's rows are divided
+  int replicas = 1;             ///< number of copies of each row
+  bool shares_memory = false;   ///< whether ranks share one copy of whole parameters, so that gathers move nothing
+  std::vector<OfGroup> groups;  ///< all groups of the model, outermost first
+  int64_t parameters = 0;       ///< number of elements of all groups
 
-  int64_t rows = 0;       ///< bytes held: of this rank's rows
-  int64_t whole = 0;      ///< bytes held at most: of whole parameters
-  int64_t gradient = 0;   ///< bytes held at most: of whole gradients and of gradients of rows
-  int64_t optimizer = 0;  ///< bytes held: of the state of AdamW
+  int64_t rows = 0;       ///< bytes of this rank's rows
+  int64_t whole = 0;      ///< bytes of whole parameters, at most
+  int64_t gradient = 0;   ///< bytes of whole gradients and of rows' gradients, at most
+  int64_t optimizer = 0;  ///< bytes of AdamW's state
 
-  int64_t gathers = 0;                ///< in a step with one backward, at most
-  int64_t gathers_bytes = 0;          ///< that this rank sends in them
-  int64_t reduce_scatters = 0;        ///< in a step with one backward
-  int64_t reduce_scatters_bytes = 0;  ///< that this rank sends in them
-  int64_t all_reduces = 0;            ///< over replicas, in a step with one backward
-  int64_t all_reduces_bytes = 0;      ///< that this rank sends in them
+  int64_t gathers = 0;                ///< number of all-gathers in a step with one backward, at most
+  int64_t gathers_bytes = 0;          ///< bytes that this rank sends in them
+  int64_t reduce_scatters = 0;        ///< number of reduce-scatters in a step with one backward
+  int64_t reduce_scatters_bytes = 0;  ///< bytes that this rank sends in them
+  int64_t all_reduces = 0;            ///< number of all-reduces over replicas in a step with one backward
+  int64_t all_reduces_bytes = 0;      ///< bytes that this rank sends in them
 };
 
-/// Explains the groups under a model. Not collective; any thread, between steps.
+/// Estimates the cost of a step of the model. Not collective. Any thread may call it between steps.
 ///
 ///     if (fsdp::rank() == 0) std::cout << fsdp::explain(model);
 Explanation explain(const Group& model);
 
-/// A table of the groups, and a line each for what is held and what is moved.
+/// Prints a table of the groups, and one line each for memory and for traffic.
 std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
 
 /// \}

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Everything.
+/// Includes every public header of fsdp.
 
 #if __cplusplus < 202002L
 #error "fsdp needs C++20: compile with -std=c++20 (in CMake: target_compile_features(app PRIVATE cxx_std_20))"

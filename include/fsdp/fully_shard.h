@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// `fully_shard`: what turns an ordinary module into a sharded one.
+/// `fully_shard`, which shards an ordinary module.
 
 #include <fsdp/error.h>
 #include <fsdp/options.h>
@@ -18,47 +18,48 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Makes one group of the parameters under `module` that no earlier call has taken, and keeps this rank's rows of them.
+/// Makes one group of the parameters under `module` that no earlier call has taken. Each rank keeps its rows of them.
 ///
-/// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module stays as it
-/// is: its parameters are the same tensors, which show this rank's rows (of dim 0) outside scopes and whole values
-/// inside. Any sizes; any dtypes, each in a flat buffer of its own; CPU or CUDA. Buffers are left alone.
+/// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module keeps its
+/// parameter tensors; outside scopes they show this rank's rows of dim 0, inside scopes the whole values. Parameters
+/// may have any sizes and dtypes, with a flat buffer per dtype, and be on CPU or CUDA. Buffers are not sharded.
 ///
-/// Collective: all ranks, same order, same options, same values of parameters (Mismatch otherwise; values are compared
-/// by checksum, or taken from rank 0, see FullyShardOptions::sync_module_states). One thread. Throws UsageError for
-/// modules that are sharded already, frozen, or without parameters, for parameters that are not leaves, have gradients,
-/// are part of a recorded graph, share memory with another tensor of the module, or lie with rows that are not dense,
-/// and for contradicting options; docs/refused.md has all of it. Tensors that train and that no module registered, e.g.
-/// those of layers in a std::vector, are each rank's own, which nothing tells. If it throws, the module is as it was
-/// before. Tensors outside of the module that share a parameter's memory, e.g. a detach() from before, have none
-/// afterwards: using them is an error that says so. A module that no shared pointer owns has to outlive the scopes that
-/// are opened on its group.
+/// Collective: every rank makes the same calls in the same order, with the same options and equal parameter values, and
+/// gets a Mismatch otherwise. Values are compared by checksum, or broadcast from rank 0 with
+/// FullyShardOptions::sync_module_states. One thread. Throws UsageError for contradicting options; for modules that are
+/// already sharded, frozen, or without parameters; and for parameters that are not leaves, have gradients, belong to a
+/// recorded graph, share memory with another tensor of the module, or have rows with gaps in memory (complete list:
+/// docs/refused.md). If it throws, the module is unchanged. Tensors that are not registered with a module, such as
+/// those of layers in a std::vector, are not found: each rank trains its own copy without any warning. Tensors outside
+/// the module that share a parameter's memory, such as an earlier detach(), lose that memory; using them throws an
+/// error that says so. A module that no shared pointer owns must outlive the scopes that are opened on its group.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);
 Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options = {});
 
-/// One group of several modules, e.g. the norm and the head that are used together. Throws UsageError for an empty
+/// Makes one group of several modules, such as a norm and a head that are used together. Throws UsageError for an empty
 /// list.
 ///
 ///     fsdp::fully_shard({gpt->norm.get(), gpt->head.get()});
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options = {});
 
-/// A TorchScript module; submodules first, if they are to be groups. Throws UsageError for a frozen one.
+/// Shards a TorchScript module; shard its submodules first if they are to be groups of their own. Throws UsageError for
+/// a frozen module.
 ///
 ///     auto script = torch::jit::load("model.pt");
 ///     auto model = fsdp::fully_shard(script);
 Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options = {});
 
-/// A module holder such as `GPT`; the handle can be called and shares the module. As the first overload otherwise, and
-/// so are the following ones.
+/// Shards the module in a holder such as `GPT`. The handle can be called and shares ownership of the module. This and
+/// the following overloads otherwise behave like the first one.
 template <class Impl>
 auto fully_shard(torch::nn::ModuleHolder<Impl> module, const FullyShardOptions& options = {}) {
   Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
   return Sharded<torch::nn::ModuleHolder<Impl>>(std::move(module), std::move(group));
 }
 
-/// A type made by TORCH_MODULE.
+/// Shards the module in a holder type that TORCH_MODULE made.
 template <class Holder>
   requires std::derived_from<Holder, torch::nn::ModuleHolder<typename Holder::ContainedType>> &&
            (!std::same_as<Holder, torch::nn::ModuleHolder<typename Holder::ContainedType>>)
@@ -67,7 +68,7 @@ Sharded<Holder> fully_shard(Holder module, const FullyShardOptions& options = {}
   return Sharded<Holder>(std::move(module), std::move(group));
 }
 
-/// A module behind a shared pointer.
+/// Shards a module that a shared pointer owns.
 template <std::derived_from<torch::nn::Module> M>
 Sharded<std::shared_ptr<M>> fully_shard(std::shared_ptr<M> module, const FullyShardOptions& options = {}) {
   if (!module) throw UsageError("fsdp::fully_shard: expected a module, found a null pointer. Make the module first");
@@ -75,7 +76,7 @@ Sharded<std::shared_ptr<M>> fully_shard(std::shared_ptr<M> module, const FullySh
   return Sharded<std::shared_ptr<M>>(std::move(module), std::move(group));
 }
 
-/// A concrete module (`Net net;`); the handle refers to it, so the module has to outlive the handle.
+/// Shards a module object (`Net net;`). The handle refers to the module, which must outlive it.
 template <std::derived_from<torch::nn::Module> M>
   requires(!std::same_as<M, torch::nn::Module>)
 Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
@@ -83,15 +84,14 @@ Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
   return Sharded<M&>(module, std::move(group));
 }
 
-/// The group that `fully_shard` made of this very module. Not collective; any thread. Throws UsageError if there is
-/// none.
+/// The group that `fully_shard` made of this module. Not collective. Any thread. Throws UsageError if there is none.
 ///
 ///     fsdp::group_of(*gpt->blocks[0]).unshard().wait();
 [[nodiscard]] Group group_of(const torch::nn::Module& module);
 
-/// A handle that can be called, of a module that is sharded already: for code that has only the module, such as a
-/// training function. It refers to the module, which has to outlive it. Not collective; any thread. Throws UsageError
-/// as group_of does.
+/// A callable handle of a module that is already sharded, for code that has only the module, such as a training
+/// function. The handle refers to the module, which must outlive it. Not collective. Any thread. Throws UsageError if
+/// the module is not sharded.
 ///
 ///     void train(Net& net, Loader& loader) {
 ///       auto model = fsdp::handle_of(net);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The handle of a sharded module's groups.
+/// The handle of a sharded module and its groups.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -21,42 +21,41 @@ namespace fsdp {
 
 struct GroupView;
 
-/// What a rank holds, in bytes: now, and at most since `reset_peak_stats()`.
+/// Bytes that a rank holds now, and their peak since `reset_peak_stats()`.
 struct ByteCount {
-  int64_t current = 0;  ///< now
-  int64_t peak = 0;     ///< at most
+  int64_t current = 0;  ///< bytes now
+  int64_t peak = 0;     ///< the most bytes since then
 };
 
-/// What a rank holds by class, see docs/memory.md.
+/// Bytes that a rank holds, by class; see docs/memory.md.
 struct ByteCounts {
-  ByteCount rows;   ///< this rank's rows with their padding
-  ByteCount whole;  ///< whole parameters that were gathered
-  /// Whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
-  /// packed.
+  ByteCount rows;   ///< this rank's rows, with padding
+  ByteCount whole;  ///< gathered whole parameters
+  /// Whole gradients that wait for their reduction, and gradients of rows; without the buffers of reductions in flight.
   ByteCount gradient;
-  ByteCount optimizer;   ///< the state of fsdp::optim's optimizers with the padding that lies in it
-  ByteCount activation;  ///< what checkpoints keep; while fsdp::RecordActivations lives, what forward holds
-  ByteCount host;        ///< kept in host memory for an accelerator
-  ByteCount disk;        ///< kept in files
+  ByteCount optimizer;   ///< state of fsdp::optim's optimizers, with padding
+  ByteCount activation;  ///< what activation checkpoints keep; under fsdp::RecordActivations, what forward holds
+  ByteCount host;        ///< host memory that offloading uses for a model on an accelerator
+  ByteCount disk;        ///< files that offloading uses
 };
 
-/// Figures of the groups under a module, on this rank. Counts run since the groups were made; gathers
-/// count where they move data: not with one rank, nor where ranks share memory. The bytes are those of all groups of
-/// this rank and process group; fsdp::memory_report has those of each.
+/// Statistics of the groups under a module, on this rank, since the groups were made. Gathers count only if they move
+/// data, so not with one rank or in shared memory. Bytes cover all groups of this rank and process group;
+/// fsdp::memory_report has them per group.
 struct GroupStats : ByteCounts {
-  int64_t groups = 0;                 ///< how many there are
+  int64_t groups = 0;                 ///< number of groups
   int64_t parameter_numel = 0;        ///< elements of whole parameters
   int64_t rows_numel = 0;             ///< elements of this rank's rows
-  int64_t gathers = 0;                ///< of groups, those within neighbours included
-  int64_t gathers_within = 0;         ///< of the gathers, those among the neighbours of Reshard::within
-  int64_t reductions = 0;             ///< of the gradients of groups
+  int64_t gathers = 0;                ///< gathers of groups, including those within neighbours
+  int64_t gathers_within = 0;         ///< gathers among the neighbours of Reshard::within
+  int64_t reductions = 0;             ///< reductions of groups' gradients
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
 };
 
-/// Gradients stay local while the guard lives: they accumulate whole on each rank, and the first backward after it
-/// reduces their sum. Until then they are not in `.grad`: an optimizer step is refused, zero_grad() does not drop them
-/// (Group::reset_iter_state does). A tied parameter's group is covered whole, also where it lies in another model. Last
-/// in, first out. See Group::no_sync.
+/// While the guard lives, gradients are not reduced: whole gradients accumulate on each rank, and the first backward
+/// after the guard reduces their sum. Until then they are not in `.grad`, an optimizer step is refused, and zero_grad()
+/// does not drop them (Group::reset_iter_state does). If a parameter is shared with another model, its whole group is
+/// affected. Destroy guards in the reverse order of their construction. See Group::no_sync.
 ///
 ///     std::optional<fsdp::NoSync> guard;
 ///     if (!is_last) guard.emplace(model.no_sync());
@@ -65,7 +64,7 @@ class [[nodiscard]] NoSync {
   ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
-  /// The new guard takes the place of the other one, which does nothing any more.
+  /// Takes over from the other guard, which then has no effect.
   NoSync(NoSync&& other) noexcept = default;
 
  private:
@@ -75,10 +74,10 @@ class [[nodiscard]] NoSync {
   std::vector<bool> previous_;
 };
 
-/// The pending `Group::unshard()`. Letting it go waits for nothing.
+/// Waits for a `Group::unshard()`. Its destructor does not wait.
 class [[nodiscard]] UnshardHandle {
  public:
-  /// Waits until the whole parameters are in memory. Idempotent. Throws what Work::wait throws.
+  /// Waits until the whole parameters are in memory. May be called again. Throws what Work::wait throws.
   void wait();
 
  private:
@@ -87,12 +86,12 @@ class [[nodiscard]] UnshardHandle {
   std::shared_ptr<const GroupView> view_;
 };
 
-/// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
+/// A handle of one `fully_shard` call and of the groups under its module. Copies are cheap and share the groups.
 ///
 /// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists, the divide factor, hooks and custom collectives act
-/// on the module's own group; what takes `recurse` (false: the own group alone), scopes, `no_sync`, `reset_iter_state`,
-/// `parameters` and `stats` cover all groups under the module. Not collective unless said, but settings have to be the
-/// same on every rank. Thread safety: all of it.
+/// on the module's own group. Functions with a parameter `recurse` act on all groups under the module, or with
+/// `recurse` = false on the own group; `no_sync`, `reset_iter_state`, `parameters` and `stats` act on all groups.
+/// Functions are not collective unless they say so, but settings must be the same on every rank. Thread-safe.
 ///
 ///     for (size_t i = 0; i < batches.size(); ++i) {
 ///       group.set_requires_gradient_sync(i + 1 == batches.size());  // one reduction for all
@@ -100,62 +99,62 @@ class [[nodiscard]] UnshardHandle {
 ///     }
 class Group {
  public:
-  /// Starts to bring whole parameters to memory, before an operator needs them; shapes change only in scopes. They stay
-  /// until `reshard()` or until the rows are written. Collective.
+  /// Starts to gather the whole parameters before an operator needs them; their shapes change only in scopes. The
+  /// parameters stay whole until `reshard()` or until rows are written. Collective.
   UnshardHandle unshard() const;
-  /// Frees the whole parameters of this group; the next operator that reads them gathers again. Waits for operators of
-  /// other threads that compute with them. Throws UsageError while a summon_full_params is open.
+  /// Frees the whole parameters of this group; the next operator that reads them gathers them again. Waits for
+  /// operators of other threads that use them. Throws UsageError while a summon_full_params is open.
   void reshard() const;
 
-  /// Without it, gradients accumulate whole on each rank until a backward with it.
+  /// If false, whole gradients accumulate on each rank and are reduced by the next backward with true.
   void set_requires_gradient_sync(bool requires_sync, bool recurse = true) const;
-  /// The same for a stretch of the program: `auto guard = group.no_sync();`.
+  /// Turns gradient sync off while the returned guard lives: `auto guard = group.no_sync();`.
   NoSync no_sync() const;
-  /// Where rows have replicas: without it a backward sums gradients over the ranks that rows are sharded over alone and
-  /// keeps this rank's rows of the sum, until a backward with it sums those over the replicas too, and divides. Over
-  /// several micro-batches no whole gradients are held so, and the replicas are paid for once. What is kept is not in
-  /// `.grad`, as with NoSync. Where every rank has all rows it is the same as set_requires_gradient_sync; without
-  /// replicas it changes nothing.
+  /// For groups with replicas. If false, a backward reduces gradients only over the ranks that rows are sharded over
+  /// and keeps this rank's rows of the sum; the next backward with true reduces these sums over the replicas too, and
+  /// divides. So micro-batches hold no whole gradients, and the replicas communicate once. The sums are not in `.grad`,
+  /// as with NoSync. If every rank has all rows, this is the same as set_requires_gradient_sync; without replicas it
+  /// has no effect.
   ///
   ///     for (size_t i = 0; i < batches.size(); ++i) {
   ///       group.set_requires_all_reduce(i + 1 == batches.size());
   ///       loss(model(batches[i])).backward();
   ///     }
   void set_requires_all_reduce(bool requires_all_reduce, bool recurse = true) const;
-  /// Of all groups under the module. Without it a backward ends while reductions are in flight, so that what follows,
-  /// e.g. the next micro-batch of a pipeline, does not wait for them. `.grad` has all gradients at the end of the next
-  /// backward with it: until then an optimizer step, clipping and full_grad are refused, zero_grad() does not drop what
-  /// is in flight (reset_iter_state does), and the hook of set_post_accumulate_grad_hook is not called. A group has one
-  /// reduction in flight at a time, and of groups whose rows are sharded at most two are.
+  /// For all groups under the module. If false, a backward returns while reductions are in flight, so that the next
+  /// computation, such as a pipeline's next micro-batch, does not wait for them. `.grad` is complete after the next
+  /// backward with true. Until then an optimizer step, clipping and full_grad are refused, zero_grad() does not drop
+  /// the gradients in flight (reset_iter_state does), and the hook of set_post_accumulate_grad_hook is not called. Each
+  /// group has at most one reduction in flight; of the groups with sharded rows at most two have one.
   void set_is_last_backward(bool is_last) const;
-  /// The gathers of all groups under the module come after `event`, in place of all that the current stream was given
-  /// before: record it behind `optimizer.step()`, and what you give the stream after that, e.g. metrics or the next
-  /// batch, holds no gather up. It holds until rows are written again, so it is set anew for each step, and a write
-  /// after it, which it does not cover, ends it. Throws UsageError unless the event was recorded on the device of the
-  /// whole parameters. On the CPU, where nothing is queued, it changes nothing.
+  /// Lets the next gathers of all groups under the module wait for `event` only, instead of all work on the current
+  /// stream. Record the event after `optimizer.step()`, so that later work on the stream, such as metrics or the next
+  /// batch, does not delay gathers. The setting lasts until rows are written again, so set it after each step. Throws
+  /// UsageError unless the event was recorded on the device of the whole parameters. No effect on the CPU.
   ///
   ///     optimizer.step();
   ///     c10::Event event(c10::kCUDA);
   ///     event.record(c10::cuda::getCurrentCUDAStream());
   ///     group.set_post_optim_event(std::move(event));
   void set_post_optim_event(c10::Event event) const;
-  /// `hook` is called with this rank's slice of the group's reduced gradients when they are there, before they are
-  /// added to `.grad`: once for each of the group's planes (parameters of one dtype and one length of rows), a flat
-  /// tensor in the rows' order with zeros between parameters, which it may change in place. It gets the sum over all
-  /// ranks times 1/factor. Every rank calls it for the same groups in the same order, so it may communicate. It runs
-  /// without autograd in the thread of a backward, while other threads that use the model's groups wait. If it throws,
-  /// so does backward. None takes it away.
+  /// Sets a hook on this rank's slice of the group's reduced gradients, which is called before they are added to
+  /// `.grad`. It is called once for each plane of the group (parameters of one dtype and row length), with a flat
+  /// tensor in the order of the rows, with zeros between parameters. The tensor holds the sum over all ranks times
+  /// 1/factor; the hook may change it in place. All ranks call the hook for the same groups in the same order, so it
+  /// may communicate. It runs without autograd in the thread of a backward, while other threads that use the model's
+  /// groups wait. If it throws, backward throws. An empty function removes it.
   ///
   ///     group.set_all_reduce_hook([](const torch::Tensor& rows) { rows.clamp_(-1, 1); });
   void set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const;
-  /// `hook` is called in a backward as soon as the group's gradients are reduced and in `.grad`, with the parameters
-  /// that have one. They show this rank's rows, as outside, and may be written, so an optimizer of them may step and
-  /// drop the gradients: then a backward holds those of a few groups only. Not for a backward without gradient sync.
-  /// Every rank calls it for the same groups in the same order. It runs without autograd in the thread of the backward,
-  /// while other threads that use the model's groups wait; parameters of other groups are refused in it. What the
-  /// backward reads of the group after that is an error, as is a backward inside a scope of it. A parameter whose
-  /// forward is run again by a custom Function may come twice. If the hook throws, so does backward. None takes it
-  /// away; one that owns the parameters keeps them and itself until then.
+  /// Sets a hook that a backward calls as soon as the group's gradients are reduced and in `.grad`, with the parameters
+  /// that have one. The parameters show this rank's rows and may be written, so an optimizer of these parameters may
+  /// step and drop the gradients; then a backward holds gradients of only a few groups. It is not called in a backward
+  /// without gradient sync. All ranks call the hook for the same groups in the same order. It runs without autograd in
+  /// the thread of the backward, while other threads that use the model's groups wait; it may not use parameters of
+  /// other groups. After the hook the backward must not read the group again, and the backward must not run inside a
+  /// scope of the group. If a custom Function runs a parameter's forward again, the parameter may be passed twice. If
+  /// the hook throws, backward throws. An empty function removes it; until then a hook that owns the parameters keeps
+  /// them alive.
   ///
   ///     fsdp::optim::AdamW optimizer(block.parameters());  // outlives the training
   ///     block.set_post_accumulate_grad_hook([&](const std::vector<torch::Tensor>&) {
@@ -163,55 +162,56 @@ class Group {
   ///       optimizer.zero_grad();
   ///     });
   void set_post_accumulate_grad_hook(std::function<void(const std::vector<at::Tensor>& parameters)> hook) const;
-  /// Gathers the group's rows with `all_gather` from the next gather on, e.g. with fewer bytes on the wire; none: with
-  /// the communicator's own. It is not called where nothing is gathered: ranks share memory, or there is one. A rank
-  /// that gathers in another way than others is a Mismatch.
+  /// Replaces the group's all-gather from the next gather on, for example to send fewer bytes; an empty function
+  /// restores the communicator's. It is not called with one rank or in shared memory, which need no gather. A rank that
+  /// gathers in another way than others causes a Mismatch.
   void set_custom_all_gather(AllGather all_gather) const;
-  /// The same for the reduction of the group's gradients, over the ranks that rows are sharded over. It is called over
-  /// shared memory too.
+  /// Replaces the group's reduce-scatter over the ranks that rows are sharded over. It is called in shared memory too.
   void set_custom_reduce_scatter(ReduceScatter reduce_scatter) const;
-  /// Free whole parameters after forward and gather them again in backward. See Reshard.
+  /// Whether whole parameters are freed after forward and gathered again in backward. See Reshard.
   void set_reshard_after_forward(bool reshard, bool recurse = true) const;
-  /// Without it whole parameters stay until the rows are written, e.g. between micro-batches.
+  /// If false, whole parameters stay after backward until rows are written, for example between micro-batches.
   void set_reshard_after_backward(bool reshard, bool recurse = true) const;
-  /// Gather again in backward. Without it whole parameters stay from forward to backward.
+  /// If false, whole parameters stay from forward to backward instead of being gathered again.
   void set_unshard_in_backward(bool unshard) const;
-  /// Reduce this group in every backward even if this rank's forward did not reach it (it contributes nothing).
+  /// Whether every backward reduces this group even if this rank's forward did not use it; such a rank contributes
+  /// zeros.
   void set_reduce_scatter_unused_params(bool reduce, bool recurse = true) const;
-  /// The summed gradients are multiplied by 1/factor instead of 1/world_size. Throws UsageError unless factor > 0.
+  /// Summed gradients are multiplied by 1/factor instead of 1/world_size. Throws UsageError unless factor is finite and
+  /// greater than 0.
   void set_gradient_divide_factor(double factor) const;
-  /// Groups of the same process group to gather while this one is used, instead of the one that followed in the last
-  /// pass; an empty list goes back to that.
+  /// The groups to gather while this one is used in forward, instead of the group that followed in the last pass. They
+  /// must be of the same process group. An empty list restores the default.
   void set_modules_to_forward_prefetch(const std::vector<Group>& groups) const;
-  /// The same for backward.
+  /// The groups to gather while this one is used in backward.
   void set_modules_to_backward_prefetch(const std::vector<Group>& groups) const;
 
-  /// After an exception in forward or backward, also on some ranks only: forgets open backwards and gradients that were
-  /// not handed out, frees whole parameters. `.grad` is as before, unless a backward failed on some rank: then it may
-  /// hold a part of that backward's gradients and is dropped on every rank, so an accumulation begins anew. Ranks that
-  /// go on instead, or wait for this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of
-  /// another cause. Rows that an optimizer step changed on some ranks only stay so: that is a Mismatch thrown once,
-  /// with the model usable. Collective; outside backward. Throws PeerLost if a rank was lost or does not come within
-  /// the timeout.
+  /// Recovers from an exception in forward or backward, even if only some ranks threw, and from a `Mismatch`. Forgets
+  /// open backwards and gradients that are not yet in `.grad`, and frees whole parameters. `.grad` keeps its value,
+  /// unless a backward failed on some rank: it might hold a part of that backward's gradients, so every rank drops it
+  /// and accumulation begins anew. Ranks that do not call this function get a `Mismatch` when they communicate, and
+  /// must then call it too. Rows that an optimizer step has changed on some ranks only are not restored: this function
+  /// throws a Mismatch once, and the model is usable. Collective; call it outside backward. Throws PeerLost if a rank
+  /// was lost or does not call it within the timeout.
   ///
   ///     try { step(model); } catch (const fsdp::Mismatch&) { model.reset_iter_state(); }
   void reset_iter_state() const;
 
-  /// The parameters under the module, a tied one once: rows of this rank outside scopes.
+  /// The parameters under the module, each once even if tied. Outside scopes they show this rank's rows.
   std::vector<at::Tensor> parameters() const;
-  /// Any thread, at any time: it waits for nobody.
+  /// Statistics on this rank. Any thread may call it at any time.
   GroupStats stats() const;
-  /// Peaks start again from what is held now, for all groups of this rank and process group.
+  /// Resets the peaks to the current bytes, for all groups of this rank and process group.
   void reset_peak_stats() const;
-  /// The module's path below the outermost module that was sharded, e.g. "blocks.3"; of that one itself, its type.
+  /// The module's path in the outermost sharded module, e.g. "blocks.3"; for the outermost module, its type.
   std::string name() const;
-  /// This rank's number in the process group that the module was sharded over.
+  /// This rank in the process group that the module was sharded over.
   int rank() const;
   /// The number of ranks of that process group.
   int world_size() const;
 
  protected:
-  /// For Sharded and what fully_shard returns.
+  /// For Sharded and fully_shard.
   explicit Group(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {}
 
  private:

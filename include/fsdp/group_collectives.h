@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a group's rows are gathered with and its gradients reduced with: the place for other bytes on the wire.
+/// Custom collectives for a group's gathers and reductions, for example with compressed messages.
 
 #include <fsdp/communicator.h>
 
@@ -15,23 +15,23 @@ namespace fsdp {
 /// \addtogroup communication
 /// \{
 
-/// Stands for Communicator::all_gather of a group: starts to fill each plane's output, the group's whole parameters of
-/// one dtype and row size, with every rank's slice, and returns without waiting. Outputs have to be complete on every
-/// rank after the Work's wait(), with the same values everywhere, this rank's own slice included. Called in the thread
-/// that needs the parameters, without autograd, under the lock of the rank: it must not use the model. Give `tag` to
-/// one collective of `ranks`, which compares what the ranks do.
+/// Replaces Communicator::all_gather for a group. It starts to fill each plane's output, which holds the group's whole
+/// parameters of one dtype and row length, and returns without waiting. After the Work's wait(), outputs must be
+/// complete and equal on every rank, including the rank's own slice. It is called without autograd in the thread that
+/// needs the parameters, while the rank's lock is held, so it must not use the model. Pass `tag` to one collective of
+/// `ranks`, so that ranks are compared.
 using AllGather =
     std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<GatherPlane> planes, Tag tag)>;
 
-/// Stands for Communicator::reduce_scatter of a group: starts to fill each plane's output with this rank's slice of the
-/// sum of all ranks' gradients times `scale`, and returns without waiting. Where replicas are summed after it, a Work
-/// of one's own overrides `then`, or the thread that starts the reduction waits. Otherwise as AllGather.
+/// Replaces Communicator::reduce_scatter for a group. It starts to fill each plane's output with this rank's slice of
+/// the sum of all ranks' gradients times `scale`, and returns without waiting. If the group has replicas, the Work
+/// should override `then`; otherwise the thread that starts the reduction waits. The rules of AllGather apply.
 using ReduceScatter =
     std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<ReducePlane> planes, double scale, Tag tag)>;
 
-/// `work`, after which `act` is called once: in the first thread that waits, or, where something follows it
-/// (Work::then), in the thread that finds `work` done. `act` does not wait; it fills `result`, and may fill more on its
-/// device. On a device what the streams of later waiters are given comes after it. Thread safety: that of `work`.
+/// Returns a Work that runs `work` and then calls `act` once: in the first thread that waits, or, if Work::then was
+/// called, in the thread that finds `work` done. `act` fills `result` and may fill other tensors on its device, but
+/// must not wait. On a device, streams that wait later also wait for what `act` launched. As thread-safe as `work`.
 ///
 ///     const auto& [output, input] = planes[0];
 ///     auto low = torch::empty_like(output, torch::kBFloat16);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Data sets of small grey images: MNIST's files, digits that the program draws itself.
+/// Data sets of small grey images: MNIST's files, and digits that the program draws.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -17,59 +17,60 @@ namespace fsdp::data {
 /// \addtogroup data
 /// \{
 
-/// Images and what they show.
+/// Grey images with labels.
 struct Images {
   at::Tensor pixels;  ///< [images, rows, columns], uint8: 0 is the background
   at::Tensor labels;  ///< [images], int64
 
-  /// How many there are.
+  /// Number of images.
   int64_t size() const { return labels.size(0); }
-  /// The first `count` of them, or all if there are fewer.
+  /// The first `count` images, or all if there are fewer.
   Images first(int64_t count) const;
 };
 
-/// An array of bytes in MNIST's format: bytes 0 0 8 and the number of dimensions, each dimension as a big-endian 32-bit
-/// number, then the bytes. gzip is recognised by the content. Returns uint8 of the file's sizes. Throws Error, in one
-/// sentence that names the file, if it cannot be read, is no such file, or is shorter or longer than it says.
+/// Reads an array of bytes in MNIST's idx format: the bytes 0, 0, 8 and the number of dimensions (1 to 8), each
+/// dimension as a big-endian 32-bit number, then the data. gzip files are recognised by their content. Returns a uint8
+/// tensor. Throws Error, naming the file, if the file cannot be read, has another format, or is shorter or longer than
+/// its header says.
 at::Tensor read_idx(const std::string& path);
 
-/// Which of MNIST's two sets.
+/// One of MNIST's two parts.
 enum class MnistPart {
   kTrain,  ///< the files train-*
   kTest,   ///< the files t10k-*
 };
 
-/// MNIST from the folder that holds train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-/// t10k-labels-idx1-ubyte, each of them as it is or with .gz. Throws Error, in one sentence that names the file, as
-/// read_idx does, and if images are not 28 x 28, labels are not 0 to 9, or their numbers differ.
+/// Reads MNIST from a folder with the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte
+/// and t10k-labels-idx1-ubyte, each plain or with .gz. Throws Error, naming the file, as read_idx does, and if there
+/// are no images, images are not 28 x 28, labels are not 0 to 9, or the numbers of images and labels differ.
 ///
 ///     auto train = fsdp::data::read_mnist("data/mnist", fsdp::data::MnistPart::kTrain);
 Images read_mnist(const std::string& folder, MnistPart part);
 
-/// Digits in MNIST's sizes, drawn with strokes that are turned, slanted, moved and thickened at random,
-/// the same ones for the same arguments. Enough for a program to run and learn without files; easier than MNIST.
+/// Draws digits of MNIST's size from strokes that are randomly turned, slanted, moved and thickened. Equal arguments
+/// give equal images. For programs without data files; easier than MNIST.
 Images draw_digits(int64_t count, uint64_t seed);
 
-/// Images as LibTorch's data loader wants them, a whole batch at a time: data [images, 1, rows, columns], fp32, as
-/// (pixel / 255 - mean) / std, and targets [images], int64. Thread safety: all of it.
+/// Images as a data set for LibTorch's data loader, which asks for whole batches: data [images, 1, rows, columns] in
+/// fp32, (pixel / 255 - mean) / std, and targets [images] in int64. Thread-safe.
 ///
 ///     fsdp::data::ImageDataset dataset(images, {.mean = 0.1307, .std = 0.3081});
 ///     auto batches = torch::data::make_data_loader(dataset, sampler, torch::data::DataLoaderOptions(64).workers(2));
 class ImageDataset : public torch::data::datasets::BatchDataset<ImageDataset, torch::data::Example<>> {
  public:
-  /// How pixels become data.
+  /// Normalisation and memory of batches.
   struct Options {
     double mean = 0;  ///< subtracted from pixel / 255
-    double std = 1;   ///< by which the difference is divided
-    /// Batches lie in pinned memory, from which they can be copied to a CUDA device while it computes.
+    double std = 1;   ///< divisor of the difference
+    /// Whether batches are in pinned memory, for asynchronous copies to a CUDA device.
     bool pin_memory = false;
   };
-  /// Of these images, which it shares.
+  /// Makes a data set that shares the images' memory.
   ImageDataset(Images images, Options options);
 
-  /// The images with these numbers, in this order.
+  /// The images with these indices, in this order.
   torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
-  /// How many images there are.
+  /// Number of images.
   std::optional<size_t> size() const override;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Values for parameters that are sharded already.
+/// Initialisation of parameters that are already sharded.
 
 #include <fsdp/group.h>
 
@@ -12,16 +12,17 @@ namespace fsdp {
 /// \addtogroup values
 /// \{
 
-/// Runs `init` with the parameters under `model` whole, and keeps this rank's rows of what it writes to them: the same
-/// bits as if it had run on the model before fully_shard, with any number of ranks. What it writes is put off as in
-/// deferred_init, so no rank holds more than one whole parameter. Meanwhile the parameters are on the meta device and
-/// have their whole sizes, by which initialisers such as torch::nn::init::xavier_uniform_ compute; outside, they see
-/// rows. Parameters that it does not write keep their values, and buffers are written as usual. No forward runs in it.
+/// Runs `init` with the whole parameters of `model` and keeps this rank's rows of what it writes. The values have the
+/// same bits as if `init` had run before fully_shard, for any number of ranks. Writes are recorded and replayed as in
+/// deferred_init, so a rank holds at most one whole parameter. In `init` the parameters are on the meta device with
+/// their whole sizes, which initialisers such as torch::nn::init::xavier_uniform_ need; outside, an initialiser would
+/// see rows. Parameters that `init` does not write keep their values. Buffers are written as usual. `init` cannot run a
+/// forward.
 ///
-/// Collective, outside scopes and backwards; each rank runs the same, with generators in the same state (Mismatch
-/// otherwise). Throws UsageError for parameters that are on the meta device: fsdp::to_empty comes first; and for
-/// set_data on a parameter, whose values are written in place. If `init` throws, parameters have the values that they
-/// had.
+/// Collective. Call it outside scopes and backwards. Every rank must run the same code with generators in the same
+/// state; otherwise it throws Mismatch. Throws UsageError if a parameter is on the meta device (call fsdp::to_empty
+/// first) and if `init` calls set_data on a parameter instead of writing in place. If `init` throws, parameters keep
+/// their values.
 ///
 ///     fsdp::initialize(model, [&] {
 ///       model->apply([](torch::nn::Module& module) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Steps that some ranks have no data for.
+/// Training steps for which some ranks have no data.
 
 #include <fsdp/group.h>
 
@@ -12,24 +12,23 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// How a step counts that some ranks have no data for.
+/// How gradients are scaled in steps for which some ranks have no data.
 struct JoinOptions {
-  /// The summed gradients are divided by the number of all ranks, as in every step, so that each sample counts as much
-  /// at the end of an epoch as before. Without it by the number of ranks that have data: then they are those of the
-  /// mean over the joined batch of these. The same on every rank. A factor of Group::set_gradient_divide_factor is
-  /// scaled in the same way.
+  /// If true, summed gradients are divided by the number of all ranks as in every step, so each sample has the same
+  /// weight throughout an epoch. If false, they are divided by the number of ranks with data, so they are the mean over
+  /// the batches of these ranks. A factor of Group::set_gradient_divide_factor is scaled alike. Must be the same on
+  /// every rank.
   bool divide_by_initial_world_size = true;
 };
 
-/// Runs one step of training where ranks have unequally many batches, as DDP's join does, with every strategy.
+/// Runs one training step on ranks with unequal numbers of batches, like DDP's join, with every strategy.
 ///
-/// `step` is called on every rank: any forwards of the model and their backwards, also several, such as micro-batches.
-/// A rank that has no data runs it on any batch that the model takes, usually its last one, so that it takes part in
-/// what the ranks do together (gathers, reductions, collectives of the program's own). The gradients of its backwards
-/// are left out, whatever they are: the sums are those of the ranks that have data, a parameter that only a rank
-/// without data used keeps its `.grad`, and the rank is left with its rows of the sums. Gradients that it had before,
-/// of micro-batches whose reduction waits, count. Returns true, whereupon every rank clips and makes the optimizer's
-/// step, since each has rows; or false, on every rank and without calling `step`, if no rank has data.
+/// `step` runs on every rank: one or several forwards of the model and their backwards. A rank without data runs it on
+/// any valid batch, usually its last one, so that it takes part in gathers, reductions and the program's own
+/// collectives. The gradients of its backwards are ignored, so sums include only ranks with data, and a parameter that
+/// only ranks without data used keeps its `.grad`. Earlier gradients of that rank, from micro-batches whose reduction
+/// is pending, do count. Returns true, after which every rank clips and steps the optimizer; or false on every rank,
+/// without calling `step`, if no rank has data.
 ///
 ///     torch::data::Example<> last{torch::zeros({1, 784}), torch::zeros({1}, torch::kLong)};  // if a rank has no batch
 ///     auto batch = loader->begin();
@@ -46,17 +45,17 @@ struct JoinOptions {
 ///       optimizer.zero_grad();
 ///     }
 ///
-/// All models in `step` are sharded over the process group of `model`. Whatever has to be alike on all ranks in a step
-/// outside of join, such as the order in which groups are read, has to be alike here. Buffers that are broadcast
-/// (FullyShardOptions::broadcast_buffers) are those of the first rank that has data; other buffers, such as a batch
-/// norm's running statistics, are each rank's own and move on with its batch. Batch norms over the process group of
-/// `model` (fsdp::convert_sync_batchnorm, fsdp::SyncBatchNorm) leave the batches of ranks without data out. What the
-/// library does not sum is the program's to leave out: gradients of parameters that are in no group, losses, metrics,
-/// and what hooks on tensors see. A step takes one small collective more than without join.
+/// All models in `step` must be sharded over the process group of `model`, and ranks must agree on everything on which
+/// they must agree in an ordinary step, such as the order in which groups are read. Broadcast buffers
+/// (FullyShardOptions::broadcast_buffers) come from the first rank with data; other buffers, such as a batch norm's
+/// running statistics, are updated by each rank's own batch. Batch norms over the process group of `model`
+/// (fsdp::convert_sync_batchnorm, fsdp::SyncBatchNorm) ignore batches of ranks without data. The program itself must
+/// ignore such ranks in gradients of parameters without a group, losses, metrics and tensor hooks. Each step makes one
+/// small collective more than without join.
 ///
-/// Collective, outside of scopes and backwards of any model; one thread. Throws UsageError inside of them, an Error on
-/// the other ranks, and what `step` throws. If that is an exception on some ranks only, Group::reset_iter_state() on
-/// every rank begins anew, as after any step.
+/// Collective. Call it outside scopes and backwards of all models, from one thread. Otherwise it throws UsageError, and
+/// Error on the other ranks. Also throws what `step` throws; if only some ranks throw, call Group::reset_iter_state()
+/// on every rank, as after any failed step.
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options = {});
 
 /// \}

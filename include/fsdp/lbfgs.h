@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// LBFGS over all rows of all ranks.
+/// LBFGS for sharded parameters.
 
 #include <torch/optim/lbfgs.h>
 
@@ -10,21 +10,22 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// torch::optim::LBFGS, whose dot products and norms are over all rows of all ranks. Torch's own is refused on rows, of
-/// which it would take this rank's alone.
+/// torch::optim::LBFGS with dot products and norms over the rows of all ranks. LibTorch's own LBFGS is refused for
+/// sharded parameters, because it would use only this rank's rows.
 ///
-/// Constructors, options, `add_param_group`, `zero_grad`, state and files are those of the base class. It takes
-/// parameters of models that are sharded over the same ranks, and no other tensors. The state's vectors are this rank's
-/// rows: 2 history_size + 4 numbers for each of the rows' elements at most. Without a line search it steps by `lr`,
-/// with `line_search_fn("strong_wolfe")` as far as the strong Wolfe conditions allow (J. Nocedal and S. Wright,
-/// Numerical Optimization, 2006, algorithms 7.4, 3.5 and 3.6).
+/// Constructors, options, `add_param_group`, `zero_grad`, state and files are those of the base class. All parameters
+/// must be sharded over the same ranks. The state has at most 2 history_size + 4 numbers for each element of this
+/// rank's rows. Without a line search a step has length `lr`; `line_search_fn("strong_wolfe")` searches for a length
+/// that meets the strong Wolfe conditions (J. Nocedal and S. Wright, Numerical Optimization, 2006, algorithms 7.4, 3.5
+/// and 3.6).
 ///
-/// `step` is collective: `closure` zeroes gradients, runs forward on this rank's batch and backward, and returns this
-/// rank's loss. The mean over the ranks is what is minimised, as gradients are averaged, so set_gradient_divide_factor
-/// must not be set. Every rank decides alike, because sums over rows have the same bits on every rank (see
-/// fsdp::norm); so the result is that of the unsharded run on the joined batch up to rounding. Returns the first loss
-/// of this rank. Throws UsageError without a closure, for parameters that are not sharded or over different ranks, in a
-/// scope or backward, and for another line search; what the closure and Work::wait throw.
+/// `step` is collective. `closure` zeroes gradients, runs forward and backward on this rank's batch, and returns this
+/// rank's loss. `step` minimises the mean of the ranks' losses, as gradients are averaged, so
+/// set_gradient_divide_factor must not be set. All ranks take the same decisions, because sums over rows have the same
+/// bits on every rank (see fsdp::norm). The result equals that of an unsharded run on the joined batch up to rounding.
+/// Returns this rank's first loss. Throws UsageError without a closure, for parameters that are not sharded,
+/// tensor-parallel, or sharded over different ranks, in a scope or backward, and for another line search. Also throws
+/// what the closure and Work::wait throw.
 ///
 ///     fsdp::optim::LBFGS optimizer(model.parameters(), torch::optim::LBFGSOptions(1).line_search_fn("strong_wolfe"));
 ///     optimizer.step([&] {
@@ -35,9 +36,9 @@ namespace fsdp::optim {
 ///     });
 class LBFGS : public torch::optim::LBFGS {
  public:
-  /// As torch::optim::LBFGS's constructors.
+  /// The constructors of torch::optim::LBFGS.
   using torch::optim::LBFGS::LBFGS;
-  /// One step of up to LBFGSOptions::max_iter iterations, see above. Collective.
+  /// Runs up to LBFGSOptions::max_iter iterations. Collective.
   at::Tensor step(LossClosure closure) override;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a rank held at each moment.
+/// A recording of a rank's memory over time.
 
 #include <fsdp/group.h>
 
@@ -16,32 +16,31 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// One change of what a rank holds.
+/// One change of the bytes that a rank holds.
 struct MemoryEvent {
-  int64_t nanoseconds = 0;  ///< since recording began
+  int64_t nanoseconds = 0;  ///< time since recording began
   /// "rows", "whole", "gradient", "optimizer", "activation", "checkpoint", "host" or "disk".
   std::string_view byte_class;
-  std::string group;  ///< as Group::name(); empty for what belongs to no group
-  int64_t bytes = 0;  ///< what the group holds of the class from then on
+  std::string group;  ///< see Group::name(); empty if the bytes belong to no group
+  int64_t bytes = 0;  ///< bytes that the group holds of the class after the change
 };
 
-/// Writes down each change of the counts of memory_report, of all groups of the model's rank and process group, while
-/// it lives. "activation" is there while RecordActivations lives, and includes "checkpoint", what checkpoints keep: a
-/// sum of both counts that twice. The first events, at 0 ns, are what is held when it begins. An event takes a lock and
-/// 32 bytes; without a timeline a change costs the reading of a flag. Of one rank one at a time, else UsageError. Not
-/// collective. Thread safety: all of it.
+/// While it lives, records each change of the byte counts of memory_report, for all groups of the model's rank and
+/// process group. The first events, at 0 ns, are the bytes held at the start. The class "activation" appears only while
+/// RecordActivations lives and includes "checkpoint", so do not add the two. An event takes a lock and 32 bytes. At
+/// most one timeline per rank, otherwise UsageError. Not collective. Thread-safe.
 class [[nodiscard]] MemoryTimeline {
  public:
-  /// Begins to record, as memory_timeline does.
+  /// Starts recording.
   explicit MemoryTimeline(const Group& model);
   ~MemoryTimeline();
   MemoryTimeline(const MemoryTimeline&) = delete;
   MemoryTimeline& operator=(const MemoryTimeline&) = delete;
 
-  /// So far, in the order of time.
+  /// The events so far, in the order of time.
   std::vector<MemoryEvent> events() const;
   /// Writes this rank's events so far: {"rank": 0, "world_size": 2, "events": [{"ns": 0, "class": "rows", "group":
-  /// "blocks.0", "bytes": 4096}, ...]}. Each rank has a path of its own. Throws Error where that cannot be written.
+  /// "blocks.0", "bytes": 4096}, ...]}. Use a different path on each rank. Throws Error if the file cannot be written.
   void write(const std::string& path) const;
 
  private:
@@ -49,7 +48,7 @@ class [[nodiscard]] MemoryTimeline {
   std::unique_ptr<State> state_;
 };
 
-/// Begins to record.
+/// Starts recording.
 ///
 ///     const auto timeline = fsdp::memory_timeline(model);
 ///     train_step();

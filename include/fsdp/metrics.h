@@ -16,8 +16,8 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// Sums over batches, e.g. of losses, right answers and samples. They stay on the device, so that adding to them waits
-/// for nothing, until all ranks ask for the sums over all of them. Summed in fp64. Thread safety: one thread at a time.
+/// Sums over batches, for example of losses, correct answers and samples. They are kept on the device in fp64, so `add`
+/// does not wait for the device; `over_ranks` adds the sums of all ranks. One thread at a time.
 ///
 ///     fsdp::RunningSums sums(3, device);
 ///     sums.add({loss_sum, correct, samples});         // scalars, of any dtype
@@ -25,12 +25,13 @@ namespace fsdp {
 ///     const double accuracy = total[1] / total[2];
 class RunningSums {
  public:
-  /// `count` sums of 0 on `device`.
+  /// Makes `count` sums on `device`, which begin at 0.
   RunningSums(int64_t count, c10::Device device);
 
-  /// Adds a scalar to each of the sums. Throws UsageError for another number of them.
+  /// Adds one scalar to each sum. Throws UsageError unless `values` has one scalar per sum.
   void add(const std::vector<at::Tensor>& values);
-  /// The sums over the ranks of `group` (null: the default one). Collective. Throws what all_reduce throws.
+  /// Returns the sums over the ranks of `group` (null: the default process group). Collective. Throws what all_reduce
+  /// throws.
   [[nodiscard]] std::vector<double> over_ranks(const std::shared_ptr<ProcessGroup>& group = nullptr) const;
 
  private:

@@ -35,12 +35,12 @@ class PipelineStage {
   /// From what the stage before gives to what this one gives.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Of a function without parameters.
+  /// A stage that is a function without parameters.
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
   explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
-  /// Of a function that runs a module, sharded or not. What is about all parameters of a pipeline (clip_grad_norm_,
-  /// save_checkpoint) finds those of the function there.
+  /// A stage that is a function and the module, sharded or not, whose parameters it uses: those that are clipped,
+  /// saved and loaded with the pipeline.
   template <class Function, class Module>
   PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
     if constexpr (std::derived_from<Module, Group>)
@@ -50,12 +50,12 @@ class PipelineStage {
     else
       module_ = module;
   }
-  /// Of a sharded module. Its gradients are reduced once, with the last micro-batch.
+  /// A sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
     requires std::derived_from<Module, Group>
   explicit PipelineStage(Module module)
       : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }, module) {}
-  /// Of a module that is not sharded.
+  /// A module that is not sharded.
   template <class Module>
     requires(!std::convertible_to<Module, Forward> && !std::derived_from<Module, Group>)
   explicit PipelineStage(Module module)
@@ -63,9 +63,9 @@ class PipelineStage {
 
   /// Runs the stage forward.
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
-  /// That of a sharded module.
+  /// The group of a sharded module.
   const std::optional<Group>& group() const { return group_; }
-  /// The module if it is not sharded; null for a function without one.
+  /// The module if it is not sharded; null for a sharded one and for a function without parameters.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
  private:
@@ -152,10 +152,10 @@ class Pipeline {
 };
 
 /// \name All stages together
-/// What the functions of these names do with a sharded model, over the parameters of all stages: sharded ones and, in
-/// stages that are not sharded, all. Each counts once, whichever axes of the mesh it is split over; ranks beside the
-/// pipeline that have the same plain stage count it each for themselves. Collective over the pipeline's axis and the
-/// ranks of the stages' groups.
+/// These functions do for a pipeline what the functions of the same names do for a sharded model. Norms are over the
+/// parameters of all stages: of a sharded stage those that are sharded, and of an unsharded one all. Each parameter
+/// counts once, whichever axes of the mesh it is split over. Collective over the pipeline's axis and the ranks over
+/// which its stages are sharded.
 ///
 ///     auto loss = pipeline.step(tokens, targets, mean_loss);
 ///     fsdp::clip_grad_norm_(pipeline, 1.0);
@@ -170,12 +170,12 @@ double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_ty
 /// See norms.h.
 [[nodiscard]] double norm(const Pipeline& pipeline, double p = 2.0);
 
-/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h does the whole model: by the names that
-/// parameters have in their stage's module, which split_stages leaves as in the whole model. Any number of stages loads
-/// it, and so does a model that is no pipeline. `optimizer`: of parameters of this rank's stages; every rank gives one,
-/// with as many parameter groups. Collective over the default process group, all of whose ranks run the pipeline or
-/// replicas of it. Throws UsageError on all ranks, before anything is written, if two stages have different tensors of
-/// one name; and what save_checkpoint of a model throws.
+/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h saves a model. Parameters have the names
+/// that they have in their stage's module; split_stages keeps those of the whole model. Any number of stages can load
+/// the checkpoint, and so can a model that is no pipeline. `optimizer` has parameters of this rank's stages. Every rank
+/// passes one or none does, and all have the same number of parameter groups. Collective over the default process
+/// group, all of whose ranks run the pipeline or replicas of it. Throws UsageError on all ranks, before anything is
+/// written, if two stages have different tensors of one name; and what save_checkpoint of a model throws.
 ///
 ///     fsdp::save_checkpoint("runs/a", pipeline, &optimizer, {.step = step});
 void save_checkpoint(const std::string& folder, const Pipeline& pipeline,
@@ -183,8 +183,8 @@ void save_checkpoint(const std::string& folder, const Pipeline& pipeline,
 /// The same while training goes on, see async_save.h.
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Pipeline& pipeline,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
-/// Loads this rank's stages of a checkpoint of the whole model, whatever it was saved of; see checkpoint.h. Collective
-/// as save_checkpoint. `differing` has what differs in this rank's stages.
+/// Loads this rank's stages from a checkpoint of the whole model, which a pipeline or a model has saved; see
+/// checkpoint.h. Collective as save_checkpoint. `differing` lists what did not fit this rank's stages.
 LoadedCheckpoint load_checkpoint(const std::string& folder, const Pipeline& pipeline,
                                  torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
 

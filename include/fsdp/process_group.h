@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The ranks of this program and how they found each other.
+/// Process groups: the ranks of this program and how they meet.
 
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
@@ -21,75 +21,75 @@ namespace fsdp {
 
 struct Rendezvous;
 
-/// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
+/// This rank's identity, and where and how the ranks communicate. Every field is optional.
 ///
 ///     fsdp::init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(60)});
 struct ProcessGroupOptions {
-  /// "auto": "nccl" where fsdp was built with NCCL and there is a CUDA device, else "cpu". With "nccl" the rank's
-  /// tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current one, or on
-  /// the CPU, whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo, with shared
-  /// memory inside the hosts that have several ranks; "shm", "gloo" and "hierarchical" insist on one of these. These
-  /// four are for tensors on the CPU.
+  /// "auto": "nccl" if fsdp was built with NCCL and LibTorch sees a CUDA device, otherwise "cpu". With "nccl" the
+  /// rank's tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current
+  /// device; tensors on the CPU go over Gloo. "cpu": shared memory if all ranks are on one host, otherwise Gloo, with
+  /// shared memory inside hosts that have several ranks. "shm", "gloo" and "hierarchical" require one of these three.
+  /// All four are for tensors on the CPU.
   std::string backend = "auto";
-  /// A backend of one's own for this rank's tensors on an accelerator, e.g. one that fsdp does not know; `backend` is
-  /// "auto" or "gloo" then. Fingerprints and tensors on the CPU go over Gloo.
+  /// Your own backend for this rank's tensors on an accelerator. `backend` must then be "auto" or "gloo". Fingerprints
+  /// and tensors on the CPU go over Gloo.
   std::optional<DeviceBackend> device_backend = std::nullopt;
-  /// The longest that a rank waits for its peers in one operation.
+  /// The longest time that a rank waits for others in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// This rank's number, from 0. Unset: taken from the environment (see init_process_group). It and world_size go
-  /// together.
+  /// This rank's number, from 0. Unset: from the environment, see init_process_group. Set rank and world_size together.
   std::optional<int> rank = std::nullopt;
-  /// The number of ranks. Unset: as `rank`.
+  /// The number of ranks. Unset: from the environment.
   std::optional<int> world_size = std::nullopt;
-  /// This rank's number among those of its host, which decides on its CUDA device. Unset: as `rank`.
+  /// This rank's number on its host, which selects its CUDA device. Unset: from the environment.
   std::optional<int> local_rank = std::nullopt;
   /// "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
   std::optional<std::string> address = std::nullopt;
-  /// A rendezvous that is there already, e.g. a HashStore of ranks that are threads.
+  /// An existing rendezvous store, for example a HashStore for ranks that are threads.
   c10::intrusive_ptr<c10d::Store> store = {};
 };
 
-/// This rank's membership in a set of ranks. Shared by every group that was sharded over it. Thread safety: of rank(),
-/// world_size(), local_rank() and device() all of it, of the communicators see Communicator.
+/// This rank's membership in a set of ranks, shared by all groups that were sharded over it. rank(), world_size(),
+/// local_rank() and device() are thread-safe; for the communicators see Communicator.
 class ProcessGroup {
  public:
-  /// Over a communicator of one's own, of which `reductions()` is a duplicate. Collective. Its ranks are on hosts of
-  /// their own, and it cannot be split.
+  /// Makes a process group over your own communicator, which it duplicates for `reductions()`. Collective. The library
+  /// assumes that each rank is on a host of its own. The group cannot be split.
   ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank);
 
   /// This rank's number, from 0.
   int rank() const { return communicator_->rank(); }
   /// The number of ranks.
   int world_size() const { return communicator_->world_size(); }
-  /// Rank among the ranks of this host.
+  /// This rank's number among the ranks of its host.
   int local_rank() const { return local_rank_; }
-  /// Of this rank's tensors: the accelerator whose collectives it was made with ("nccl", or a backend of one's own),
-  /// else the CPU.
+  /// The device of this rank's tensors: the accelerator of "nccl" or of your own backend, otherwise the CPU.
   c10::Device device() const;
-  /// Empty unless it was split from another one.
+  /// The name that was passed to `split`; empty for other groups.
   const std::string& name() const { return name_; }
-  /// By rank of this group: its number in the group from which all others were split, ascending.
+  /// For each rank of this group, its number in the group from which all others were split. In ascending order.
   const std::vector<int>& global_ranks() const { return global_ranks_; }
-  /// By rank of this group: the number of its host. Hosts are numbered by their first ranks.
+  /// For each rank of this group, the number of its host. Hosts are numbered in the order of their first ranks.
   const std::vector<int>& hosts() const { return hosts_; }
 
-  /// Makes groups of which no two have a rank in common, all at once: this rank's, or null if it is in none of them.
-  /// `groups` are global ranks of this group; a subgroup's ranks are in their order. Collective over this group, with
-  /// the same arguments on every rank: else a Mismatch. Throws UsageError for a rank that is not of this group or is in
-  /// two, and what new_process_group throws. A subgroup's errors name global ranks, as do PeerLost::rank() and where();
-  /// roots and peers of its collectives are its own numbers. The loss of a rank ends only the groups that it is in.
+  /// Makes several process groups at once, of which no two share a rank, and returns the one that has this rank, or
+  /// null. `groups` lists global ranks of this group; the order in a list is the order of the subgroup's ranks.
+  /// Collective over this group with equal arguments; otherwise Mismatch. Throws UsageError for a rank that is not in
+  /// this group or listed twice, and what new_process_group throws. A subgroup's errors, PeerLost::rank() and where()
+  /// name global ranks, but roots and peers of its collectives are ranks of the subgroup. If a rank is lost, only the
+  /// groups that contain it fail.
   ///
   ///     auto pair = fsdp::default_process_group()->split({{0, 1}, {2, 3}}, "pairs");
   std::shared_ptr<ProcessGroup> split(std::vector<std::vector<int>> groups, const std::string& name) const;
-  /// How this rank's errors begin: "[fsdp rank 1/4] step: ". In a subgroup that is the global rank, and the subgroup's
-  /// name and this rank's number in it follow: "[fsdp rank 5/8, 'pairs' 1/2] step: ". Any thread.
+  /// The prefix of this rank's error messages: "[fsdp rank 1/4] step: ". In a subgroup the global rank is followed by
+  /// the subgroup's name and the rank in it: "[fsdp rank 5/8, 'pairs' 1/2] step: ". Any thread.
   std::string where(const std::string& operation) const;
-  /// Gathers and everything that callers wait for at once.
+  /// The communicator for gathers and for operations whose results are needed immediately.
   Communicator& communicator() const { return *communicator_; }
-  /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
+  /// The communicator for gradient reductions. Its order is separate, since a rank that misses a gradient reduces later
+  /// than others.
   Communicator& reductions() const { return *reductions_; }
-  /// What this rank exchanged since it joined, over this group, that from which it was split and all others split from
-  /// that; nothing over a communicator of one's own. Any thread.
+  /// Bytes that this rank exchanged over this group, the group from which it was split, and all groups split from that
+  /// one, since it joined; zeros over a communicator of your own. Any thread.
   Traffic traffic() const;
 
  private:
@@ -101,33 +101,33 @@ class ProcessGroup {
   int local_rank_;
   std::string name_;
   std::vector<int> global_ranks_, hosts_;
-  std::shared_ptr<const Rendezvous> rendezvous_;  // null over a communicator of one's own
+  std::shared_ptr<const Rendezvous> rendezvous_;  // null over a user's own communicator
 };
 
-/// Joins the ranks named by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or by the
-/// variables of Open MPI, PMI or Slurm; with none of them set, makes a group of one rank. Collective.
-/// Makes the result the default process group. Call it once, before fully_shard, from one thread.
+/// Joins the ranks that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe (torchrun, fsdprun), or the
+/// variables of Open MPI, PMI or Slurm, and makes the result the default process group. Without any of these variables
+/// the group has one rank. Collective. Call it once, before fully_shard, from one thread.
 ///
-/// Throws UsageError naming the variable or option that is missing or wrong, a local rank without a CUDA device for
-/// "nccl", or if there is a default group already; PeerLost naming the ranks that do not come within the timeout, rank
-/// 0 also if nobody answers at its address; Mismatch if ranks disagree about the world size or the backend; Error if
-/// the launcher's store does not answer. docs/launching.md lists the variables.
+/// Throws UsageError, naming the variable or option, if one is missing or wrong, if "nccl" has no CUDA device for the
+/// local rank, or if there is a default group already; PeerLost, naming the ranks that do not join within the timeout,
+/// or rank 0 if nothing answers at its address; Mismatch if ranks disagree about the world size or the backend; Error
+/// if the launcher's store does not answer. docs/launching.md lists the variables.
 ///
 ///     fsdp::init_process_group();  // started by fsdprun --nproc_per_node 2 ./app
 void init_process_group(ProcessGroupOptions options = {});
 
-/// Leaves the default process group; without one it does nothing. Not collective; a rank that leaves early is
-/// `PeerLost` to those that still wait. Groups that were sharded over it keep it until they go.
+/// Leaves the default process group; does nothing if there is none. Not collective. Ranks that still wait for a rank
+/// that has left get `PeerLost`. Groups that were sharded over the process group keep it alive.
 void destroy_process_group();
 
-/// The default group: this thread's (see ThreadProcessGroupGuard), else the process's. Any thread. Throws UsageError
-/// before init_process_group().
+/// The default process group: this thread's (see ThreadProcessGroupGuard) or else the process's. Any thread. Throws
+/// UsageError before init_process_group().
 std::shared_ptr<ProcessGroup> default_process_group();
 
-/// Makes `group` the default of this thread while the guard lives, e.g. in tests whose ranks are threads.
+/// Makes `group` this thread's default while the guard lives, for example in tests whose ranks are threads.
 class [[nodiscard]] ThreadProcessGroupGuard {
  public:
-  /// Null: this thread has none of its own.
+  /// Null: the thread uses the process's default group.
   explicit ThreadProcessGroupGuard(std::shared_ptr<ProcessGroup> group);
   ~ThreadProcessGroupGuard();
   ThreadProcessGroupGuard(const ThreadProcessGroupGuard&) = delete;
@@ -137,18 +137,18 @@ class [[nodiscard]] ThreadProcessGroupGuard {
   std::shared_ptr<ProcessGroup> previous_;
 };
 
-/// Makes a group without making it the default. Collective over its ranks. Throws as init_process_group does.
+/// Makes a process group that is not the default. Collective over its ranks. Throws what init_process_group throws.
 ///
 ///     options.process_group = fsdp::new_process_group({.rank = r, .world_size = 2, .store = store});
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options);
 
-/// This rank's number in the default group, from 0. Any thread. Throws UsageError before init_process_group().
+/// This rank in the default group, from 0. Any thread. Throws UsageError before init_process_group().
 int rank();
 /// The number of ranks of the default group. Any thread. Throws UsageError before init_process_group().
 int world_size();
 /// This rank's number among the ranks of its host, from 0. Any thread. Throws UsageError before init_process_group().
 int local_rank();
-/// Waits until every rank of the default group is here. Collective. Throws what Work::wait throws.
+/// Waits until every rank of the default group has called it. Collective. Throws what Work::wait throws.
 void barrier();
 
 /// \}

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which samples of a data set a rank sees.
+/// Distribution of a data set's samples over ranks.
 
 #include <fsdp/process_group.h>
 #include <torch/data/samplers/base.h>
@@ -17,50 +17,50 @@ namespace fsdp::data {
 /// \addtogroup data
 /// \{
 
-/// How samples are dealt out.
+/// How samples are distributed.
 struct SamplerOptions {
-  /// A new order in every epoch; otherwise the data set's.
+  /// Whether each epoch has a new random order; otherwise the data set's order.
   bool shuffle = true;
-  /// The same on every rank.
+  /// Seed of the order; must be the same on every rank.
   uint64_t seed = 0;
-  /// The ranks that share the samples; unset: those of the default group.
+  /// The ranks that share the samples; null: the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
-/// Deals the samples of a data set out to the ranks one by one, equally many to each, for LibTorch's data loader. What
-/// the ranks see in one step is then what one rank with the joined batch would see.
+/// Distributes the samples of a data set over the ranks in turn, the same number to each, for LibTorch's data loader.
+/// The batches of all ranks in one step together are the batch that a single rank would see.
 ///
-/// Where the number of ranks does not divide the data set's, some ranks see at their end a sample again that another
-/// rank has, so that all of them run the same number of batches; only the first `counted()` of a rank's samples belong
-/// in a metric. So every sample is counted on one rank, also if there are fewer samples than ranks. (LibTorch's
-/// distributed samplers count some twice or leave some out.)
+/// If the number of ranks does not divide the number of samples, some ranks end with samples that other ranks have too,
+/// so that all ranks run equally many batches. Only the first `counted()` samples of a rank should enter a metric; then
+/// every sample counts exactly once, even with fewer samples than ranks. (LibTorch's distributed samplers count some
+/// twice or omit some.)
 ///
-/// The order is that of Python's torch.utils.data.DistributedSampler with the same seed: the permutation of `seed +
-/// epoch`. Not collective. A data loader takes a copy, so tell the epoch before one is made. Throws UsageError where it
-/// needs the default group and there is none.
+/// The order is that of Python's torch.utils.data.DistributedSampler with the same seed: the permutation for `seed +
+/// epoch`. Not collective. A data loader copies the sampler, so call set_epoch before you make the loader. Throws
+/// UsageError if the default group is needed and does not exist.
 ///
 ///     fsdp::data::DistributedSampler sampler(*dataset.size(), {.seed = 1});
 ///     sampler.set_epoch(epoch);
 ///     auto batches = torch::data::make_data_loader(dataset, sampler, batch_size);
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  /// Of `size` samples.
+  /// Makes a sampler of `size` samples.
   explicit DistributedSampler(size_t size, const SamplerOptions& options = {});
 
-  /// Decides on the next order; the loader begins it with its next pass.
+  /// Sets the order of the next pass.
   void set_epoch(size_t epoch);
-  /// The samples that this rank sees in a pass, as many as every other rank.
+  /// Number of samples that each rank sees in a pass.
   size_t size() const;
-  /// How many of them, from the first on, are counted on this rank.
+  /// Number of this rank's samples, from the first on, that count in metrics.
   size_t counted() const;
 
-  /// Begins a pass, over `new_size` samples if it is given.
+  /// Starts a pass, over `new_size` samples if given.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
-  /// Up to `batch_size` of this rank's samples; none at the end of a pass.
+  /// The next up to `batch_size` samples of this rank; nullopt at the end of a pass.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
-  /// The epoch and how far the pass is.
+  /// Saves the epoch and the position in the pass.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Goes on from there, on the same rank of as many.
+  /// Continues from a saved position; the rank and the number of ranks must be the same.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:

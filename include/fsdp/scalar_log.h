@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Metrics of a run in files: JSON lines, TensorBoard.
+/// A log of scalar metrics as JSON lines and TensorBoard events.
 
 #include <cstdint>
 #include <memory>
@@ -14,43 +14,43 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// Where numbers go; both, one or none.
+/// The outputs of a ScalarLog: both, one or none.
 struct ScalarLogOptions {
-  /// A file that gets a line for each step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; empty: none.
+  /// A file that gets one line per step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; empty: no such file.
   std::string json_lines = {};
-  /// A folder, made if it is not there, for a new file of TensorBoard's events; empty: none.
+  /// A folder for a new TensorBoard event file, created if necessary; empty: no such file.
   std::string tensorboard = {};
-  /// Behind what the file of JSON lines has, e.g. in a run that goes on from a checkpoint; else it begins anew.
+  /// Whether to append to an existing file of JSON lines, as a resumed run does, instead of replacing it.
   bool appends = false;
 };
 
-/// Writes named numbers, step by step, on rank 0 of the default process group; on other ranks it does nothing, so that
-/// every rank runs the same code. Not collective. One thread at a time.
+/// Writes named numbers for each step on rank 0 of the default process group and does nothing on other ranks, so all
+/// ranks can run the same code. Not collective. One thread at a time.
 ///
 ///     fsdp::ScalarLog log({.json_lines = "metrics.jsonl", .tensorboard = "runs/first"});
 ///     log.write(step, {{"loss", loss}, {"lr", lr}});
 class ScalarLog {
  public:
-  /// Names and numbers of one step.
+  /// Names and values of one step.
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  /// Throws Error if a file cannot be made, UsageError before init_process_group().
+  /// Throws Error if a file cannot be created, and UsageError before init_process_group().
   explicit ScalarLog(const ScalarLogOptions& options);
   ~ScalarLog();
-  /// The other one does nothing from then on.
+  /// The moved-from log does nothing from then on.
   ScalarLog(ScalarLog&&) noexcept;
-  /// Closes the files of this one; the other one does nothing from then on.
+  /// Closes this log's files and takes over the other's; the moved-from log does nothing from then on.
   ScalarLog& operator=(ScalarLog&&) noexcept;
 
-  /// Whether `write` writes anything: figures that nobody sees need not be taken.
+  /// Whether `write` writes anything; if not, there is no need to compute metrics.
   bool is_on() const;
-  /// What is not finite is null among JSON lines. Names of one step differ. Each line is in the file when this returns.
-  /// Throws Error if there is no room; the line is not in the file then, nor a part of it.
+  /// Writes one step. Names must be unique. Non-finite numbers become null in JSON lines. The line is in the file when
+  /// this returns. Throws Error if the disk is full; then no part of the line is in the file.
   void write(int64_t step, const Scalars& scalars);
 
  private:
   struct State;
-  std::unique_ptr<State> state_;  // null: it does nothing
+  std::unique_ptr<State> state_;  // null: the log does nothing
 };
 
 /// \}

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Steps that multiply gradients on the way, so that unscaling and clipping need no pass of their own.
+/// Optimizer steps that scale gradients on the fly, so that unscaling and clipping need no separate pass.
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
@@ -11,10 +11,10 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// What the element-wise optimizers of fsdp::optim can do beside `step`; torch::optim's cannot.
+/// An interface that the element-wise optimizers of fsdp::optim have in addition to `step`, and torch::optim's do not.
 ///
-/// A loss scaler that found every gradient finite on every rank gives 1 / scale, and calls no step on any rank
-/// otherwise; clipping gives `fsdp::clip_coefficient`; both together their product:
+/// A loss scaler passes 1 / scale if all gradients of all ranks are finite, and otherwise skips the step on every rank.
+/// Clipping passes `fsdp::clip_coefficient`; combined, pass the product:
 ///
 ///     if (auto* ours = dynamic_cast<fsdp::optim::ScaledStep*>(&optimizer)) {
 ///       ours->step_scaled(1 / scale);
@@ -25,13 +25,13 @@ namespace fsdp::optim {
 class ScaledStep {
  public:
   virtual ~ScaledStep() = default;
-  /// The optimizer's `step` as if each gradient were `factor` times what it is. What lies in `.grad` stays, so where a
-  /// gradient has the rows' dtype, rows have the bits that multiplying it before `step` would give; in bf16 and fp16
-  /// the product is not rounded. On the CPU it takes no memory, elsewhere that of a run's gradients, in bf16 and fp16
-  /// that of its rows, gradients and state in fp32.
+  /// Steps as if each gradient were multiplied by `factor`; `.grad` itself is not changed. If gradients have the rows'
+  /// dtype, the rows get the same bits as after a multiplication before `step`, except that in bf16 and fp16 the
+  /// product is not rounded. Needs no memory on the CPU; on other devices memory for the gradients of a run, and in
+  /// bf16 and fp16 for its rows, gradients and state in fp32.
   ///
-  /// Who must call it, and errors: as of `step`; UsageError, too, unless `factor` is finite and at least 0, before
-  /// anything is written.
+  /// Every rank must call it, like `step`. Throws what `step` throws, and UsageError, before anything is written,
+  /// unless `factor` is finite and at least 0.
   virtual at::Tensor step_scaled(double factor, torch::optim::Optimizer::LossClosure closure = nullptr) = 0;
 };
 

@@ -12,16 +12,16 @@ namespace fsdp {
 /// \addtogroup checkpoints
 /// \{
 
-/// JSON: how often `step` was called, which is all that torch::optim::LRScheduler and StepLR keep; what a class of
-/// one's own keeps beside it is not there. The learning rates that they set are options of the optimizer and saved
+/// Returns a scheduler's state as JSON: the number of `step` calls, which is all that torch::optim::LRScheduler and
+/// StepLR store. Fields of your own subclass are not included. Learning rates are options of the optimizer and saved
 /// with it. Not collective.
 ///
 ///     torch::optim::StepLR scheduler(optimizer, 1000, 0.5);
 ///     fsdp::save_checkpoint("runs/a", model, &optimizer, {.states = {{"scheduler", fsdp::state_of(scheduler)}}});
 std::string state_of(const torch::optim::LRScheduler& scheduler);
 
-/// Gives a scheduler of the same settings that state: its next `step` is what it would have been. Load the optimizer
-/// too. Not collective. Throws Error for another text.
+/// Restores the state of a scheduler with the same settings, so its next `step` continues the schedule. Load the
+/// optimizer too. Not collective. Throws Error for other text.
 ///
 ///     const auto loaded = fsdp::load_checkpoint("runs/a", model, &optimizer);
 ///     fsdp::load_state(scheduler, loaded.states.at("scheduler"));

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Stretches of a program in which parameters are whole, or may be treated as rows. Guards belong to one thread and
-/// close last in, first out.
+/// Scopes in which parameters are whole, or in which rows may be used freely. Guards belong to one thread and must be
+/// destroyed in the reverse order of their construction.
 
 #include <fsdp/group.h>
 
@@ -13,21 +13,20 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Shows whole parameters of all groups under a module: forward code may read them. Parameters come to memory when an
-/// operator is about to read them. `model(...)` opens one; this is for every other way in. Open it on every rank alike:
-/// where ranks share memory they meet when the outermost one opens, elsewhere at the operators that read parameters.
-/// Closing is not collective. Scopes nest; the outermost decides when memory goes.
+/// Lets forward code read the whole parameters of all groups under a module; each group is gathered when an operator is
+/// about to read it. `model(...)` opens a scope; use this class to call anything else. All ranks must open the same
+/// scopes: ranks that share memory wait for each other when the outermost scope opens, other ranks in the operators
+/// that read parameters. Closing is not collective. Scopes may be nested; memory is freed by the outermost one.
 ///
 ///     fsdp::ForwardScope scope(model);
 ///     auto logits = model->decode(model->encode(x));
 class [[nodiscard]] ForwardScope {
  public:
-  /// Throws UsageError while a backward that an exception ended is open (see Group::reset_iter_state), or a LocalRows;
-  /// and once, naming it, for a parameter that came under the module after fully_shard and is in no
-  /// group.
+  /// Throws UsageError while a LocalRows is open, or a backward that an exception ended (see Group::reset_iter_state).
+  /// Also throws it once for each parameter that was added to the module after fully_shard and is in no group.
   explicit ForwardScope(const Group& model);
   ~ForwardScope();
-  /// Ends the scope before the guard goes, e.g. in front of `optimizer.step()`. Idempotent.
+  /// Closes the scope early, for example before `optimizer.step()`. May be called again.
   void close();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
@@ -37,11 +36,11 @@ class [[nodiscard]] ForwardScope {
   std::unique_ptr<Open> open_;
 };
 
-/// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
-/// Not collective; but over shared memory it waits for peers that may still run a backward, until they open their next
-/// scope or write rows: they must not wait for this rank before that. And where copies of whole parameters are kept
-/// from one iteration to the next (kShardGradOp, kShardOptimizer, set_reshard_after_backward(false), unshard()) every
-/// rank opens it, because it makes them stale.
+/// Lets all operators that autograd does not record use this rank's rows, and lets raw pointers write them. Not
+/// collective, but in shared memory it waits until no other rank can be in a backward, i.e. until they open their next
+/// scope or write rows; they must not wait for this rank before that. If whole parameters are kept between iterations
+/// (kShardGradOp, kShardOptimizer, set_reshard_after_backward(false), unshard()), every rank must open it, because it
+/// invalidates these copies.
 ///
 ///     fsdp::LocalRows rows(model);
 ///     torch::NoGradGuard no_grad;
@@ -59,18 +58,18 @@ class [[nodiscard]] LocalRows {
   std::unique_ptr<Open> open_;
 };
 
-/// How whole parameters are summoned.
+/// Options of summon_full_params.
 struct SummonOptions {
-  /// Rank 0 of the process group alone keeps them, e.g. to write or print them: the other ranks take part in gathering
-  /// group by group, hold one group at a time meanwhile, and their parameters show rows. Nothing can be written back.
+  /// Whether only rank 0 of the process group keeps whole parameters, for example to write or print them. The other
+  /// ranks take part in the gathers, hold one group at a time, and their parameters show rows. write_back() is refused.
   bool rank0_only = false;
-  /// Whole values lie in host memory: one group at a time is whole on the device, and parameters that show whole values
-  /// are tensors on the CPU. Where they are on the CPU anyway, it changes nothing.
+  /// Whether whole values are copied to host memory: one group at a time is whole on the device, and parameters that
+  /// show whole values are CPU tensors. No effect on CPU parameters.
   bool offload_to_cpu = false;
 };
 
-/// Whole parameters, all at once, which may be written; backward would not see them, so operators that autograd would
-/// record are refused. See summon_full_params.
+/// Guard of summon_full_params. The whole parameters may be written. Backward would not see these writes, so operators
+/// that autograd would record are refused.
 class [[nodiscard]] SummonFullParams {
  public:
   /// Collective. Throws UsageError as ForwardScope does, and what Work::wait throws.
@@ -79,9 +78,8 @@ class [[nodiscard]] SummonFullParams {
   SummonFullParams(const SummonFullParams&) = delete;
   SummonFullParams& operator=(const SummonFullParams&) = delete;
 
-  /// Copies the whole parameters into the rows; without it, what was written is lost. Each rank keeps its own rows, so
-  /// every rank must have written the same values. Not collective. Throws UsageError with rank0_only, on every rank:
-  /// the others would keep what they had.
+  /// Copies whole parameters into the rows; without it writes are lost. Each rank keeps its own rows, so every rank
+  /// must have written the same values. Not collective. With rank0_only it throws UsageError on every rank.
   void write_back();
 
  private:
@@ -89,8 +87,7 @@ class [[nodiscard]] SummonFullParams {
   std::unique_ptr<Open> open_;
 };
 
-/// Gathers every group under `model` and keeps it whole while the guard lives: all whole parameters at once.
-/// Collective.
+/// Gathers all groups under `model` and keeps them whole while the guard lives. Collective.
 ///
 ///     {
 ///       auto whole = fsdp::summon_full_params(model);

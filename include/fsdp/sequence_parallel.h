@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Models split along the tokens of their sequences.
+/// Sequence parallelism: models whose sequences are split over ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
@@ -16,28 +16,28 @@ namespace fsdp {
 /// \addtogroup communication
 /// \{
 
-/// How attention over ranks is carried out; docs/sequence.md says what each method moves and holds. N are the ranks of
-/// the axis.
+/// How attention over ranks is computed; docs/sequence.md compares traffic and memory.
 enum class SequenceMethod : uint8_t {
-  /// Keys and values go round the ranks, and each rank has a chunk from the head of the sequence and one from its tail,
-  /// so that a causal mask leaves all of them as much to compute.
+  /// Keys and values are passed around a ring of ranks. Each rank has one chunk from the beginning of the sequence and
+  /// one from its end, so a causal mask gives all ranks the same work.
   kHeadTail,
-  /// Keys and values go round the ranks, each of which has one chunk of the sequence: where attention is not causal.
+  /// Keys and values are passed around a ring, and each rank has one contiguous chunk. For attention that is not
+  /// causal.
   kRing,
   /// Every rank gathers all keys and values.
   kGather,
-  /// Ranks exchange all heads of some tokens for all tokens of some heads (DeepSpeed-Ulysses). The ranks must divide
-  /// the heads of queries, and those of keys and values.
+  /// Ranks exchange all heads of some tokens for all tokens of some heads (DeepSpeed-Ulysses). The number of ranks must
+  /// divide the number of heads of queries, and of keys and values.
   kHeads,
-  /// Keys go round, then values, and every rank holds its rows of scores (Li et al., Sequence Parallelism, 2021): for
-  /// comparison with kRing, which holds no scores.
+  /// Keys, then values, are passed around a ring, and every rank holds its rows of the score matrix (Li et al.,
+  /// Sequence Parallelism, 2021). For comparison with kRing, which stores no scores.
   kRingSelfAttention,
 };
 
-/// A stretch of a program in which each rank of an axis has some tokens of every sequence, and in which
-/// `torch::scaled_dot_product_attention` of any model, which nobody edits, is that of the whole sequences. What else a
-/// model does must treat tokens one by one: linear layers, norms over features, activations, embeddings. Tokens get
-/// their positions from `fsdp::positions`.
+/// A scope in which each rank of an axis has some tokens of every sequence, and `torch::scaled_dot_product_attention`
+/// in any unmodified model attends to the whole sequences. Everything else in the model must treat tokens
+/// independently: linear layers, norms over features, activations, embeddings. `fsdp::positions` gives the tokens'
+/// positions.
 ///
 ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"data", "sequence"});
 ///     fsdp::SequenceParallel sequence(mesh.process_group("sequence"));
@@ -46,32 +46,31 @@ enum class SequenceMethod : uint8_t {
 ///     auto losses = cross_entropy_sum(model(tokens), labels);            // labels of -100 count nothing
 ///     fsdp::sequence_mean(losses, labels.ne(-100).sum()).backward();
 ///
-/// The ranks of the axis must have the same batch. Opening a scope is not collective; attention and `unshard` in it
-/// are, in forward and in backward, with the same sizes on every rank: else Mismatch. Each rank's gradients are those
-/// of the sum of all ranks' losses. Backward needs no open scope, and activation checkpointing enters the scope again
-/// when it computes a part once more. There are no second derivatives through attention. With one rank all is as
-/// without a scope.
+/// The ranks of the axis must have the same batch. Opening a scope is not collective. Attention and `unshard` are, in
+/// forward and in backward, with the same sizes on every rank; otherwise Mismatch. Each rank's gradients are those of
+/// the sum of all ranks' losses. Backward does not need an open scope, and activation checkpointing restores the scope
+/// when it recomputes. Attention has no second derivatives. With one rank a scope has no effect.
 ///
-/// Attention: queries, keys and values of sizes [batch, heads, tokens, size], or [batch, tokens, size], all of them
-/// dealt; fp64, fp32, bf16 and fp16, of which results of parts are added up in fp32; `enable_gqa`, for which keys and
-/// values travel as they are; `scale`; causal, or with a boolean or additive mask, which every rank gives for the whole
-/// sequences; queries and keys of different lengths, without is_causal. Autocast holds. A query that a mask hides from
-/// all keys gets zeros. On the CPU it is computed by LibTorch's flash attention, and on a CUDA device by matrix
+/// Supported attention: queries, keys and values of sizes [batch, heads, tokens, size] or [batch, tokens, size], all
+/// split over the ranks; fp64, fp32, bf16 and fp16 (partial results of the latter two are summed in fp32);
+/// `enable_gqa`, without copies of keys and values; `scale`; is_causal, or a boolean or additive mask, which every rank
+/// passes for the whole sequences; queries and keys of different lengths, without is_causal; autocast. A query whose
+/// keys are all masked gets zeros. On the CPU attention uses LibTorch's flash attention, on a CUDA device matrix
 /// products that hold the scores of one block (not yet run there).
 ///
-/// Attention throws UsageError before anything is communicated for dropout in it, for masks that are not whole or
-/// require gradients, and for operands that do not fit each other.
+/// Attention throws UsageError, before anything is communicated, for dropout, for a mask that is not whole or requires
+/// a gradient, and for operands whose sizes do not match.
 ///
-/// The scope belongs to one thread and is closed there, last in, first out; the innermost one counts.
+/// A scope belongs to one thread. Destroy scopes in the reverse order of their construction; the innermost one applies.
 class [[nodiscard]] SequenceParallel {
  public:
-  /// Over the ranks of `group` (null: the default one).
+  /// Splits sequences over the ranks of `group` (null: the default process group).
   explicit SequenceParallel(std::shared_ptr<ProcessGroup> group = nullptr,
                             SequenceMethod method = SequenceMethod::kHeadTail);
-  /// Over two axes of a mesh, `ring` and `heads`, which are not null: each rank has some tokens of every sequence; the
-  /// ranks of `heads`, which must divide the heads of queries and keys, exchange heads for tokens, and `method`, which
-  /// is not kHeads, goes over those of `ring`. Where there are more ranks than heads, and to keep exchanges of many
-  /// small messages inside a host. Parameters are sharded over both axes: `mesh[{"ring", "heads"}].flatten("shard")`.
+  /// Splits sequences over two axes of a mesh, `ring` and `heads`, neither of which may be null. The ranks of `heads`
+  /// exchange heads for tokens, so their number must divide the heads of queries and of keys; `method`, which must not
+  /// be kHeads, runs over the ranks of `ring`. Use it if there are more ranks than heads, or to keep the exchange of
+  /// many small messages inside a host. Shard parameters over both axes: `mesh[{"ring", "heads"}].flatten("shard")`.
   ///
   ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"ring", "heads"});
   ///     fsdp::SequenceParallel sequence(mesh.process_group("ring"), mesh.process_group("heads"));
@@ -81,16 +80,17 @@ class [[nodiscard]] SequenceParallel {
   SequenceParallel(const SequenceParallel&) = delete;
   SequenceParallel& operator=(const SequenceParallel&) = delete;
 
-  /// This rank's tokens of a tensor that every rank has whole, along `dim`. All ranks get as many: `padding` stands
-  /// behind the end of a sequence that does not divide, and attention leaves it out. Autograd goes through it: the
-  /// gradient of `whole` has this rank's tokens, and zeros elsewhere. Labels are shifted before. Not collective.
+  /// Returns this rank's tokens, along `dim`, of a tensor that every rank has whole. All ranks get equally many;
+  /// `padding` fills a sequence whose length does not divide, and attention ignores it. Autograd records it: the
+  /// gradient of `whole` has values for this rank's tokens and zeros elsewhere. Shift labels before you call it. Not
+  /// collective.
   ///
-  /// Throws UsageError if there are fewer tokens than ranks, and for two lengths in one scope whose parts are equally
-  /// long.
+  /// Throws UsageError if there are fewer tokens than ranks, or if one scope would have two sequence lengths whose
+  /// parts are equally long.
   [[nodiscard]] at::Tensor shard(const at::Tensor& whole, int64_t dim, double padding = 0) const;
 
-  /// The whole tensor of which the ranks have parts, in the order of the sequence and without padding, on every rank.
-  /// Autograd goes through it. Collective.
+  /// Returns the whole tensor on every rank, in the order of the sequence and without padding. Autograd records it.
+  /// Collective.
   [[nodiscard]] at::Tensor unshard(const at::Tensor& part, int64_t dim) const;
 
  private:
@@ -98,27 +98,27 @@ class [[nodiscard]] SequenceParallel {
   std::unique_ptr<Open> open_;
 };
 
-/// The positions in the whole sequence of the `length` tokens that this rank has, as int64: for embeddings of positions
-/// and rotary ones. Without a scope, 0 to length - 1, so a model that calls it needs no other code for the two. Padding
-/// has the position of the last token. Not collective.
+/// The positions in the whole sequence of this rank's `length` tokens, in int64, for position embeddings and rotary
+/// embeddings. Outside a scope they are 0 to length - 1, or the positions of the tokens that a pipeline stage computes
+/// at the moment, so a model needs no special code. Padding has the position of the last token. Not collective.
 ///
 ///     x = token_embedding(x) + position_embedding(fsdp::positions(x.size(1), x.device()));
 [[nodiscard]] at::Tensor positions(int64_t length, at::Device device = at::kCPU);
 
-/// The mean over the tokens of all ranks of the scope, on every rank: `sum` is that of this rank's losses, `count` how
-/// many of its tokens were counted. Ranks have different counts; a mean of their means would be another number.
-/// Autograd goes through it: the mean over the ranks of their gradients, which fully_shard takes, is the gradient of
-/// this number. Without a scope it is the quotient. Collective.
+/// The mean over the tokens of all ranks of the scope, on every rank. `sum` is the sum of this rank's losses, `count`
+/// the number of its tokens that count; ranks have different counts, so averaging their means would be wrong. Autograd
+/// records it: fully_shard averages the ranks' gradients, which gives the gradient of this mean. Outside a scope it
+/// returns sum / count. Collective.
 [[nodiscard]] at::Tensor sequence_mean(const at::Tensor& sum, const at::Tensor& count);
 
-/// Finds out whether a model may be split along its sequences in the scope: computes `forward(input)`, of which dim
-/// `dim` are tokens in input and result, once whole and once in the ranks' parts, and compares. The model must be in
-/// evaluation (dropout would differ). Collective.
+/// Tests whether a model may be split along its sequences: computes `forward(input)` once whole and once split over the
+/// ranks of the scope, and compares the results. `dim` is the dim of tokens in input and result. The model must be in
+/// evaluation mode, since dropout would differ. Collective.
 ///
-/// Throws UsageError for modules that are known to mix tokens without scaled_dot_product_attention, before anything is
-/// computed (torch::nn::MultiheadAttention, Transformer and its layers, RNN, LSTM, GRU, and a Conv1d whose kernel has
-/// more than one element), by name; and if the results differ. The message then names the first operator, of those that
-/// the model calls, whose result differs, and the module whose parameters were read last before it.
+/// Throws UsageError, before it computes anything, for a module that mixes tokens without scaled_dot_product_attention
+/// (torch::nn::MultiheadAttention, Transformer and its layers, RNN, LSTM, GRU, and Conv1d with a kernel larger than 1);
+/// and if the results differ. The message then names the model's first operator with a different result and the module
+/// whose parameters were read last before it.
 ///
 ///     model->eval();
 ///     fsdp::check_sequence_split(sequence, *gpt, [&](const torch::Tensor& text) { return model(text); }, tokens);

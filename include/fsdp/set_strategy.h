@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Another strategy for a model in training.
+/// Change of the sharding strategy during training.
 
 #include <fsdp/device_mesh.h>
 #include <fsdp/group.h>
@@ -15,23 +15,23 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Moves a model to another strategy between two steps: its rows, gradients in `.grad`, and the optimizer's state. The
-/// parameters stay the same tensors, so handles, module and optimizer stay as they are, and training goes on as if
-/// `fully_shard` had been called with this strategy from the beginning: to the same bits where strategies have the same
-/// bits (docs/strategies.md).
+/// Changes the strategy of a model between two steps: moves its rows, gradients in `.grad`, and the optimizer's state.
+/// Parameters stay the same tensors, so handles, module and optimizer remain valid. Training continues as if
+/// `fully_shard` had used this strategy from the start, to the same bits where strategies have the same bits
+/// (docs/choosing.md).
 ///
-/// `mesh` is what FullyShardOptions::mesh is, of the ranks that the model has; unset: one axis of all of them. All
-/// groups under `model` move, and Reshard goes back to the strategy's default; hooks and other settings stay, counts of
-/// Group::stats() begin anew. Meanwhile a rank holds rows, gradients and state twice, and one group whole.
+/// `mesh` is like FullyShardOptions::mesh and must have the model's ranks; unset: one axis of all of them. All groups
+/// under `model` move. Reshard returns to the strategy's default; hooks and other settings stay; counts of
+/// Group::stats() restart. During the call a rank holds its rows, gradients and state twice, and one whole group.
 ///
-/// `optimizer` owns every parameter that requires grad; it is one of fsdp::optim (not LBFGS) or an element-wise one of
-/// torch::optim (Adam, AdamW, SGD, RMSprop, Adagrad), and may own other tensors, which are left alone.
+/// `optimizer` must own every parameter that requires grad. It may be any of fsdp::optim except LBFGS, or Adam, AdamW,
+/// SGD, RMSprop or Adagrad of torch::optim. Other tensors that it owns are left alone.
 ///
-/// Collective, one thread: no other one uses the model, but for stats(). Throws UsageError, before anything is
-/// communicated and with the model as it was, in a scope, a backward or LocalRows, while gradients of no_sync() wait,
-/// for another optimizer or one that does not own a parameter, and for a mesh of other ranks or axes; Mismatch if ranks
-/// ask for different strategies or have other state; what Work::wait throws. A view of rows from before throws when it
-/// is used, and so does a backward through a forward from before.
+/// Collective. One thread; only stats() may be called meanwhile. Throws UsageError and leaves the model unchanged in a
+/// scope, a backward or LocalRows, while gradients of no_sync() are pending, for an unsupported optimizer or one that
+/// does not own a parameter, and for a mesh of other ranks or axes. Throws Mismatch if ranks ask for different
+/// strategies or have different state, and what Work::wait throws. Earlier views of rows, and backwards of earlier
+/// forwards, throw when they are used.
 ///
 ///     fsdp::set_strategy(model, optimizer, fsdp::Strategy::kShardGradOp);  // enough memory after all
 void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strategy strategy,

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A sharded module that can be called.
+/// The callable handle of a sharded module.
 
 #include <fsdp/cast.h>
 #include <fsdp/group.h>
@@ -23,20 +23,20 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// A handle that is called like the module; `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
-/// module. It is not a module itself: it enters neither a module nor an archive. Cheap to copy.
+/// A handle that is called like the module. `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
+/// module. The handle is not a module: it cannot be registered as a submodule or written to an archive. Cheap to copy.
 ///
 ///     fsdp::Sharded<GPT> model = fsdp::fully_shard(gpt);
 ///     auto logits = model(ids);
 template <class Holder>
 class Sharded : public Group {
  public:
-  /// What fully_shard returns; `group` is the module's.
+  /// For fully_shard; `group` is the module's group.
   Sharded(Holder module, Group group) : Group(std::move(group)), module_(static_cast<Holder>(module)) {}
 
-  /// Runs the module's forward in a forward scope: any arguments, any result, cast as the policy of the module's own
-  /// group says (MixedPrecisionPolicy, fsdp::cast_floating). Collective. Throws what ForwardScope and the operators
-  /// throw.
+  /// Runs the module's forward in a forward scope. Arguments and results may be of any type; floating-point tensors in
+  /// them are cast as the MixedPrecisionPolicy of the module's own group says (see fsdp::for_each_tensor). Collective.
+  /// Throws what ForwardScope and the operators throw.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     ForwardScope scope(*this);
@@ -45,23 +45,23 @@ class Sharded : public Group {
     };
     return call_with_casts(*this, forward, std::forward<Args>(args)...);
   }
-  /// The same as `model(...)`.
+  /// Same as `model(...)`.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);
   }
 
-  /// The module itself: `model->parameters()`, `model->train()`. `model->forward(x)` opens no scope, so it needs a
+  /// Accesses the module: `model->parameters()`, `model->train()`. `model->forward(x)` opens no scope, so put a
   /// ForwardScope around it.
   auto operator->() { return &raw(); }
-  /// The same: a handle's constness is not the module's.
+  /// Accesses the module; a const handle does not make the module const.
   auto operator->() const { return &raw(); }
-  /// The module as it was given to fully_shard.
+  /// The module that was passed to fully_shard.
   const std::remove_reference_t<Holder>& module() const { return module_; }
 
  private:
   decltype(auto) raw() const {
-    auto& module = const_cast<std::remove_cvref_t<Holder>&>(module_);  // a handle: its constness is not the module's
+    auto& module = const_cast<std::remove_cvref_t<Holder>&>(module_);  // a const handle does not make the module const
     if constexpr (std::is_reference_v<Holder> || std::is_same_v<Holder, torch::jit::Module>)
       return module;
     else
@@ -71,10 +71,10 @@ class Sharded : public Group {
   Holder module_;
 };
 
-/// Save the module, not the handle.
+/// Deleted: save the module, not the handle.
 template <class Holder>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const Sharded<Holder>&) = delete;
-/// Load the module, not the handle.
+/// Deleted: load into the module, not the handle.
 template <class Holder>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, Sharded<Holder>&) = delete;
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Parameters of which each rank of an axis has a part.
+/// Parameters that are split over the ranks of a tensor-parallel axis.
 
 #include <fsdp/process_group.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Layers of which each rank of an axis has a part.
+/// Tensor-parallel layers.
 
 #include <fsdp/process_group.h>
 #include <fsdp/tensor_cut.h>
@@ -20,113 +20,113 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// What the layers of a tensor axis have in common.
+/// Options that all tensor-parallel layers of an axis share.
 struct TensorParallelOptions {
-  /// The ranks that have a part each; of a mesh `mesh.process_group("tensor")`. Null: the default process group.
+  /// The ranks over which layers are split; of a mesh, for example `mesh.process_group("tensor")`. Null: the default
+  /// process group.
   std::shared_ptr<ProcessGroup> axis = nullptr;
-  /// The dim, as a rule that of the tokens, along which activations outside of the parts are cut, so that each rank has
-  /// some of them; unset: every rank has all. A column-parallel layer gathers them then, and a row-parallel one
-  /// scatters its sums (V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022,
-  /// section 4.2.2). A parameter that every rank has, such as a norm's, gets the gradient of this rank's tokens alone
-  /// there: read it through functional::copy_to_ranks, which sums the gradients.
+  /// The dim, usually of tokens, along which activations outside split layers are divided between the ranks; unset:
+  /// every rank has all of them. A column-parallel layer then gathers its input, and a row-parallel layer scatters its
+  /// sum (V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.2.2). A
+  /// parameter that is not split, such as a norm's, then gets gradients of this rank's tokens only: read it through
+  /// functional::copy_to_ranks, which sums the gradients.
   std::optional<int64_t> sequence_dim = std::nullopt;
 };
 
-/// The linear layer of which each rank has some of the columns of outputs (M. Shoeybi et al., Megatron-LM, 2019,
-/// section 3). Its `weight` has the sizes [out_features / ranks, in_features], its `bias` [out_features / ranks]: those
-/// rows of the whole layer, with the values that torch::nn::Linear of these options would have under the same seed.
+/// A linear layer whose output features are split over the ranks (M. Shoeybi et al., Megatron-LM, 2019, section 3).
+/// `weight` has sizes [out_features / ranks, in_features] and `bias` [out_features / ranks]. Their initial values are
+/// the rank's rows of a torch::nn::Linear with the same options and seed.
 ///
 /// Every rank of the axis gets the same input, [..., in_features], and computes the same loss. The result is this
-/// rank's part, [..., out_features / ranks], which a RowParallelLinear takes, or the whole with `gather_output`.
-/// Where several matrices are `fused` in one, each rank has its part of each, such as the queries, keys and values of
-/// its heads.
-/// Forward and backward are collective over the axis. Shard such layers over the ranks of another axis. Throws
-/// UsageError where the ranks do not divide the features.
+/// rank's part, [..., out_features / ranks], the input of a RowParallelLinear; with `gather_output` it is whole. If
+/// `weight` consists of several `fused` matrices, each matrix is split separately, so that a rank has, for example, the
+/// queries, keys and values of its heads. Forward and backward are collective over the axis. Shard such layers over the
+/// ranks of another axis. Throws UsageError if the number of ranks does not divide the features, and for `fused` > 1
+/// with `gather_output`.
 ///
 ///     auto up = register_module("up", fsdp::ColumnParallelLinear(torch::nn::LinearOptions(768, 3072), options));
 ///     auto down = register_module("down", fsdp::RowParallelLinear(torch::nn::LinearOptions(3072, 768), options));
 ///     x = x + down(torch::gelu(up(x)));
 class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>, public TensorParallelLayer {
  public:
-  /// A part of the layer that `whole` describes.
+  /// Makes this rank's part of the layer that `whole` describes.
   explicit ColumnParallelLinearImpl(const torch::nn::LinearOptions& whole, TensorParallelOptions parallel = {},
                                     bool gather_output = false, int64_t fused = 1);
   /// See the class.
   torch::Tensor forward(const torch::Tensor& input);
-  /// Gives the parameters their initial values again.
+  /// Initialises the parameters again.
   void reset() override;
   /// Prints the sizes of the whole layer and the number of parts.
   void pretty_print(std::ostream& stream) const override;
   /// See TensorParallelLayer.
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
-  torch::nn::LinearOptions options;  ///< of the whole layer
-  TensorParallelOptions parallel;    ///< the axis
-  bool gather_output;                ///< whether forward gives the whole output
-  int64_t fused;                     ///< matrices that lie one behind another in the whole weight
-  torch::Tensor weight;              ///< this rank's rows
+  torch::nn::LinearOptions options;  ///< options of the whole layer
+  TensorParallelOptions parallel;    ///< options with the axis
+  bool gather_output;                ///< whether forward returns the whole output
+  int64_t fused;                     ///< number of matrices stacked in the whole weight
+  torch::Tensor weight;              ///< this rank's rows of the whole weight
   torch::Tensor bias;                ///< this rank's elements; undefined without a bias
 };
 /// The holder of ColumnParallelLinearImpl.
 TORCH_MODULE(ColumnParallelLinear);
 
-/// The linear layer of which each rank has some of the rows of inputs. Its `weight` has the sizes [out_features,
-/// in_features / ranks], its `bias` [out_features] is the same on every rank; the values are those of torch::nn::Linear
-/// under the same seed. It takes this rank's part of the input, [..., in_features / ranks], and gives the sum over the
-/// ranks and the bias, [..., out_features]. Otherwise as ColumnParallelLinearImpl.
+/// A linear layer whose input features are split over the ranks. `weight` has sizes [out_features, in_features /
+/// ranks]; `bias`, [out_features], is the same on every rank. Initial values are those of torch::nn::Linear with the
+/// same seed. The input is this rank's part, [..., in_features / ranks]; the result, [..., out_features], is the sum
+/// over the ranks plus the bias. Otherwise like ColumnParallelLinearImpl.
 class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>, public TensorParallelLayer {
  public:
-  /// A part of the layer that `whole` describes.
+  /// Makes this rank's part of the layer that `whole` describes.
   explicit RowParallelLinearImpl(const torch::nn::LinearOptions& whole, TensorParallelOptions parallel = {});
   /// See the class.
   torch::Tensor forward(const torch::Tensor& input);
-  /// Gives the parameters their initial values again.
+  /// Initialises the parameters again.
   void reset() override;
   /// Prints the sizes of the whole layer and the number of parts.
   void pretty_print(std::ostream& stream) const override;
   /// See TensorParallelLayer.
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
-  torch::nn::LinearOptions options;  ///< of the whole layer
-  TensorParallelOptions parallel;    ///< the axis
-  torch::Tensor weight;              ///< this rank's columns
+  torch::nn::LinearOptions options;  ///< options of the whole layer
+  TensorParallelOptions parallel;    ///< options with the axis
+  torch::Tensor weight;              ///< this rank's columns of the whole weight
   torch::Tensor bias;                ///< undefined without a bias
 };
 /// The holder of RowParallelLinearImpl.
 TORCH_MODULE(RowParallelLinear);
 
-/// The embedding of which each rank has some of the rows: rank r those of the indices [r * n, (r + 1) * n), where n is
-/// num_embeddings / ranks. Its `weight` has the sizes [n, embedding_dim] and the values of torch::nn::Embedding under
-/// the same seed. Every rank of the axis gets the same indices, int64, and the result is the whole one. Of the options
-/// it takes num_embeddings, embedding_dim and padding_idx; others are a UsageError. Otherwise as
+/// An embedding whose rows are split over the ranks: rank r has the indices [r * n, (r + 1) * n), where n is
+/// num_embeddings / ranks. `weight` has sizes [n, embedding_dim] and the initial values of torch::nn::Embedding with
+/// the same seed. Every rank of the axis passes the same indices, in int64, and gets the whole result. Supported
+/// options are num_embeddings, embedding_dim and padding_idx; others throw UsageError. Otherwise like
 /// ColumnParallelLinearImpl.
 class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>,
                                    public TensorParallelLayer {
  public:
-  /// A part of the embedding that `whole` describes.
+  /// Makes this rank's part of the embedding that `whole` describes.
   explicit VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& whole, TensorParallelOptions parallel = {});
   /// See the class.
   torch::Tensor forward(const torch::Tensor& indices);
-  /// Gives the weight its initial values again.
+  /// Initialises the weight again.
   void reset() override;
   /// Prints the sizes of the whole embedding and the number of parts.
   void pretty_print(std::ostream& stream) const override;
   /// See TensorParallelLayer.
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
-  torch::nn::EmbeddingOptions options;  ///< of the whole embedding
-  TensorParallelOptions parallel;       ///< the axis
-  torch::Tensor weight;                 ///< this rank's rows
+  torch::nn::EmbeddingOptions options;  ///< options of the whole embedding
+  TensorParallelOptions parallel;       ///< options with the axis
+  torch::Tensor weight;                 ///< this rank's rows of the whole weight
 };
 /// The holder of VocabParallelEmbeddingImpl.
 TORCH_MODULE(VocabParallelEmbedding);
 
-/// The mean cross entropy of logits of which each rank has some of the classes, [rows, classes / ranks], as a
-/// ColumnParallelLinear without `gather_output` gives them, against `targets`, [rows] of int64, the same on every rank.
-/// Rows whose target is `ignore_index` do not count, and where none does the loss is 0. No rank holds the logits of
-/// another one: three numbers for each row are exchanged. Collective over `axis` (null: the default process group), and
-/// the result is the same on every rank. Throws UsageError for other sizes, and on the CPU for targets that are no
-/// classes.
+/// The mean cross entropy of logits whose classes are split over the ranks. `logits`: [rows, classes / ranks], as a
+/// ColumnParallelLinear without `gather_output` returns them; `targets`: [rows] in int64, the same on every rank. Rows
+/// whose target is `ignore_index` are ignored; if all are, the loss is 0. Ranks exchange three numbers per row instead
+/// of logits. Collective over `axis` (null: the default process group); the result is the same on every rank. Throws
+/// UsageError for other sizes and, on the CPU, for targets that are not classes.
 ///
 ///     auto loss = fsdp::vocab_parallel_cross_entropy(head(x).flatten(0, 1), targets.flatten(), axis);
 [[nodiscard]] at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A part of forward that goes through its input piece by piece.
+/// A region of forward that processes its input in chunks.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -15,13 +15,14 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// `fn(x)` computed for `parts` parts of `x` along `dim`, one after the other, and joined again: for long sequences,
-/// whose feed-forward layers hold more than attention does. What `fn` keeps on the way is there for one part at a time,
-/// also in backward, which computes each part again (see activation_checkpoint, which says what `fn` may be and do).
+/// Computes `fn(x)` in `parts` chunks of `x` along `dim`, one after the other, and concatenates the results. Use it for
+/// long sequences, whose feed-forward layers hold more memory than attention. The intermediate activations of `fn`
+/// exist for one chunk at a time, also in backward, which recomputes each chunk (see activation_checkpoint for the
+/// rules that `fn` must follow).
 ///
-/// `fn` treats the indices of `dim` independently of each other, and its result has as many of them. Parts are equal up
-/// to one index; a dim that is shorter than `parts` has fewer. Collective where `fn` is: give the same `parts` and
-/// sizes on every rank. Throws what `fn` throws.
+/// `fn` must treat the indices of `dim` independently, and its result must have as many of them. Chunks are those of
+/// `x.chunk(parts, dim)`. Collective if `fn` is; then use the same `parts` and sizes on every rank. Throws what `fn`
+/// throws.
 ///
 ///     x = x + fsdp::tiled(mlp, norm(x), /*dim=*/1, /*parts=*/8);
 template <class Fn>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Other devices and dtypes for a model that is sharded, and the first device of one that has no values yet.
+/// Conversion of sharded models to other devices and dtypes, and memory for models on the meta device.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -12,13 +12,13 @@ namespace fsdp {
 /// \addtogroup values
 /// \{
 
-/// Gives what is on the meta device memory on `device`: this rank's rows of the parameters under `model`, and buffers
-/// and ignored parameters whole. They are zeros until they are initialised (initialize.h) or loaded (checkpoint.h);
-/// what has values keeps them. The parameters stay the same tensors, so an optimizer may have been made before.
-/// A device without a number is this thread's current one.
+/// Allocates memory on `device` for tensors on the meta device: this rank's rows of the parameters under `model`, and
+/// whole buffers and ignored parameters. They are zero until they are initialised (initialize.h) or loaded
+/// (checkpoint.h); tensors that have values keep them. Parameters stay the same tensors, so the optimizer may already
+/// exist. A device without an index means this thread's current one.
 ///
-/// Collective, one thread. Throws UsageError in a scope or a backward, and a c10::Error where there is no such memory,
-/// after which some groups may have theirs: it can be called again.
+/// Collective. One thread. Throws UsageError in a scope or a backward, and c10::Error if memory runs out; some groups
+/// may then have theirs, and the call can be repeated.
 ///
 ///     auto gpt = fsdp::meta_init([&] { return GPT(config); });
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
@@ -27,17 +27,17 @@ namespace fsdp {
 ///     fsdp::initialize(model, [&] { gpt->init_weights(); });
 void to_empty(const Group& model, c10::Device device);
 
-/// Moves a sharded model to another device, or converts what is floating point to another dtype, as Module::to does
-/// with one that is not sharded: rows of parameters, buffers and ignored parameters. The parameters stay the same
-/// tensors. Meanwhile a rank holds the rows of one group twice and, where the rows are laid out anew, the whole group.
+/// Moves a sharded model to another device, or converts its floating-point tensors to another dtype, like Module::to:
+/// rows of parameters, buffers and ignored parameters. Parameters stay the same tensors. During the call a rank holds
+/// the rows of one group twice and, if the layout of rows changes, that group whole.
 ///
-/// An optimizer's state stays behind: make the optimizer after it. Collective, one thread. Throws UsageError in a scope
-/// or a backward, while parameters have gradients (zero_grad() drops them) and for a dtype that is not floating point;
-/// otherwise as to_empty.
+/// An optimizer's state is not converted, so make the optimizer afterwards. Collective. One thread. Throws UsageError
+/// in a scope or a backward, while parameters have gradients (zero_grad() drops them), and for a dtype that is not
+/// floating point. Otherwise like to_empty.
 ///
 ///     fsdp::to(model, torch::kBFloat16);
 void to(const Group& model, c10::Device device);
-/// The same to another dtype.
+/// Converts floating-point tensors to another dtype.
 void to(const Group& model, c10::ScalarType dtype);
 
 /// \}

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What ranks do, moment by moment, as a file for Perfetto or chrome://tracing.
+/// A timeline of what ranks do, as a file for Perfetto or chrome://tracing.
 
 #include <fsdp/process_group.h>
 
@@ -17,35 +17,34 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// One thing that a rank did. docs/observing.md lists the names.
+/// One interval on a rank's timeline. docs/observing.md lists the names.
 struct TraceEvent {
   std::string name = {};          ///< e.g. "unshard", "prefetch", "wait for all_gather", "reduce_scatter", "forward"
-  std::string group = {};         ///< the group, as Group::name(), or what else it is about; cut at 63 characters
-  bool is_communication = false;  ///< it goes on beside the threads of the program
-  int64_t begin_ns = 0;           ///< since 1970
-  int64_t end_ns = 0;             ///< 0: it goes on
-  bool has_failed = false;        ///< it ended by an exception
-  int32_t thread = 0;             ///< the system's number of the thread in which it began
-  uint64_t sequence = 0;          ///< of a collective: its number in its order
-  uint64_t bytes = 0;             ///< of a collective: of all ranks' data
+  std::string group = {};         ///< Group::name() of the group, or another subject; truncated to 63 characters
+  bool is_communication = false;  ///< whether it runs beside the program's threads
+  int64_t begin_ns = 0;           ///< nanoseconds since 1970
+  int64_t end_ns = 0;             ///< nanoseconds since 1970; 0: unfinished
+  bool has_failed = false;        ///< whether it ended with an exception
+  int32_t thread = 0;             ///< operating system's ID of the thread in which it began
+  uint64_t sequence = 0;          ///< for a collective: its number in its order of operations
+  uint64_t bytes = 0;             ///< for a collective: bytes of all ranks' data
 };
 
-/// What a trace keeps.
+/// What a trace records.
 struct TraceOptions {
-  /// How many events it keeps: older ones are dropped. Each takes 152 bytes.
+  /// Maximum number of events, of 152 bytes each; the oldest are dropped.
   size_t max_events = 200'000;
-  /// LibTorch's operators too, with their sizes and allocations: Kineto, of the calling thread and the backwards that
-  /// it calls, as long as the trace lives. It goes on the thread that made it. One at a time in a process, and no other
-  /// profiler beside it.
+  /// Whether Kineto also records LibTorch's operators, with sizes and allocations, on the calling thread and in its
+  /// backwards, while the trace lives. Such a trace must be destroyed on the thread that made it. Only one may exist in
+  /// a process, without any other profiler.
   bool operators = false;
-  /// Whose ranks write one file; null: the default one. A group that was split from another one and that one record
-  /// alike.
+  /// The ranks that write a common file; null: the default process group. A process group and those split from it
+  /// record the same events.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
-/// Writes down what this rank does, of all its models and process groups, while it lives. Without a trace each place
-/// that would be written down costs the reading of a flag; with one, a lock and about 0.2 us. Thread safety: all of it,
-/// but for `write`.
+/// While it lives, records what this rank does, in all its models and process groups. An event costs a lock and about
+/// 0.2 us; without a trace, reading a flag. Thread-safe except for `write`.
 ///
 ///     {
 ///       const fsdp::Trace trace;
@@ -54,19 +53,19 @@ struct TraceOptions {
 ///     }
 class [[nodiscard]] Trace {
  public:
-  /// Not collective. Throws UsageError for a process group over a communicator of one's own, and for no event at all.
+  /// Not collective. Throws UsageError for a process group over your own communicator, and if max_events is 0.
   explicit Trace(TraceOptions options = {});
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// Of this rank so far, in the order of beginnings; without operators.
+  /// This rank's events so far, sorted by their beginning, without operators.
   std::vector<TraceEvent> events() const;
-  /// Writes what all ranks did so far into one file, on rank 0: the JSON that Chrome and Perfetto open, with a process
-  /// for each rank, in it a track for each thread of the program and one or more for its communication. With operators
-  /// their recording ends here. Times are each host's own. Collective. Throws Error on every rank if rank 0 cannot
-  /// write the file, or if a rank has no room in TMPDIR for what LibTorch's profiler recorded there; and what
-  /// Work::wait throws.
+  /// Writes the events of all ranks so far into one file on rank 0, in the JSON format of Chrome and Perfetto: a
+  /// process per rank, with a track for each thread of the program and one or more for communication. Operators are
+  /// recorded only until the first call. Times come from each host's clock. Collective. Throws Error on every rank if
+  /// rank 0 cannot write the file, or if a rank's TMPDIR has no room for the profiler's output; and what Work::wait
+  /// throws.
   void write(const std::string& path) const;
 
  private:
@@ -74,15 +73,15 @@ class [[nodiscard]] Trace {
   std::unique_ptr<State> state_;
 };
 
-/// Something of the program's own on this rank's timeline, from here to the end of the scope: in the traces that are
-/// there, and in the flight recorder. It goes on the thread that made it, last in first out. Where nobody records it
-/// costs no more than to find the process group.
+/// An interval of your own on this rank's timeline, from construction to destruction, in traces that exist and in the
+/// flight recorder. Destroy spans on the thread that made them, in reverse order. If nothing records, it only looks up
+/// the process group.
 ///
 ///     const fsdp::TraceSpan span("validation");
 class [[nodiscard]] TraceSpan {
  public:
-  /// Of the default process group's rank. Names are cut at 23 characters, `about` at 63. Throws UsageError before
-  /// init_process_group().
+  /// For this rank of the default process group. `name` is truncated to 23 characters, `about` to 63. Throws UsageError
+  /// before init_process_group().
   explicit TraceSpan(std::string_view name, std::string_view about = "");
   ~TraceSpan();
   TraceSpan(const TraceSpan&) = delete;

@@ -10,7 +10,7 @@ namespace {
 
 using Holder = std::unique_ptr<torch::nn::AnyModulePlaceholder>;
 
-// Names a private member: an explicit instantiation may, and its friend function hands the name on.
+// Accesses a private member: an explicit instantiation may name it, and its friend function returns it.
 template <auto kMember>
 struct HolderMember {
   friend constexpr auto holder_of_module() { return kMember; }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a forward depends on beside its inputs and parameters.
+/// State that a forward depends on besides its inputs and parameters.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,16 +10,16 @@
 
 namespace fsdp::activation {
 
-/// The devices whose default generators a part may draw from: the CPU, those of its inputs on the accelerator, and the
-/// accelerator's device that this thread uses.
+/// The devices from whose default generators a region may draw: the CPU, the devices of its inputs on the accelerator,
+/// and the accelerator's current device.
 std::vector<at::Device> devices_of(std::span<const at::Tensor> inputs);
 
-/// The states of devices' default generators.
+/// States of the default generators of several devices.
 class RandomStates {
  public:
-  /// As they are now.
+  /// Saves the current states.
   explicit RandomStates(std::span<const at::Device> devices);
-  /// Of the same generators, as they are now.
+  /// The current states of the same generators.
   RandomStates now() const;
   void restore() const;
 
@@ -28,13 +28,14 @@ class RandomStates {
   std::vector<std::pair<at::Device, at::Tensor>> states_;
 };
 
-/// Autocast of this thread, on every kind of device.
+/// This thread's autocast settings for all device types.
 class AutocastState {
  public:
-  /// As it is now.
+  /// Saves the current settings.
   AutocastState();
   void restore() const;
-  /// Without the cache of what was cast: backward would keep it, also after parameters were written.
+  /// Restores the settings but disables autocast's cache: backward would keep the cached casts, even after parameters
+  /// were written.
   void restore_uncached() const;
 
  private:
@@ -47,7 +48,7 @@ class AutocastState {
   bool is_cached_;
 };
 
-/// Puts `State` back when it goes.
+/// Restores a `State` in its destructor.
 template <class State>
 class Restored {
  public:

@@ -44,7 +44,7 @@ void replace_arguments(const c10::OperatorHandle& op, Stack& stack, const std::v
   stack.insert(stack.end(), results.begin(), results.end());
 }
 
-// Fused attention is said to be, but draws only for dropout.
+// Fused attention is tagged as random, but draws only for dropout.
 bool is_random(const c10::OperatorHandle& op, const Stack& stack) {
   if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
   const auto dropout = op.schema().argumentIndexWithName("dropout_p");
@@ -52,24 +52,23 @@ bool is_random(const c10::OperatorHandle& op, const Stack& stack) {
   return arguments_of(op, stack)[static_cast<size_t>(*dropout)].toScalar().toDouble() != 0.0;
 }
 
-// Autocast keeps casts of parameters for itself in forward, so a part may cast once where it casts twice when it runs
-// again.
+// Autocast caches casts of parameters in forward, so the two runs of a region may differ in their number of casts.
 bool is_cast(const c10::OperatorHandle& op) { return op.operator_name().name == "aten::_to_copy"; }
 
-// A tensor, perhaps of those that fused attention returns undefined, or a number.
+// Whether the value is a number or a tensor; fused attention also returns undefined tensors.
 bool can_be_kept(const c10::IValue& value) {
   return value.isTensor() || value.isInt() || value.isSymInt() || value.isDouble() || value.isBool();
 }
 
 bool is_defined_tensor(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
 
-// Of a tensor another one on the same memory, since autograd gives the result a history.
+// An alias of a tensor, since autograd gives the result itself a history.
 c10::IValue alias_of(const c10::IValue& value, const c10::VariableVersion& version) {
   const auto* impl = value.toTensor().unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(version, /*allow_tensor_metadata_change=*/false));
 }
 
-// Sees writes to the tensor.
+// An alias that shares the version counter, so writes to the tensor are seen.
 c10::IValue alias_of(const c10::IValue& value) {
   if (!is_defined_tensor(value)) return value;
   return alias_of(value, value.toTensor().unsafeGetTensorImpl()->version_counter());
@@ -90,10 +89,10 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// Its schema does not say so.
+// `_unsafe_view` returns a view, though its schema does not say so.
 bool is_unsafe_view(const c10::OperatorHandle& op) { return op.operator_name().name == "aten::_unsafe_view"; }
 
-// What an operator writes and returns, if it does nothing else that anybody could see.
+// The tensor that an operator writes and returns, if it has no other visible effect.
 std::optional<at::Tensor> all_it_writes(const c10::OperatorHandle& op, const Stack& stack) {
   const auto& arguments = op.schema().arguments();
   const auto& returns = op.schema().returns();
@@ -113,7 +112,7 @@ KeptResults::Scope::Scope(KeptResults& results, Pass pass)
       outer_(innermost_pass),
       was_included_(c10::impl::tls_is_dispatch_key_included(runtime::kKeptResultsKey)) {
   if (results.keeps_) {
-    // Kept for ever: it does nothing outside of scopes.
+    // Never freed; it does nothing outside scopes.
     static auto* library = [] {
       auto* fallback = new torch::Library(torch::Library::IMPL, "_", runtime::kKeptResultsKey, __FILE__, __LINE__);
       fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&KeptResults::intercept>());
@@ -126,7 +125,7 @@ KeptResults::Scope::Scope(KeptResults& results, Pass pass)
 }
 
 KeptResults::Scope::~Scope() {
-  if (pass_ == Pass::kForward) results_.settle();
+  if (pass_ == Pass::kForward) results_.record_versions();
   innermost_pass = outer_;
   c10::impl::tls_set_dispatch_key_included(runtime::kKeptResultsKey, was_included_);
 }
@@ -166,7 +165,7 @@ void KeptResults::intercept(const c10::OperatorHandle& op, c10::DispatchKeySet k
   if (is_kept && innermost->pass_ == Pass::kAgain)
     if (const auto results = innermost->next_results(op)) return replace_arguments(op, *stack, *results);
   {
-    // What these consist of is not carried out each time that the part runs.
+    // Operators that this one calls are not intercepted, because the second run may skip them.
     std::optional<c10::impl::ExcludeDispatchKeyGuard> unseen;
     if (is_kept || is_cast(op) || op.schema().is_mutable()) unseen.emplace(runtime::kKeptResultsKey);
     op.redispatchBoxed(keys & kBelowKeptResults, stack);
@@ -191,7 +190,7 @@ std::optional<std::vector<c10::IValue>> KeptResults::Scope::next_results(const c
   const auto& call = calls[next_++];
   if (call.results.empty() || !call.is_unwritten()) return std::nullopt;
   std::vector<c10::IValue> results;
-  for (const auto& [value, version] : call.results)  // writes that are left out count for nobody
+  for (const auto& [value, version] : call.results)  // skipped writes do not change versions
     results.push_back(is_defined_tensor(value) ? alias_of(value, c10::VariableVersion(0)) : value);
   given_.insert(given_.end(), results.begin(), results.end());
   return results;
@@ -214,7 +213,7 @@ void KeptResults::keep(const c10::OperatorHandle& op, const Stack& stack) {
   calls_.push_back(std::move(call));
 }
 
-void KeptResults::settle() {
+void KeptResults::record_versions() {
   for (auto& call : calls_) {
     for (auto& result : call.results) result.version = version_of(result.value);
     for (auto& view : call.views) view.version = version_of(view.value);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Results of operators that are kept from forward to backward, so that computing a part again need not compute them.
+/// Results of operators that a checkpointed region keeps instead of recomputing them.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -12,24 +12,26 @@
 
 namespace fsdp::activation {
 
-/// Below autograd, so what autograd records is the same with a kept result.
+/// Intercepts operators below autograd, so autograd records the same graph with a kept result.
 ///
-/// Note [Writes to kept results]. What the part itself writes to a result, as a linear layer adds its bias to a
-/// product, is in the memory that is kept; so when the part runs again, and is given that memory, such operators are
-/// left out. That is right as long as nobody in the part reads the result before the last of them; a result that is
-/// written after it was read, or by an operator that does more than write one tensor, is not kept. Which operators use
-/// the memory is seen by the memory, since versions do not tell of writes through `_unsafe_view`. Writes that come
-/// after the part are seen by versions, also those of such views; then the result is computed again.
+/// Note [Writes to kept results]. A region may itself write to a kept result, as a linear layer adds its bias to a
+/// product. The kept memory already contains such writes, so when the region runs again and receives that memory, the
+/// writing operators are skipped. This is right only if nothing in the region reads the result before the last write; a
+/// result that is written after a read, or by an operator that does more than write one tensor, is therefore not kept.
+/// Operators that use the memory are recognised by their tensors' storage, since version counters do not show writes
+/// through `_unsafe_view`. Writes after the region are recognised by the versions of the result and of such views; then
+/// the result is recomputed.
 class KeptResults {
  public:
   using Keeps = std::function<bool(std::string_view operator_name)>;
 
-  /// Empty: nothing is kept.
+  /// If `keeps` is empty, nothing is kept.
   explicit KeptResults(Keeps keeps) : keeps_(std::move(keeps)) {}
 
   enum class Pass : uint8_t { kForward, kAgain };
-  /// While it lives, this thread's operators leave their results here or get them from here. Innermost counts, also one
-  /// that keeps nothing. Operators of a backward inside the part do neither, as with runtime::SavedTensorScope.
+  /// While it lives, this thread's operators store their results here (kForward) or receive them (kAgain). Only the
+  /// innermost scope applies, even if it keeps nothing. Operators of a backward inside the region do neither, as with
+  /// runtime::SavedTensorScope.
   class Scope {
    public:
     Scope(KeptResults& results, Pass pass);
@@ -39,13 +41,13 @@ class KeptResults {
 
    private:
     friend class KeptResults;
-    /// None if it was opened outside of this graph task.
+    /// Null if the innermost scope was opened outside the current graph task.
     static Scope* innermost();
-    /// The one around it, on the same terms.
+    /// The enclosing scope, if it was opened in the same graph task.
     Scope* outer() const { return outer_ != nullptr && outer_->task_ == task_ ? outer_ : nullptr; }
-    /// Whether the part has got this memory as a result that was kept.
+    /// Whether the region has received this memory as a kept result.
     bool gave(const at::Tensor& tensor) const;
-    /// Of the part's next call, if they are as they were when it had run.
+    /// The kept results of the region's next call, if they are unchanged since the region ran.
     std::optional<std::vector<c10::IValue>> next_results(const c10::OperatorHandle& op);
 
     KeptResults& results_;
@@ -57,20 +59,20 @@ class KeptResults {
     const bool was_included_;
   };
 
-  /// Whether this thread is inside a part of forward, the first time or again.
+  /// Whether this thread is running a checkpointed region, for the first time or again.
   static bool is_scope_open() { return Scope::innermost() != nullptr; }
   int64_t bytes() const;
 
  private:
   struct Result {
-    c10::IValue value;     // a tensor, perhaps an undefined one, or a number
-    uint32_t version = 0;  // other than that: somebody wrote to it after the part
+    c10::IValue value;     // a tensor, possibly undefined, or a number
+    uint32_t version = 0;  // after the region; a later one means a write
   };
-  /// A call of an operator, in the order of calls.
+  /// One call of an operator, in program order.
   struct Call {
     c10::OperatorHandle op;
-    std::vector<Result> results = {};  // none: not kept
-    std::vector<Result> views = {};    // of results, with versions of their own
+    std::vector<Result> results = {};  // empty: not kept
+    std::vector<Result> views = {};    // views of results, with version counters of their own
     bool was_read = false;
     bool has(const at::Tensor& tensor) const;
     bool is_unwritten() const;
@@ -79,13 +81,13 @@ class KeptResults {
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool keeps(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   void keep(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
-  /// An operator of forward is about to use its arguments.
+  /// Called before an operator of forward uses its arguments.
   void note_uses(const c10::OperatorHandle& op, const torch::jit::Stack& stack, bool writes_one);
   void note_write(const at::Tensor& written, bool can_be_left_out);
   void note_read(const at::Tensor& read);
   void note_view(const at::Tensor& view);
-  /// The part has run: what is written from now on is not in the part.
-  void settle();
+  /// Called when the region has run: later writes are not the region's.
+  void record_versions();
 
   const Keeps keeps_;
   std::vector<Call> calls_;

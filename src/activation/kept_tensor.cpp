@@ -32,7 +32,7 @@ HostCopy::~HostCopy() {
     finish();
     drop();
   } catch (const std::exception&) {
-    // A device that failed orders nothing any more.
+    // If the device has failed, its streams need no synchronisation.
   }
 }
 
@@ -78,11 +78,12 @@ KeptTensor::KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside) {
   if (!tensor.defined()) return;
   requires_grad_ = tensor.requires_grad();
   version_.emplace(tensor);
-  const bool is_own = !is_inside && !runtime::is_marked(*tensor.unsafeGetTensorImpl());  // a parameter is there anyway
+  // The outer region keeps the inputs of a nested one, and groups keep sharded parameters.
+  const bool is_own = !is_inside && !runtime::is_marked(*tensor.unsafeGetTensorImpl());
   if (offload && is_own && !tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
     host_.emplace(tensor.detach());
   } else {
-    saved_.emplace(tensor.detach(), /*is_output=*/false);  // without the history, which the graph has
+    saved_.emplace(tensor.detach(), /*is_output=*/false);  // the graph already has the history
     if (is_own && tensor.has_storage()) storage_ = tensor.storage().unsafeGetStorageImpl();
   }
 }

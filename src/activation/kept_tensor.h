@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A tensor that a part of forward was given, until it is computed again.
+/// The inputs of a checkpointed region, kept until it is recomputed.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -12,35 +12,35 @@
 
 namespace fsdp::activation {
 
-/// A tensor in host memory in place of one on an accelerator. The copy runs beside the stream that it is made on, whose
-/// memory it leaves by `finish`: an allocator hands memory out again on the stream that it was taken on as soon as the
-/// host lets it go, so that stream has to have been made to wait for the copy. The same holds of a copy back that is
-/// brought ahead: its memory is the current stream's, another one fills it. A copy lies as the tensor does, which has
-/// to fill its memory without gaps: operators look at strides.
+/// A copy in host memory of a tensor on an accelerator. The copy runs on a stream of its own. The allocator may reuse a
+/// tensor's memory on the stream it was allocated on as soon as the host frees it, so `finish` makes that stream wait
+/// for the copy before the tensor is freed. The same holds for copying back ahead of time, where memory of the current
+/// stream is filled by another stream. The copy has the tensor's strides, because operators depend on them; the tensor
+/// must fill its memory without gaps.
 class HostCopy {
  public:
   explicit HostCopy(at::Tensor tensor);
   HostCopy(HostCopy&&) = default;
   HostCopy& operator=(HostCopy&&) = delete;
   ~HostCopy();
-  /// What the current stream does from here on comes after the copy.
+  /// Makes the current stream wait for the copy, and frees the tensor on the device.
   void finish();
-  /// Begins to copy it back, beside what the current stream is given from here on. Nothing if that was done.
+  /// Starts to copy back on another stream; no effect if that has started already.
   void bring();
-  /// What was brought and not asked for goes.
+  /// Frees a copy that was brought back but not used.
   void drop();
-  /// On the device, and on the current stream.
+  /// The tensor on the device, ready for the current stream.
   at::Tensor back();
   int64_t bytes() const { return static_cast<int64_t>(host_.nbytes()); }
 
  private:
-  at::Tensor leaving_;  // none once the copy is finished
+  at::Tensor leaving_;  // undefined once the copy is finished
   at::Tensor host_;
   const c10::Device device_;
   c10::Event copied_;
   struct Brought {
     at::Tensor tensor;
-    c10::Stream stream;  // whose memory it is
+    c10::Stream stream;  // the stream whose memory it is
     c10::Event copied;
   };
   std::optional<Brought> brought_;
@@ -48,16 +48,16 @@ class HostCopy {
 
 class KeptTensor {
  public:
-  /// `is_inside`: the part lies in another one that is computed again. Then the tensor is not kept, but computed again
-  /// itself: it is one that autograd keeps, so the outer part's hooks have it.
+  /// `is_inside`: the region is nested in another one. Then the tensor is not kept: autograd saves it, so the outer
+  /// region's hooks recompute it.
   KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside);
 
   void finish() {
     if (host_) host_->finish();
   }
-  /// Whether somebody wrote to the tensor since it was given.
+  /// Whether the tensor was written in place since it was passed.
   bool was_written() const { return version_ && version_->was_written(); }
-  /// Of a tensor in host memory, see HostCopy; of others nothing.
+  /// For a tensor in host memory see HostCopy; for other tensors these functions do nothing.
   bool is_on_host() const { return host_.has_value(); }
   void bring() {
     if (host_) host_->bring();
@@ -65,16 +65,16 @@ class KeptTensor {
   void drop() {
     if (host_) host_->drop();
   }
-  /// The tensor without its history, to be recorded anew.
+  /// The tensor without autograd history, so that the second run is recorded anew.
   at::Tensor value();
-  /// What is held here on the device of the model, by others too perhaps; null: nothing.
+  /// The storage that is kept on the model's device, perhaps shared with other owners; null if there is none.
   const c10::StorageImpl* storage() const { return storage_; }
   int64_t bytes_on_host() const { return host_ ? host_->bytes() : 0; }
 
  private:
   std::optional<torch::autograd::SavedVariable> saved_;
   std::optional<HostCopy> host_;
-  std::optional<TensorVersion> version_;  // of a tensor that is there
+  std::optional<TensorVersion> version_;  // unset for an undefined tensor
   bool requires_grad_ = false;
   const c10::StorageImpl* storage_ = nullptr;
 };

@@ -24,8 +24,8 @@ std::string where() {
   }
 }
 
-// Buffers that a part writes are as before when it has run again, at the latest when this goes, which then tells of no
-// error: there is another one. Their versions stay too: for the graph nobody wrote.
+// Restores buffers that a region writes, after the second run and at the latest in the destructor, which ignores errors
+// because another exception is already on its way. Versions are restored too, so that autograd sees no write.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
@@ -37,7 +37,7 @@ class KeptBuffers {
       try {
         restore();
       } catch (const std::exception&) {
-        // The next ones.
+        // Go on with the other buffers.
       }
     }
   }
@@ -61,7 +61,7 @@ class KeptBuffers {
   std::vector<Kept> kept_;
 };
 
-// Of those with inputs in host memory the one that this thread ran last.
+// The last region on this thread that has inputs in host memory.
 thread_local std::weak_ptr<Segment> last_on_host;
 
 std::vector<at::Tensor> joined(std::vector<at::Tensor> some, const std::vector<at::Tensor>& others) {
@@ -71,7 +71,7 @@ std::vector<at::Tensor> joined(std::vector<at::Tensor> some, const std::vector<a
 
 }  // namespace
 
-/// In the graph of forward.
+/// The saved-tensor hook in forward's graph.
 class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
  public:
   explicit LeftOut(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
@@ -85,7 +85,7 @@ class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
     index_ = segment_->add(tensor);
   }
   at::Tensor call_unpack_hook() override {
-    if (version_->was_written()) segment_->refuse_written(*index_);  // LibTorch looks where there are no hooks
+    if (version_->was_written()) segment_->refuse_written(*index_);  // LibTorch checks only tensors without hooks
     return segment_->value(*index_);
   }
 
@@ -95,7 +95,7 @@ class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
   std::optional<size_t> index_;
 };
 
-/// In the graph of a run, which the part itself may run backward.
+/// The saved-tensor hook in the second run's graph; the region itself may run that graph backward.
 class Segment::Recomputed final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Recomputed(Segment& segment) : segment_(segment) {}
@@ -200,12 +200,12 @@ at::Tensor Segment::value(size_t index) {
   if (value.defined()) return value;
   compute(task);
   value = find();
-  if (task == -1) clear();  // no end of a graph task will
+  if (task == -1) clear();  // without a graph task nothing else frees the values
   return value;
 }
 
 void Segment::forget(size_t index) {
-  at::Tensor value;  // goes without the lock
+  at::Tensor value;  // freed after the lock is released
   const std::lock_guard lock(mutex_);
   slots_[index].is_wanted = false;
   std::swap(value, slots_[index].value);
@@ -305,7 +305,7 @@ void Segment::run_again(int task) {
   } const computing(is_computing_);
   std::vector<at::Tensor> inputs;
   for (auto& input : inputs_) inputs.push_back(input.value());
-  if (task != -1) bring_ahead();  // else no end of a graph task would let go of what is not needed
+  if (task != -1) bring_ahead();  // without a graph task nothing would free unused tensors
 
   const at::AutoGradMode records(true);
   const Restored autocast{AutocastState()};
@@ -323,7 +323,7 @@ void Segment::run_again(int task) {
     const KeptResults::Scope results(results_, KeptResults::Pass::kAgain);
     again_->run(std::move(inputs));
   } catch (...) {
-    // TorchScript makes another exception of the one that a run ends with.
+    // TorchScript replaces the exception that ends a run by one of its own.
     if (!is_complete()) throw;
   }
   buffers.restore();

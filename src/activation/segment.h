@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A part of forward that is computed again.
+/// A checkpointed region: one call of activation_checkpoint.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/activation_checkpoint.h>
@@ -22,48 +22,49 @@
 
 namespace fsdp::activation {
 
-/// One call of activation_checkpoint, owned by what the graph keeps in place of its tensors.
+/// One call of activation_checkpoint. The hooks that replace saved tensors in the autograd graph own it.
 ///
-/// Note [Computing again]. Forward runs as ever and autograd records it, but the tensors that it would keep are given
-/// to hooks that remember their order only. The first of them that backward asks for makes the part run once more, with
-/// autograd recording into a graph that nobody runs; the tensors which that one would keep, in the same order, are the
-/// ones that backward wants. So backward itself runs through the graph of forward: results require gradients as they
-/// would, a backward that stops at some inputs (`torch::autograd::grad`) is right, and a group knows from the beginning
-/// which gradients to expect. With a backward nested in backward (reentrant checkpointing, in LibTorch's reach of
-/// custom Functions) none of that holds, and neither would parts without an input that requires gradients work.
+/// Note [Computing again]. Forward runs as usual and autograd records it, but saved-tensor hooks drop each tensor and
+/// remember only its index. When backward asks for the first of them, the region runs again, recorded into a graph that
+/// is never run backward; the tensors that this graph saves, in the same order, are those that backward needs. Backward
+/// itself runs through the graph of forward. So results require gradients as usual, a backward that stops at some
+/// inputs (`torch::autograd::grad`) works, and a group knows from the start which gradients to expect. Reentrant
+/// checkpointing, a backward nested in backward, which is what custom Functions in LibTorch allow, has none of these
+/// properties and does not work for regions whose inputs require no gradient.
 ///
-/// The run ends with the last tensor that is still wanted, by an exception of its own: what would follow, e.g. the
-/// block's last product, is not computed. What was computed goes as backward gives its nodes up, and at the end of its
-/// graph task at the latest.
+/// The second run ends with the last tensor that is still needed, by throwing an internal exception, so that later
+/// operators, such as the block's last product, are not computed. Recomputed tensors are freed as backward releases its
+/// nodes, at the latest when its graph task ends.
 ///
-/// A part inside another one keeps nothing: its inputs are tensors that autograd would keep, so the outer part's hooks
-/// have them, and asking for them computes the outer part again first. What that run opens anew is not used.
+/// A nested region keeps nothing: its inputs are tensors that autograd saves, so the outer region's hooks have them,
+/// and asking for them first recomputes the outer region. Nested regions that this run opens are not used.
 ///
-/// Inputs in host memory come back one part ahead: a part that is computed brings those of the part that ran before it
-/// in forward, which backward comes to next, beside its own run.
+/// Inputs in host memory are copied back one region ahead: while a region is recomputed, the inputs of the region that
+/// ran before it in forward, which backward reaches next, are copied.
 ///
-/// A part may differentiate inside, with `create_graph`. What autograd keeps of that backward is kept as ever, in
-/// forward and when the part runs again: engines have threads of their own, and the exception that ends a run must not
-/// pass through one, which would count itself a level deeper from then on.
+/// A region may run a backward inside with `create_graph`. What autograd saves for that backward is kept normally, in
+/// both runs, because the exception that ends a run must not pass through the autograd engine, whose count of nested
+/// backwards on its threads would then stay too high.
 ///
-/// Thread safety: all of it. On an accelerator nodes of one backward run on several threads; the first one that asks
-/// computes, others wait. Parts lock from the inside out, and the one ahead only if nobody computes it.
+/// Thread-safe. On an accelerator the nodes of one backward run on several threads; the first thread that needs a
+/// tensor recomputes, the others wait. Nested regions are locked from the inside out, and the region ahead only if no
+/// thread is computing it.
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
   Segment(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs,
           std::unique_ptr<detail::Recomputation> again);
 
-  /// Hooks of a tensor that forward would keep.
+  /// Hooks for one tensor that forward would save.
   runtime::SavedTensorScope::Hooks leave_out();
   KeptResults& results() { return results_; }
-  /// The part has run. Throws UsageError if it wrote to an input.
+  /// To be called after the region has run. Throws UsageError if the region wrote to an input.
   void finish();
 
  private:
   class LeftOut;
   class Recomputed;
-  struct Complete {};  // what a run ends with
-  /// A tensor that is left out.
+  struct Complete {};  // the exception that ends a run
+  /// A tensor that was dropped.
   struct Slot {
     c10::DimVector sizes;
     c10::ScalarType dtype;
@@ -84,38 +85,38 @@ class Segment : public std::enable_shared_from_this<Segment> {
   void clear();
   void bring_ahead();
   void drop_brought();
-  /// Values that the graph task did not use go.
+  /// Frees values that the graph task did not use.
   void end(int task);
   void require_unwritten(const char* when) const;
-  /// Throws UsageError: what autograd keeps of the part was written in place.
+  /// Throws UsageError, because a tensor that autograd saved in the region was written in place.
   [[noreturn]] void refuse_written(size_t index);
-  /// Throws UsageError: the part does something else when it runs again.
+  /// Throws UsageError, because the region's second run differs from the first.
   [[noreturn]] void refuse_other_run(const std::string& found) const;
 
   const std::unique_ptr<detail::Recomputation> again_;
   const std::vector<at::Tensor> buffers_;
   const std::optional<RandomStates> random_;
   const AutocastState autocast_;
-  const std::shared_ptr<parallel::SequenceScope> sequence_;  // in which attention is over several ranks, or null
-  const parallel::TokenSlices::Place slice_;                 // at which the part ran
+  const std::shared_ptr<parallel::SequenceScope> sequence_;  // the scope in which the region ran; null: none
+  const parallel::TokenSlices::Place slice_;                 // the token slice of the run
   std::vector<KeptTensor> inputs_;
   struct Parameter {
     std::string name;
-    TensorVersion version;  // when the part had run
+    TensorVersion version;  // version after the region had run
   };
   std::vector<Parameter> parameters_;
   KeptResults results_;
-  std::weak_ptr<Segment> ahead_;  // in backward: the one before this whose inputs are in host memory
+  std::weak_ptr<Segment> ahead_;  // in backward: the next region whose inputs are in host memory
 
-  std::recursive_mutex computing_;  // held by the thread that computes
+  std::recursive_mutex computing_;  // held by the thread that recomputes
   bool is_computing_ = false;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // protects the members below
   std::vector<Slot> slots_;
-  size_t next_ = 0;  // of the run's tensors
-  int task_ = -1;    // the graph task that values were computed for
+  size_t next_ = 0;  // index of the run's next saved tensor
+  int task_ = -1;    // the graph task for which values were computed
 
-  std::shared_ptr<memory::ByteAccount> account_;      // of the first group that the part reads
-  std::shared_ptr<memory::ChargesOnce> kept_inputs_;  // of its rank
+  std::shared_ptr<memory::ByteAccount> account_;      // of the first group that the region reads
+  std::shared_ptr<memory::ChargesOnce> kept_inputs_;  // of that group's rank
   std::vector<std::shared_ptr<const memory::Charge>> input_charges_;
   memory::Charge host_charge_, result_charge_;
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Whether somebody wrote to a tensor.
+/// Detection of in-place writes to a tensor.
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
@@ -9,8 +9,8 @@
 
 namespace fsdp::activation {
 
-/// The version that a tensor has now, as autograd counts writes to it and its views. Holds none of its memory. Tensors
-/// of inference mode have none.
+/// A tensor's current version, as autograd counts writes to the tensor and its views. Does not keep the tensor's memory
+/// alive. Tensors of inference mode have no version.
 class TensorVersion {
  public:
   explicit TensorVersion(const at::Tensor& tensor)
@@ -18,7 +18,7 @@ class TensorVersion {
         version_(counter_.enabled() ? counter_.current_version() : 0) {}
 
   bool was_written() const { return counter_.enabled() && counter_.current_version() != version_; }
-  /// What was written since counts as not written.
+  /// Resets the version, so that writes since then do not count.
   void restore() {
     if (counter_.enabled()) counter_.set_version(version_);
   }

@@ -20,7 +20,7 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 at::Tensor GradScaler::scale(const at::Tensor& outputs) {
   if (!enabled_) return outputs;
   has_scaled_ = true;
-  // Of 0 dims, as a loss is: then a loss of fp16, which may not have the scale, becomes one of fp32.
+  // With a scale of 0 dims and fp32, a scalar loss of fp16, which might overflow, becomes fp32.
   return outputs.mul(at::full({}, state_.scale, at::TensorOptions().dtype(at::kFloat).device(outputs.device())));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Pure: the next scale of losses.
+/// Computation of the next loss scale. Pure functions.
 
 #include <fsdp/grad_scaler.h>
 
@@ -8,14 +8,14 @@
 
 namespace fsdp::amp {
 
-/// The state with its scale as a float, as torch.amp has it. Throws UsageError for numbers with which a scale would not
-/// find its size.
+/// Returns the state with its scale rounded to float, as in torch.amp. Throws UsageError for numbers that are out of
+/// range.
 GradScalerState checked(GradScalerState state, const std::string& where);
 
-/// After an iteration. The scale is a float, as torch.amp's, and does not grow to infinity.
+/// The state after an iteration. The scale is a float, as in torch.amp, and never becomes infinite.
 GradScalerState updated(GradScalerState state, bool found_inf);
 
-/// By which gradients are multiplied.
+/// The factor of the gradients.
 float inverse_of(double scale);
 
 }  // namespace fsdp::amp

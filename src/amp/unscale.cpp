@@ -27,10 +27,10 @@ using runtime::Part;
 
 struct Parameter {
   at::Tensor tensor;
-  std::optional<Part> part;  // of a sharded one
+  std::optional<Part> part;  // of a sharded parameter
 };
 
-// Each once, also where an optimizer lists a tied one several times.
+// The optimizer's parameters, each once, even if a tied one is listed several times.
 std::vector<Parameter> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<Parameter> all;
   std::unordered_set<const at::TensorImpl*> known;
@@ -43,7 +43,7 @@ std::vector<Parameter> parameters_of(const torch::optim::Optimizer& optimizer) {
   return all;
 }
 
-// In the order of the parameters, which is the same on every rank; some may come again.
+// The groups in the order of the parameters, which is the same on every rank. A group may be repeated.
 std::vector<ParamGroup*> groups_of(const std::vector<Parameter>& parameters) {
   std::vector<ParamGroup*> groups;
   for (const auto& [tensor, part] : parameters)
@@ -56,7 +56,7 @@ struct Gradient {
   at::Tensor rows, values;
 };
 
-// Those of a sparse one are values to which each element adds up once.
+// For a sparse gradient these are its coalesced values.
 std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
   std::vector<Gradient> gradients;
   for (const auto& [tensor, part] : parameters) {
@@ -70,7 +70,7 @@ std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
   return gradients;
 }
 
-// Memory as few flat tensors, each of which is one pass.
+// Joins gradients to as few flat tensors as possible, each of which takes one pass.
 std::vector<at::Tensor> stretches_of(std::vector<Gradient> gradients) {
   std::vector<at::Tensor> ranges;
   const auto extent_of = [](const Gradient& gradient) {
@@ -91,7 +91,7 @@ bool have_gradients(const std::vector<Parameter>& parameters) {
   return std::ranges::any_of(parameters, [](const auto& parameter) { return parameter.tensor.grad().defined(); });
 }
 
-// The same on every rank that is told.
+// The device for the result, which is the same on every rank that takes part.
 c10::Device device_of(const std::vector<Parameter>& parameters, const ProcessGroup* ranks) {
   for (const auto& [tensor, part] : parameters)
     if (part) return part->group->slots()[part->slot].rows_tensor.device();
@@ -99,14 +99,15 @@ c10::Device device_of(const std::vector<Parameter>& parameters, const ProcessGro
   return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().tensor.device();
 }
 
-// Sets `found` to 1 if something is not finite. Memory in files is let go behind the pass.
+// Sets `found` to a positive number if a value is not finite. Afterwards tells the system that memory in files is not
+// needed for a while.
 void unscale_one(const at::Tensor& values, std::optional<float> factor, at::Tensor& found) {
   memory::note_use(values);
   const auto options = at::TensorOptions().dtype(at::kFloat).device(values.device());
   auto found_here = values.device() == found.device() ? found : at::zeros({}, options);
   if (factor) {
     at::_amp_foreach_non_finite_check_and_unscale_({values}, found_here, at::full({}, *factor, options));
-  } else {  // both ends are NaN if one value is
+  } else {  // if any value is NaN, so are both ends
     const auto [least, greatest] = at::aminmax(values);
     found_here.add_(least.isfinite().logical_and_(greatest.isfinite()).logical_not_());
   }
@@ -118,8 +119,8 @@ void go_over_gradients(const std::vector<Parameter>& parameters, std::optional<f
   for (const auto& stretch : stretches_of(gradients_of(parameters))) unscale_one(stretch, factor, found);
 }
 
-// In the order of the parameters, which is the same on every rank. Replicas have the same rows, but a parameter that
-// is not sharded may differ between any two ranks.
+// One group for each process group, in the order of the parameters, which is the same on every rank. Replicas of rows
+// are included, because unsharded parameters may differ between any two ranks.
 std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& groups) {
   const auto ranks_of = [](const ParamGroup* group) { return &group->placement().process_group(); };
   std::vector<ParamGroup*> some;
@@ -128,8 +129,8 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
   return some;
 }
 
-// The axes over which models are split, each once: first those whose ranks have parts of the same parameters, so that
-// what stages tell each other holds for all of these.
+// The axes over which models are split, each once. Tensor axes come first, so that what a stage tells the other stages
+// holds for all ranks of its tensor axis.
 std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& parameters) {
   std::vector<const ProcessGroup*> axes;
   for (const auto axis_of : {&runtime::Placement::tensor_axis, &runtime::Placement::pipe_axis})
@@ -140,7 +141,7 @@ std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& par
   return axes;
 }
 
-// What ranks tell each other beside whether they found an inf.
+// What ranks report to each other besides `found`.
 struct Votes {
   bool has_scaled, has_gradients;
   at::Tensor tensor(const at::TensorOptions& options) const {
@@ -149,7 +150,7 @@ struct Votes {
     if (has_gradients) votes[1].fill_(1);
     return votes;
   }
-  // The host waits for a device only where this rank alone does not know.
+  // Only a rank that does not know the result already waits for the device.
   void take(const at::Tensor& greatest) {
     if (has_scaled && has_gradients) return;
     const auto on_host = greatest.cpu();
@@ -157,7 +158,7 @@ struct Votes {
   }
 };
 
-// With the scale, in which ranks could differ unseen, to its last bit.
+// Includes the scale with all its bits, so that ranks with different scales get a Mismatch.
 std::string subject_of(const Question& question) {
   TextWriter subject;
   subject << question.operation << " by the scale " << std::setprecision(std::numeric_limits<float>::max_digits10)
@@ -196,14 +197,14 @@ Answer unscale(const torch::optim::Optimizer& optimizer, const Question& questio
   const auto parameters = parameters_of(optimizer);
   const auto groups = groups_of(parameters);
   auto locks = runtime::lock_ranks(groups);
-  // Also of parameters without a gradient: a backward that is open has put theirs aside.
+  // Includes the groups of parameters without a gradient, because an open backward has put gradients aside.
   for (const auto* group : groups) {
     group->require_at_rest(question.operation);
     group->require_no_waiting_gradients(question.operation);
   }
   auto found = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device_of(parameters, question.ranks.get())));
   const auto factor = question.divides ? std::optional(inverse_of(question.scale)) : std::nullopt;
-  // A rank that scaled nothing looks first: maybe nobody did.
+  // A rank that has scaled nothing only checks at first, because perhaps no rank has.
   go_over_gradients(parameters, question.has_scaled ? factor : std::nullopt, found);
   locks.clear();
   Votes votes{question.has_scaled, have_gradients(parameters)};

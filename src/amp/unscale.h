@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The gradients of an optimizer's parameters: divided by the scale, and searched for what is not finite.
+/// Unscaling of an optimizer's gradients, with a check for inf and NaN.
 
 #include <fsdp/process_group.h>
 #include <torch/optim/optimizer.h>
@@ -10,34 +10,35 @@
 
 namespace fsdp::amp {
 
-/// How an error of `operation` begins: with the rank, if some parameter is sharded.
+/// The prefix of an error message of `operation`, with the rank if any parameter is sharded.
 std::string where_of(const torch::optim::Optimizer& optimizer, const std::string& operation);
 
-/// What a rank asks.
+/// The arguments of unscale on one rank.
 struct Question {
   std::string operation;
-  /// By which losses were multiplied. Ranks that have another one get a Mismatch.
+  /// The loss scale. Ranks with different scales get a Mismatch.
   double scale = 1;
-  /// Whether gradients are multiplied by 1 / scale in place; otherwise they are only read.
+  /// Whether gradients are multiplied by 1 / scale in place; otherwise they are only checked.
   bool divides = false;
-  /// Whether this rank scaled a loss; one that had no data may not have. Nothing is divided if no rank did.
+  /// Whether this rank has scaled a loss; a rank without data may not have. If no rank has, gradients are not
+  /// multiplied.
   bool has_scaled = false;
-  /// Who is told beside the ranks of the sharded parameters; null: nobody.
+  /// Ranks that take part in addition to those of the sharded parameters; null: none.
   std::shared_ptr<const ProcessGroup> ranks = nullptr;
 };
 
-/// The same on every rank.
+/// The result of unscale, which is the same on every rank.
 struct Answer {
   bool has_scaled = false;
-  /// On the gradients' device, above 0 if one was not finite; undefined if there is no gradient.
+  /// On the gradients' device: greater than 0 if a gradient was not finite; undefined if there is no gradient.
   at::Tensor found_inf = {};
 };
 
-/// Waits for other ranks, and not for the device.
+/// Checks the gradients, and multiplies them if `question` says so. Waits for other ranks, but not for the device.
 ///
-/// Collective over the ranks of the sharded parameters and `ranks`, whatever gradients a rank has. Throws UsageError,
-/// before anything is changed, in a scope or backward of one of the groups and while gradients wait for their
-/// reduction.
+/// Collective over the ranks of the sharded parameters and of `ranks`, even for ranks without gradients. Throws
+/// UsageError, before anything is changed, in a scope or backward of one of the groups, and while gradients wait for
+/// their reduction.
 Answer unscale(const torch::optim::Optimizer& optimizer, const Question& question);
 
 }  // namespace fsdp::amp

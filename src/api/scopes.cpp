@@ -27,7 +27,7 @@ void hint_once(ParamGroup& own, const GroupView& view) {
   TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
              " of its parameters are whole at a time, and their gather hides behind nothing. If it has blocks that "
              "repeat, call fsdp::fully_shard on them first, or set FullyShardOptions::auto_wrap_policy "
-             "(docs/groups.md). This is said once");
+             "(docs/choosing.md). This is said once");
 }
 
 // Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A process that this one started, and how it ended.
+/// Child processes and the ways in which they end.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -13,13 +13,13 @@
 
 namespace fsdp {
 
-/// "SIGKILL".
+/// The signal's name, e.g. "SIGKILL".
 std::string signal_name(int number);
 
-/// In rising order: of failures that are seen together, the highest is the cause of the others.
+/// In ascending order: if several processes fail at once, the one with the highest value caused the failures.
 enum class Failure : uint8_t { kNone, kOwn, kSignal };
 
-/// How a process ended, as waitpid tells it.
+/// A process's exit status, as waitpid reports it.
 class ExitStatus {
  public:
   static ExitStatus from_wait(int status);
@@ -30,13 +30,13 @@ class ExitStatus {
     return code_ == 0 ? Failure::kNone : Failure::kOwn;
   }
   bool is_signal() const { return signal_ != 0; }
-  /// 0 if a signal ended it.
+  /// The exit code; 0 if a signal ended the process.
   int code() const { return code_; }
-  /// 0 if none did.
+  /// The signal that ended the process; 0 if none did.
   int signal() const { return signal_; }
-  /// As a shell reports it: 128 + number for a signal.
+  /// The code that a shell reports: 128 + number for a signal.
   int shell_code() const { return is_signal() ? 128 + signal_ : code_; }
-  /// "exited with code 3", "was killed by SIGSEGV".
+  /// A description such as "exited with code 3" or "was killed by SIGSEGV".
   std::string describe() const;
 
  private:
@@ -44,8 +44,8 @@ class ExitStatus {
   int signal_ = 0;
 };
 
-/// While it lives, children that end stay until they are waited for. A process that ignores SIGCHLD, which it may have
-/// inherited, would never learn how they ended.
+/// While it lives, ended children remain until this process waits for them. Otherwise a process that ignores SIGCHLD,
+/// perhaps because it inherited that, could not learn their exit statuses.
 class WaitedChildren {
  public:
   WaitedChildren();
@@ -57,7 +57,7 @@ class WaitedChildren {
   struct sigaction previous_{};
 };
 
-/// Killed and waited for when it goes out of scope. Thread safety: one thread.
+/// A child process, which the destructor kills and waits for. One thread.
 class Child {
  public:
   explicit Child(pid_t pid) : pid_(pid) {}
@@ -65,9 +65,9 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();
 
-  /// Looks whether it has ended, without waiting.
+  /// Checks whether the child has ended, without waiting.
   bool has_ended();
-  /// Unset until `has_ended` saw the end.
+  /// Unset until `has_ended` has returned true.
   const std::optional<ExitStatus>& status() const { return status_; }
   bool is_running() const { return pid_ > 0 && !status_; }
   void send(int signal) const {
@@ -79,8 +79,8 @@ class Child {
   std::optional<ExitStatus> status_;
 };
 
-/// Forks this process. The child runs `body`, which does not throw, and ends with its result as exit code, without
-/// running static destructors; it dies with the calling thread. Throws std::system_error.
+/// Forks this process. The child runs `body`, which must not throw, and exits with its result as exit code, without
+/// running static destructors. The kernel kills the child when the calling thread ends. Throws std::system_error.
 pid_t fork_process(const std::function<int()>& body);
 inline Child fork_child(const std::function<int()>& body) { return Child(fork_process(body)); }
 

@@ -9,8 +9,9 @@
 
 namespace fsdp {
 
-/// Those that are left may end by themselves, then they are asked to, then killed, then given up: one in a system call
-/// that no signal ends, or another user's, may stay for ever. Thread safety: one thread.
+/// The state machine for the remaining processes of a job: they may end by themselves, then get SIGTERM, then SIGKILL,
+/// and finally are given up, since a process of another user or in an uninterruptible system call might never end. One
+/// thread.
 class Ending {
  public:
   using Clock = std::chrono::steady_clock;
@@ -20,20 +21,20 @@ class Ending {
     std::chrono::milliseconds with_the_killed = std::chrono::seconds(5);
   };
 
-  /// `send` passes a signal to those that are left.
+  /// `send` sends a signal to the remaining processes.
   Ending(Patience patience, std::function<void(int signal)> send) : patience_(patience), send_(std::move(send)) {}
 
   Phase phase() const { return phase_; }
-  /// When the next phase begins.
+  /// The beginning of the next phase.
   Clock::time_point deadline() const { return deadline_; }
 
-  /// kRunning -> kPeersMayEnd, later nothing.
+  /// Moves from kRunning to kPeersMayEnd; no effect in other phases.
   void note_failure();
-  /// Sends the signal; kRunning, kPeersMayEnd -> kAskedToEnd.
+  /// Sends `signal`, and moves from kRunning or kPeersMayEnd to kAskedToEnd.
   void ask(int signal);
-  /// -> kKilled, unless that is over.
+  /// Sends SIGKILL and moves to kKilled; no effect from kKilled on.
   void kill();
-  /// The next phase, if it is time.
+  /// Enters the next phase if its time has come.
   void advance();
 
  private:

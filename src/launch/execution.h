@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Starting a program.
+/// Execution of programs in child processes.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -11,25 +11,27 @@
 
 namespace fsdp {
 
-/// What to execute; made before the fork, after which no memory may be allocated.
+/// A program with arguments and environment. It is prepared before the fork, because the child must not allocate
+/// memory.
 class Execution {
  public:
-  /// `arguments`: the program's name first. `environment`: "NAME=value".
+  /// `arguments` begins with the program's name. `environment` has entries "NAME=value".
   Execution(const std::string& program, const std::vector<std::string>& arguments,
             std::vector<std::string> environment);
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
   struct Options {
-    /// Descriptors of its standard input, output and error; -1: this process's.
+    /// File descriptors for its standard input, output and error; -1: inherited.
     int in = -1, out = -1, err = -1;
-    /// In a process group of its own.
+    /// Whether the child leads a new process group.
     bool leads_group = false;
-    /// The signals that are blocked in it, and whether it ignores SIGPIPE; null: as here.
+    /// The child's blocked signals, and whether it ignores SIGPIPE; null: both are inherited.
     const sigset_t* blocked = nullptr;
     bool ignores_broken_pipes = false;
   };
-  /// Starts it in a process that dies with the calling thread. Throws CannotExecute, or std::system_error.
+  /// Starts the program in a child that the kernel kills when the calling thread ends. Throws CannotExecute or
+  /// std::system_error.
   pid_t start(const Options& options) const;
   const std::string& program() const { return program_; }
 
@@ -41,7 +43,7 @@ class Execution {
   std::vector<char*> argument_pointers_, environment_pointers_;
 };
 
-/// The process was there, but the program could not be executed.
+/// The child process was created, but could not execute the program.
 struct CannotExecute : std::system_error {
   using std::system_error::system_error;
 };

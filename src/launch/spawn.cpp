@@ -36,10 +36,10 @@
 namespace fsdp {
 namespace {
 
-// The exit status of a rank whose function threw: its error is in the pipe.
+// The exit status of a rank whose function threw; its error is in the pipe.
 constexpr int kStatusThrew = 1;
 constexpr int kPollMilliseconds = 20;
-// From SIGTERM to SIGKILL.
+// Time between SIGTERM and SIGKILL.
 constexpr std::chrono::seconds kShutdownTime{5};
 static_assert(SpawnOptions{}.peer_grace >= kLongestDiagnosis);
 
@@ -60,11 +60,11 @@ void check_can_fork(int nprocs) {
 void take_place(const RankPlace& place) {
   set_variables(variables_of(place));
   if (place.world_size == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  // OpenMP has read its variable by now.
+  // OpenMP has already read OMP_NUM_THREADS.
   at::set_num_threads(std::max(1, count_processors() / place.world_size));
 }
 
-/// Runs a rank. Returns its exit status; writes its error to `errors`.
+/// Runs a rank's function and returns the exit status. Writes an error to the descriptor `errors`.
 int run_rank(int rank, const std::function<void()>& body, int errors) {
   try {
     body();
@@ -88,7 +88,7 @@ class RankProcess {
   void send(int signal) const { child_.send(signal); }
   int error_pipe() const { return errors_.number(); }
 
-  /// Takes what there is to take, without waiting: the exit status, then what is left of the error.
+  /// Reads the available exit status and error text, without waiting.
   void collect() {
     child_.has_ended();
     while (has_errors_to_read()) read_errors();
@@ -121,7 +121,7 @@ class RankProcess {
   std::string message_;
 };
 
-/// While it lives, SIGTERM and SIGINT wait in this thread, which is the only one, unless they are ignored.
+/// While it lives, SIGTERM and SIGINT are blocked in this thread, the only one of the process, unless they are ignored.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -134,9 +134,9 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  /// In a rank: they arrive as before.
+  /// Called in a rank: restores the previous signal mask.
   void release() const { sigprocmask(SIG_SETMASK, &previous_, nullptr); }
-  /// The next one that waits.
+  /// The next pending signal.
   std::optional<int> next() const {
     const timespec at_once{};
     const int number = sigtimedwait(&held_, nullptr, &at_once);
@@ -147,7 +147,7 @@ class HeldSignals {
   sigset_t held_{}, previous_{};
 };
 
-/// Writes what a rank has printed, since a fork ends without doing so. Throws Error if some of it is lost.
+/// Writes the buffered output of a rank, which _exit does not write. Throws Error if some of it is lost.
 void flush_output() {
   errno = 0;
   const bool is_kept = static_cast<bool>(std::cout.flush());
@@ -171,7 +171,7 @@ RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place
       flush_output();
     };
     const int status = run_rank(place.rank, body, writing.number());
-    destroy_process_group();  // nothing else says goodbye to the others
+    destroy_process_group();  // _exit would not tell the other ranks
     std::cout.flush();
     std::clog.flush();
     fflush(nullptr);
@@ -188,7 +188,7 @@ void wait_for_news(const std::vector<RankProcess>& ranks) {
   poll(pipes.data(), pipes.size(), kPollMilliseconds);
 }
 
-/// What signals to this process ask of the ranks. See Note [Two requests to end].
+/// Handles the signals that this process receives. See Note [Two requests to end].
 class Requests {
  public:
   Requests(Ending& ending, std::function<void(int signal)> send) : ending_(ending), send_(std::move(send)) {}
@@ -216,16 +216,16 @@ class Requests {
   std::optional<int> ended_by_;
 };
 
-/// What spawn knows when all ranks have ended.
+/// The result of waiting for all ranks.
 struct Outcome {
-  /// The rank that is to blame; null if all succeeded.
+  /// The rank that caused the failure; null if all succeeded.
   const RankProcess* cause = nullptr;
   std::optional<int> ended_by = std::nullopt;
 };
 
-/// Waits for all ranks, of which some may fail: the others have `peer_grace` to end by themselves, then kShutdownTime
-/// after SIGTERM; who is left then is killed when `ranks` go. `signals`, if any, ask the ranks to end. On the board the
-/// ranks say whom they blame.
+/// Waits for all ranks. After a failure the others get `peer_grace` to end by themselves and then kShutdownTime after
+/// SIGTERM; those that remain are killed when `ranks` is destroyed. `signals`, if set, are passed on to the ranks.
+/// Ranks write to `blame_board` which rank they blame.
 Outcome wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
                      const std::optional<HeldSignals>& signals, const Descriptor& blame_board) {
   const auto send = [&](int signal) {
@@ -234,7 +234,7 @@ Outcome wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds 
   Ending ending({peer_grace, kShutdownTime}, send);
   Requests requests(ending, send);
   std::optional<int> first;
-  std::set<int> failed;  // before they were asked to end
+  std::set<int> failed;  // ranks that failed before they were asked to end
   while (std::ranges::any_of(ranks, &RankProcess::is_running) && ending.phase() < Ending::Phase::kKilled) {
     wait_for_news(ranks);
     while (const auto signal = signals ? signals->next() : std::nullopt) requests.take(*signal);
@@ -268,7 +268,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
                   .counts_signals = options.passes_signals_on};
   std::cout.flush();
   std::clog.flush();
-  fflush(nullptr);  // Else every rank prints what is still buffered here.
+  fflush(nullptr);  // otherwise every rank would print what is buffered here
 
   std::optional<HeldSignals> signals;
   if (options.passes_signals_on) signals.emplace();
@@ -288,7 +288,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
   if (ended_by) {
     ranks.clear();
     signals.reset();
-    ::raise(*ended_by);  // by which this process ends too, unless its own handler does something else
+    ::raise(*ended_by);  // ends this process too, unless a handler is installed
     throw Error("fsdp::spawn: the ranks were killed, because " + signal_name(*ended_by) + " came twice.");
   }
   if (cause) throw Error(cause->failure());

@@ -1,16 +1,17 @@
 #pragma once
 /// \file
-/// Where the parameters of a group lie in its flat buffers, and which rows belong to which rank. This folder computes
-/// with integers only.
+/// Layout of a group's parameters in flat buffers, and the rows that each rank has. This folder computes with integers
+/// only.
 ///
-/// Note [Planes]. Parameters whose rows have the same length form a plane, a matrix in which they lie one after
-/// another. A plane's rows are dealt equally: rank k has rows [k n, (k + 1) n) for n = ceil(rows / ranks), rounded up
-/// so that slices are multiples of 16 bytes, and the plane is padded to ranks * n rows behind the last parameter. Whole
-/// parameters stay contiguous, each rank has whole rows, all slices are equal at every world size, so every backend's
-/// own collectives fit, and a layout takes O(1) memory in ranks.
+/// Note [Planes]. Parameters whose rows have the same length form a plane, a matrix in which the parameters follow each
+/// other. Its rows are divided equally: rank k has rows [k n, (k + 1) n), where n is ceil(rows / ranks), rounded up so
+/// that slices are multiples of 16 bytes; padding after the last parameter fills the plane up to ranks * n rows. So
+/// whole parameters are contiguous, each rank has whole rows, slices have equal sizes, as every backend's collectives
+/// need, and the memory of a layout does not grow with the number of ranks.
 ///
-/// A parameter's rows are those of dim 0. Where these would pad a group by more than 12 %, its first dims are taken
-/// together: stacked experts of sizes [8, 14336, 4096] have 8 * 14336 rows then. In the end rows are single elements.
+/// By default a row is an index of dim 0. If that padded a group by more than 12 % and more than 16,384 elements, the
+/// first dims of some parameters are taken together: stacked experts of sizes [8, 14336, 4096] then have 8 * 14336
+/// rows. At the extreme a row is a single element.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +20,10 @@
 
 namespace fsdp::layout {
 
-/// One parameter of a group. Sizes may be 0, and there may be none, for a scalar.
+/// One parameter of a group. A scalar has no sizes; sizes may be 0.
 struct Item {
   std::vector<int64_t> sizes;
-  /// Whether rows may be shorter than those of dim 0, for which the parameter has to be contiguous.
+  /// Whether a row may be shorter than an index of dim 0; the parameter must then be contiguous.
   bool may_join_dims = true;
 };
 
@@ -34,51 +35,51 @@ struct RowRange {
 
 /// One parameter in a plane.
 struct PlacedItem {
-  /// The parameter's index in the list that was given to plan_planes.
+  /// The parameter's index in the argument of plan_planes.
   size_t number = 0;
-  /// How many of the parameter's first dims make up its rows together; 0 for a scalar, which has one row.
+  /// The number of leading dims that are taken together as rows; 0 for a scalar, which has one row.
   size_t joined_dims = 1;
   int64_t rows = 1, row_numel = 1;
-  /// Where the parameter begins in the plane, in elements.
+  /// Index of the parameter's first element in the plane.
   int64_t offset = 0;
 
   int64_t numel() const { return rows * row_numel; }
 };
 
 struct Plane {
-  /// The parameters in the order in which memory holds them.
+  /// The parameters in memory order.
   std::vector<PlacedItem> items;
   int world_size = 1;
-  /// Elements of each rank's slice: rank r's is [r * slice_numel, (r + 1) * slice_numel).
+  /// Number of elements per rank: rank r's slice is [r * slice_numel, (r + 1) * slice_numel).
   int64_t slice_numel = 0;
 
   int64_t numel() const { return world_size * slice_numel; }
-  /// The rows of an item that a rank has.
+  /// The rows of an item that `rank` has.
   RowRange rows_of(size_t item, int rank) const;
-  /// The elements of all items that a rank has, without padding.
+  /// The number of elements that `rank` has of all items, without padding.
   int64_t owned_numel(int rank) const;
 };
 
-/// Alignments in elements.
+/// Alignments, in elements.
 struct Alignment {
-  int64_t begin = 1;  ///< parameters begin at multiples of it, as tensors with memory of their own do; kernels may give
-                      ///< other bits at other addresses
-  int64_t slice = 1;  ///< slices are multiples
+  int64_t begin = 1;  ///< parameters begin at multiples of it, as separately allocated tensors do, since kernels may
+                      ///< compute other bits at other addresses
+  int64_t slice = 1;  ///< slices are multiples of it
 };
 
-/// Plans one buffer's planes. Where one rank has all rows their lengths do not matter, and there is one plane in the
-/// order of `items`. The result depends on the arguments only, so all ranks agree.
+/// Plans the planes of one buffer. If one rank has all rows, there is a single plane in the order of `items`, whatever
+/// the lengths of rows. The result depends on the arguments only, so it is the same on all ranks.
 std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alignment alignment);
 
-/// Elements [offsets[d], offsets[d] + sizes[d]) of each dim d of a tensor. `first_row` and `rows` say which rows they
-/// are in the tensor's order of memory.
+/// A rectangular part of a tensor: indices [offsets[d], offsets[d] + sizes[d]) of each dim d, which are the rows
+/// [first_row, first_row + rows) in memory order.
 struct Box {
   std::vector<int64_t> offsets, sizes;
   int64_t first_row = 0, rows = 0;
 };
 
-/// The boxes that consecutive rows of a tensor fill, in the order of memory. Rows of dim 0 are one box; where rows are
-/// those of `joined_dims` first dims taken together, a range of them may begin and end inside an index of dim 0.
+/// Splits a range of a tensor's rows into boxes, in memory order. Rows of dim 0 are one box; if rows join several dims,
+/// a range may begin and end inside an index of dim 0 and needs several boxes.
 std::vector<Box> boxes_of(std::span<const int64_t> sizes, size_t joined_dims, RowRange rows);
 
 }  // namespace fsdp::layout

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Mean and variance of a batch that lies on several ranks.
+/// Mean and variance of a batch that is split over ranks.
 
 #include <ATen/core/Tensor.h>
 
@@ -8,11 +8,11 @@
 
 namespace fsdp::modules {
 
-/// Of each channel (index of dim 1) of a batch. All in fp64 on the batch's device, so that merging loses nothing.
+/// Statistics of each channel (index of dim 1) of a batch, in fp64 on the batch's device for exact merging.
 struct Moments {
-  at::Tensor mean;        // [channels]
-  at::Tensor deviations;  // [channels]: the sum of squared distances from the mean
-  at::Tensor count;       // scalar: values of a channel
+  at::Tensor mean;        // sizes [channels]
+  at::Tensor deviations;  // sizes [channels]; sums of squared distances from the mean
+  at::Tensor count;       // scalar; number of values per channel
 
   at::Tensor variance() const { return deviations / count; }
 };
@@ -20,15 +20,15 @@ struct Moments {
 /// The dtype in which batches of `dtype` are summed and normalised.
 inline c10::ScalarType computed_in(c10::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-/// How many values each channel has; a batch without samples has none.
+/// Number of values per channel; 0 for an empty batch.
 int64_t values_per_channel(const at::Tensor& batch);
 
 Moments moments_of(const at::Tensor& batch);
-/// As they travel: [2 * channels + 1].
+/// The message to other ranks, of sizes [2 * channels + 1].
 at::Tensor packed(const Moments& moments);
-/// Of the batch that the ranks' batches are parts of. `of_ranks`: [world size, 2 * channels + 1]. In rank order, by the
-/// formula for two samples of any sizes of T. F. Chan, G. H. Golub and R. J. LeVeque, Updating Formulae and a Pairwise
-/// Algorithm for Computing Sample Variances, 1979, (2.1): it never subtracts large sums from one another.
+/// Merges the packed moments of all ranks, [world size, 2 * channels + 1], in rank order. The formula for two samples
+/// of any sizes (T. F. Chan, G. H. Golub and R. J. LeVeque, Updating Formulae and a Pairwise Algorithm for Computing
+/// Sample Variances, 1979, (2.1)) never subtracts large sums from one another.
 Moments merged(const at::Tensor& of_ranks);
 
 }  // namespace fsdp::modules

@@ -13,13 +13,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// So many logits stay in a processor's cache, and products of so many rows are as fast as larger ones.
+// This many logits fit into a processor's cache, and products of this many rows are as fast as larger ones.
 constexpr int64_t kLogitsAtOnce = int64_t{1} << 22, kLeastRowsAtOnce = 64;
 
-// In the sums of low precision small numbers would be lost.
+// Sums in lower precision would lose small numbers.
 at::ScalarType exact(const at::Tensor& x) { return at::promote_types(x.scalar_type(), at::kFloat); }
 
-// At least 1, by which the sum over no rows is 0.
+// At least 1, because it divides the sum.
 at::Tensor counted_rows(const at::Tensor& targets, int64_t ignore_index) {
   return targets.ne(ignore_index).sum().clamp_min(1);
 }
@@ -28,7 +28,7 @@ struct Sum {
   at::Tensor loss, of_x, of_weight;
 };
 
-/// Over the rows that count: the loss and, `with_gradients`, its gradients.
+/// The sum of losses over all rows that are not ignored and, `with_gradients`, its gradients.
 Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, int64_t ignore_index,
                   bool with_gradients) {
   const int64_t rows = x.size(0), at_once = std::max(kLogitsAtOnce / weight.size(0), kLeastRowsAtOnce);
@@ -39,14 +39,14 @@ Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     const auto part = x.narrow(0, first, count);
     auto came = targets.narrow(0, first, count).unsqueeze(1);
     const auto ignored = came.eq(ignore_index);
-    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // not to wait for a device
+    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // item() on a device would block
     if (ignores) came = came.masked_fill(ignored, 0);
     const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
     auto of_rows = logs.gather(1, came);
     if (ignores) of_rows.masked_fill_(ignored, 0);
     sum.loss.sub_(of_rows.sum());
     if (!with_gradients) continue;
-    // Of a row's loss by its logits: the probabilities, less one for the token that came.
+    // The gradient by the logits: the probabilities, minus 1 for the target.
     auto gradient = logs.exp_().scatter_add_(1, came, torch::full_like(came, -1, logs.options()));
     if (ignores) gradient.masked_fill_(ignored, 0);
     gradient = gradient.to(x.scalar_type());

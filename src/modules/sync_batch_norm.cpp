@@ -17,14 +17,14 @@ std::shared_ptr<ProcessGroup> or_default(const std::shared_ptr<ProcessGroup>& gr
   return group ? group : default_process_group();
 }
 
-// Whether it is a BatchNorm of D dims, which is then one over the ranks.
+// Whether `module` is a BatchNorm of this type; if so, converts it.
 template <class BatchNorm>
 bool convert(torch::nn::Module& module, const std::string& name, const std::shared_ptr<ProcessGroup>& ranks) {
   auto* norm = dynamic_cast<BatchNorm*>(&module);
   if (norm == nullptr) return false;
-  if (ranks->world_size() == 1) return true;  // it is one already
+  if (ranks->world_size() == 1) return true;  // one rank needs no conversion
   if (!norm->running_mean.defined()) norm->running_mean = at::empty({0});
-  modules::sync_statistics(norm->running_mean, module.weak_from_this(), modules::meeting_of(ranks, name));
+  modules::sync_statistics(norm->running_mean, module.weak_from_this(), modules::sync_group_of(ranks, name));
   return true;
 }
 
@@ -49,7 +49,7 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   }
   if (is_training() && process_group_->world_size() > 1)
     return modules::synced_batch_norm({input, weight, bias, running_mean, running_var, momentum, options.eps()},
-                                      modules::meeting_of(process_group_, "SyncBatchNorm"));
+                                      modules::sync_group_of(process_group_, "SyncBatchNorm"));
   return torch::nn::functional::detail::batch_norm(input, running_mean, running_var, weight, bias,
                                                    is_training() || !is_tracked, momentum, options.eps());
 }
@@ -67,7 +67,8 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& process_group) {
   namespace nn = torch::nn;
   const auto ranks = or_default(process_group);
-  if (ranks->world_size() > 1) modules::meeting_of(ranks, "");  // on every rank, whatever its module has
+  // Collective, so every rank calls it, whatever its module contains.
+  if (ranks->world_size() > 1) modules::sync_group_of(ranks, "");
   std::unordered_set<const nn::Module*> converted;
   module.apply([&](const std::string& path, nn::Module& child) {
     const std::string name = path.empty() ? child.name() : path;

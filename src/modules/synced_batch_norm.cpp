@@ -23,22 +23,22 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-Moments joined_moments(const at::Tensor& input, const Meeting& meeting) {
+Moments joined_moments(const at::Tensor& input, const SyncGroup& group) {
   const auto own = packed(moments_of(input));
-  const auto world = meeting.order->world_size();
+  const auto world = group.communicator->world_size();
   const auto of_ranks = at::empty({world, own.numel()}, own.options());
-  meeting.order->all_gather(of_ranks.view(-1), own, {"statistics of " + meeting.name, {}})->wait();
+  group.communicator->all_gather(of_ranks.view(-1), own, {"statistics of " + group.name, {}})->wait();
   return merged(of_ranks);
 }
 
-// One value for each channel, beside a batch.
+// A view of per-channel values that broadcasts over a batch.
 at::Tensor along_channels(const at::Tensor& values, const at::Tensor& batch) {
   std::vector<int64_t> sizes(static_cast<size_t>(batch.dim()), 1);
   sizes[1] = values.numel();
   return values.view(sizes);
 }
 
-// batch * factor + addend, in one pass.
+// Computes batch * factor + addend in one pass.
 at::Tensor scaled(const at::Tensor& batch, const at::Tensor& factor, const at::Tensor& addend) {
   return at::addcmul(addend, batch, along_channels(factor, batch));
 }
@@ -51,7 +51,7 @@ void move_on(const NormOperands& operands, const Moments& moments) {
   if (operands.running_var.defined()) move(operands.running_var, moments.deviations / (moments.count - 1));
 }
 
-// Of each channel the sums of the output's gradient, and of its products with the normalised input; on this rank.
+// This rank's sums, per channel, of the output gradient, and of its products with the normalised input.
 std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean,
                                              const at::Tensor& variance, double eps) {
   if (input.numel() == 0) return {at::zeros_like(mean), at::zeros_like(mean)};
@@ -60,17 +60,17 @@ std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::T
   return {sum, products};
 }
 
-// For a graph's node.
-struct KeptMeeting : torch::CustomClassHolder {
-  explicit KeptMeeting(Meeting of) : meeting(std::move(of)) {}
-  Meeting meeting;
+// Holds a SyncGroup in an autograd node.
+struct SavedSyncGroup : torch::CustomClassHolder {
+  explicit SavedSyncGroup(SyncGroup of) : group(std::move(of)) {}
+  SyncGroup group;
 };
 
 struct Normalization : torch::autograd::Function<Normalization> {
   // `weight` and `bias` have the dtype of `mean`.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, const Moments& moments, double eps,
-                            const Meeting& meeting) {
+                            const SyncGroup& group) {
     const auto dtype = computed_in(input.scalar_type());
     const auto mean = moments.mean.to(dtype), variance = moments.variance().to(dtype);
     const auto rsqrt = (variance + eps).rsqrt();
@@ -79,14 +79,14 @@ struct Normalization : torch::autograd::Function<Normalization> {
     context->save_for_backward({input, weight.value_or(at::Tensor()), mean, variance, moments.count});
     context->saved_data["eps"] = eps;
     context->saved_data["has_bias"] = bias.has_value();
-    context->saved_data["meeting"] = c10::IValue::make_capsule(c10::make_intrusive<KeptMeeting>(meeting));
+    context->saved_data["sync_group"] = c10::IValue::make_capsule(c10::make_intrusive<SavedSyncGroup>(group));
     return scaled(input.to(dtype), factor, along_channels(addend, input)).to(input.scalar_type());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const auto kept = context->saved_data["meeting"].toCapsule();
-    const auto& meeting = static_cast<const KeptMeeting&>(*kept).meeting;
-    require(!at::GradMode::is_enabled(), meeting.ranks->where("backward of " + meeting.name),
+    const auto kept = context->saved_data["sync_group"].toCapsule();
+    const auto& group = static_cast<const SavedSyncGroup&>(*kept).group;
+    require(!at::GradMode::is_enabled(), group.process_group->where("backward of " + group.name),
             "a batch norm over several ranks has no second derivative. Leave out create_graph, or normalise without "
             "the batch's statistics (eval()) where you need one");
     const auto saved = context->get_saved_variables();
@@ -100,10 +100,11 @@ struct Normalization : torch::autograd::Function<Normalization> {
     if (weight.defined()) result[1] = products;
     if (context->saved_data["has_bias"].toBool()) result[2] = sum;
     if (!context->needs_input_grad(0)) return result;
-    // With means over the joined batch: factor * (grad - mean of grad - normalised * mean of grad * normalised).
+    // Input gradient, with means over the joined batch: factor * (grad - mean of grad - normalised * mean of grad *
+    // normalised).
     auto sums = at::cat({sum, products}).to(at::kDouble);
-    if (!meeting.rank->has_data) sums.zero_();
-    meeting.order->all_reduce(sums, ReduceOp::kSum, {"gradient of " + meeting.name, {}})->wait();
+    if (!group.rank->has_data) sums.zero_();
+    group.communicator->all_reduce(sums, ReduceOp::kSum, {"gradient of " + group.name, {}})->wait();
     const auto means = (sums / saved[4].clamp_min(1)).to(dtype).chunk(2);
     const auto rsqrt = (variance + eps).rsqrt();
     const auto factor = weight.defined() ? weight * rsqrt : rsqrt;
@@ -114,8 +115,8 @@ struct Normalization : torch::autograd::Function<Normalization> {
   }
 };
 
-// Read by an operator that autograd records, so that what follows knows no sharded parameter: it needs no whole value
-// in backward, and computes in the dtype of the statistics whatever the parameter's group computes in.
+// A copy of a sharded parameter that autograd records. The following operators then see a plain tensor: backward needs
+// no whole parameter, and they compute in the dtype of the statistics whatever the group's dtype is.
 std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dtype) {
   if (!parameter.defined()) return std::nullopt;
   return parameter.clone().to(dtype);
@@ -123,21 +124,22 @@ std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dty
 
 }  // namespace
 
-Meeting meeting_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name) {
+SyncGroup sync_group_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name) {
   return {ranks, Attachment::order_for(*ranks, ranks, "batch norms"), name, Attachment::of<runtime::RankState>(*ranks)};
 }
 
-at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meeting) {
+at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& group) {
   const auto& input = operands.input;
   Moments moments;
   {
     const at::NoGradGuard no_grad;
-    const auto counted = meeting.rank->has_data ? input : input.narrow(0, 0, 0);
-    moments = joined_moments(counted, meeting);
-    // Only where this rank has one value or none may all ranks have too few: the others need not wait for the device.
+    const auto counted = group.rank->has_data ? input : input.narrow(0, 0, 0);
+    moments = joined_moments(counted, group);
+    // All ranks together can have too few values only if this rank has at most one. Otherwise it need not wait for the
+    // device.
     const bool may_be_few = values_per_channel(counted) < 2;
     const auto values = may_be_few ? moments.count.item<int64_t>() : 2;
-    require(values != 1, meeting.ranks->where("forward of " + meeting.name),
+    require(values != 1, group.process_group->where("forward of " + group.name),
             "Expected more than 1 value per channel when training, found 1 on all ranks together. This rank's input "
             "has sizes ",
             input.sizes(), ". Give the step a larger batch, or evaluate: eval()");
@@ -145,7 +147,7 @@ at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meetin
   }
   const auto dtype = computed_in(input.scalar_type());
   return Normalization::apply(input, plain(operands.weight, dtype), plain(operands.bias, dtype), moments, operands.eps,
-                              meeting);
+                              group);
 }
 
 }  // namespace fsdp::modules

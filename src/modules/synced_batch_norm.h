@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Batch normalization of a batch that lies on several ranks, forward and backward.
+/// Forward and backward of batch normalisation over a batch that is split over ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
@@ -14,21 +14,22 @@ class RankState;
 
 namespace fsdp::modules {
 
-/// Where the ranks' statistics meet.
-struct Meeting {
-  std::shared_ptr<ProcessGroup> ranks;
-  /// An order of its own: graphs that are alike on all ranks give collectives that are.
-  std::shared_ptr<Communicator> order;
-  /// The module's path, for messages and fingerprints.
+/// The ranks over which the batch norms of one module tree share statistics.
+struct SyncGroup {
+  std::shared_ptr<ProcessGroup> process_group;
+  /// A separate communicator, because batch norms run in the order of the autograd graph, which is the same on all
+  /// ranks.
+  std::shared_ptr<Communicator> communicator;
+  /// The module's path, for error messages and fingerprints.
   std::string name;
-  /// Says whether this rank has data.
+  /// Knows whether this rank has data (fsdp::join).
   std::shared_ptr<runtime::RankState> rank;
 };
 
-/// All batch norms over `ranks` meet in one order. The first call makes it: collective.
-Meeting meeting_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name);
+/// All batch norms over `ranks` share one communicator, which the first call creates. That call is collective.
+SyncGroup sync_group_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name);
 
-/// What torch::batch_norm takes, in training; tensors that are not there are undefined.
+/// Operands of torch::batch_norm in training; missing tensors are undefined.
 struct NormOperands {
   at::Tensor input, weight, bias;
   at::Tensor running_mean, running_var;
@@ -36,13 +37,12 @@ struct NormOperands {
   double eps = 0;
 };
 
-/// The input normalised by the joined batch's mean and variance, with the running statistics moved on. The input of a
-/// rank without data (fsdp::join) is no part of the joined batch. Collective, and so is its backward where the input
-/// requires a gradient.
+/// Normalises the input by the mean and variance of the joined batch and updates the running statistics. A rank without
+/// data (fsdp::join) does not contribute. Collective; backward is collective too if the input requires a gradient.
 ///
-/// Gradients of weight and bias are this rank's parts, of which the reduction of gradients makes the sum. That of the
-/// input is what the joined batch gives, with the sums of the output's gradients over all ranks (S. Ioffe and C.
-/// Szegedy, Batch Normalization, 2015, section 3, with m the values on all ranks). Autograd goes through it once.
-at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meeting);
+/// Gradients of weight and bias cover this rank's batch; the reduction of gradients sums them. The input's gradient is
+/// that of the joined batch and uses the sums of output gradients over all ranks (S. Ioffe and C. Szegedy, Batch
+/// Normalization, 2015, section 3, with m the number of values on all ranks). There is no second derivative.
+at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& group);
 
 }  // namespace fsdp::modules

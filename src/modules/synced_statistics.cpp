@@ -19,19 +19,19 @@ namespace {
 
 using runtime::kSyncedKey;
 
-/// Hangs on a running mean. Not called: no gradient goes through that.
+/// The hook on a running mean. It is never called, because no gradient flows through a running mean.
 struct SyncedOver : torch::autograd::FunctionPreHook {
-  SyncedOver(std::weak_ptr<torch::nn::Module> of, Meeting at) : module(std::move(of)), meeting(std::move(at)) {}
+  SyncedOver(std::weak_ptr<torch::nn::Module> of, SyncGroup at) : module(std::move(of)), group(std::move(at)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override { return grads; }
 
-  /// A module that no shared pointer owns is taken to train.
+  /// A module that no shared pointer owns counts as training.
   bool trains() const {
     const auto owner = module.lock();
     return !owner || owner->is_training();
   }
 
   std::weak_ptr<torch::nn::Module> module;
-  Meeting meeting;
+  SyncGroup group;
 };
 
 std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks_of(const at::Tensor& tensor) {
@@ -55,24 +55,23 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
   if (synced == nullptr || !training || !synced->trains())
     return at::batch_norm(input, weight, bias, mean, running_var, training, momentum, eps, cudnn_enabled);
   const auto given = [](const std::optional<at::Tensor>& tensor) { return tensor.value_or(at::Tensor()); };
-  const Meeting meeting = synced->meeting;
-  return synced_batch_norm({input, given(weight), given(bias), given(mean), given(running_var), momentum, eps},
-                           meeting);
+  const SyncGroup group = synced->group;
+  return synced_batch_norm({input, given(weight), given(bias), given(mean), given(running_var), momentum, eps}, group);
 }
 
-// What a module's buffers become that moves: the module assigns the key with the values.
+// Keeps the key on buffers of a module that is moved, since Module::to assigns the result's keys.
 at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::optional<at::ScalarType> dtype,
                    std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin_memory,
                    bool non_blocking, std::optional<at::MemoryFormat> memory_format) {
   const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kSyncedKey);
-  auto copy = at::_ops::_to_copy::redispatch(below, self, dtype, layout, device, pin_memory, non_blocking,
-                                             memory_format);
+  auto copy =
+      at::_ops::_to_copy::redispatch(below, self, dtype, layout, device, pin_memory, non_blocking, memory_format);
   runtime::add_key(*copy.unsafeGetTensorImpl(), kSyncedKey);
   return copy;
 }
 
 void install() {
-  // Kept for ever: tensors that outlive main() still dispatch.
+  // Never freed: tensors that outlive main() still dispatch.
   static const auto libraries = [] {
     auto* others = new torch::Library(torch::Library::IMPL, "_", kSyncedKey, __FILE__, __LINE__);
     others->fallback(torch::CppFunction::makeFallthrough());
@@ -86,10 +85,10 @@ void install() {
 
 }  // namespace
 
-void sync_statistics(const at::Tensor& running_mean, std::weak_ptr<torch::nn::Module> module, Meeting meeting) {
+void sync_statistics(const at::Tensor& running_mean, std::weak_ptr<torch::nn::Module> module, SyncGroup group) {
   install();
   runtime::add_key(*running_mean.unsafeGetTensorImpl(), kSyncedKey);
-  auto synced = std::make_unique<SyncedOver>(std::move(module), std::move(meeting));
+  auto synced = std::make_unique<SyncedOver>(std::move(module), std::move(group));
   auto& hooks = hooks_of(running_mean);
   std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const SyncedOver*>(hook.get()) != nullptr; });
   hooks.push_back(std::move(synced));

@@ -76,7 +76,7 @@ void update_by_operators(const FlatRun& run, const Rule& rule, double factor) {
   if (factor == 1) return call(run.rows, run.gradient, run.states);
   if (run.rows.element_size() >= static_cast<int64_t>(sizeof(float)))
     return call(run.rows, run.gradient.mul(factor), run.states);
-  // The product in the rows' dtype could be 0, and the fused operators want one dtype.
+  // In the rows' dtype the product could underflow, and the fused operators need equal dtypes.
   const auto rows = run.rows.to(at::kFloat);
   States states;
   for (const auto& state : run.states) states.push_back(state.to(at::kFloat));

@@ -30,7 +30,7 @@ std::vector<ParamGroup*> groups_of(const MeasuredModel& model) {
   return groups;
 }
 
-// What is measured of each parameter, and its rows by the axis on whose ranks they lie.
+// The tensors that are measured, and this rank's rows of them by the axes that they are summed over.
 struct Measured {
   std::vector<at::Tensor> tensors = {};
   std::vector<RowsOnAxis> axes = {};
@@ -44,7 +44,7 @@ RowsOnAxis& axis_of(const SummedRanks& ranks, std::vector<RowsOnAxis>& axes) {
   return found != axes.end() ? *found : axes.emplace_back(RowsOnAxis{ranks});
 }
 
-// `select`: what is measured of a parameter with these rows; undefined: nothing.
+// `select` returns the tensor to measure for a parameter and its rows, or an undefined one.
 template <class Select>
 Measured measure(const MeasuredModel& model, const char* operation, const Select& select) {
   Measured all;
@@ -78,7 +78,7 @@ Measured gradients_of(const MeasuredModel& model, const char* operation) {
   return measure(model, operation, [](const at::Tensor& parameter, const at::Tensor&) { return parameter.grad(); });
 }
 
-// `arguments`: those in which ranks could differ unseen.
+// `arguments` are compared, so that ranks with different ones get a Mismatch.
 double norm_of(const MeasuredModel& model, const Measured& measured, double norm_type, const char* operation,
                const std::string& arguments) {
   SummedRanks stages;
@@ -141,7 +141,7 @@ double clip_grad_norm_(const MeasuredModel& model, double max_norm, double norm_
 
 namespace {
 
-// A stage of a pipeline has a part of the parameters that a norm is over.
+// Refuses a stage of a pipeline, which has only some of the parameters that the norm is over.
 optim::MeasuredModel measured(const Group& model, const char* operation) {
   const auto& placement = param_groups(model).front()->placement();
   require(!placement.pipe_axis, placement.where(operation), "'", model.name(),
@@ -155,7 +155,7 @@ optim::MeasuredModel measured(const Group& model, const char* operation) {
 }  // namespace
 
 double clip_coefficient(double total_norm, double max_norm) {
-  // A norm that is not a number makes every gradient so.
+  // A NaN norm makes every gradient NaN.
   const double ratio = max_norm / (total_norm + 1e-6);
   return ratio > 1.0 ? 1.0 : ratio;
 }

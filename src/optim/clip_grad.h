@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Norms over all parameters of a model, or of those stages of it that this rank has.
+/// Norms over all parameters of a model, also of one whose stages are on several ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
@@ -10,26 +10,24 @@
 
 namespace fsdp::optim {
 
-/// A parameter of which this rank has rows, or all.
+/// A parameter, sharded or not.
 struct MeasuredParameter {
   at::Tensor tensor;
-  /// Of one that is not sharded: the tensor axis of its module, if there is one, and whether its ranks have parts of
-  /// it.
+  /// For an unsharded one: the tensor axis of its module, or null, and whether it is split over that axis.
   const ProcessGroup* tensor_axis = nullptr;
   bool is_cut = false;
 };
 
-/// What a norm is over.
+/// The parameters that a norm is over, as far as this rank has them.
 struct MeasuredModel {
-  /// How ranks and errors call it. It is the same on all ranks.
-  std::string name;
-  const ProcessGroup& ranks;  ///< who errors say this rank is
+  std::string name;           ///< the same on all ranks, which compare it
+  const ProcessGroup& ranks;  ///< names this rank in errors
   std::vector<MeasuredParameter> parameters;
-  /// The ranks that have the other stages of a pipeline; null: there are none.
+  /// The ranks that have the other stages of a pipeline; null for a model without stages.
   const ProcessGroup* pipe_axis = nullptr;
 };
 
-// What the functions of the same names on a Group do. Collective over all axes.
+// These do what the public functions of the same names do. They are collective over all axes.
 double norm(const MeasuredModel& model, double norm_type);
 double get_total_norm(const MeasuredModel& model, double norm_type, bool error_if_nonfinite);
 double clip_grad_norm_(const MeasuredModel& model, double max_norm, double norm_type, bool error_if_nonfinite);

@@ -21,15 +21,15 @@ void with_type(c10::ScalarType dtype, const auto& act) {
   }
 }
 
-// bf16 is the upper half of fp32. The loops of it have bit operations without branches, so that the compiler makes
-// vectors of them.
+// bf16 is the upper half of fp32. These functions use bit operations without branches, so that the compiler can
+// vectorise loops over them.
 
 float widen(uint16_t upper) { return std::bit_cast<float>(static_cast<uint32_t>(upper) << 16); }
 
-// The upper half after `added`, less than 2^16, was added to the lower one, unless the value is not finite. What is no
-// number gets a bit of the upper half, so that it does not become an infinity.
+// The upper half of `bits` after adding `added`, which is below 2^16, to it; non-finite values are not changed. A NaN
+// gets a bit in the upper half, so that it does not become an infinity.
 uint16_t upper_half(uint32_t bits, uint32_t added) {
-  const auto magnitude = static_cast<int32_t>(bits & 0x7fffffffU);  // vectors of it are compared in one instruction
+  const auto magnitude = static_cast<int32_t>(bits & 0x7fffffffU);  // vectors of signed numbers compare faster
   const uint32_t finite = magnitude < 0x7f800000 ? 0xffffffffU : 0U;
   const uint32_t no_number = magnitude > 0x7f800000 ? 0x400000U : 0U;
   return static_cast<uint16_t>(((bits + (added & finite)) | no_number) >> 16);

@@ -21,7 +21,7 @@ void ExactSum::add(double value) {
   }
   const auto bits = std::bit_cast<uint64_t>(value);
   uint64_t mantissa = bits & ((uint64_t{1} << kMantissaBits) - 1), exponent = bits >> kMantissaBits;
-  if (exponent > 0) mantissa |= uint64_t{1} << kMantissaBits;  // a normal number
+  if (exponent > 0) mantissa |= uint64_t{1} << kMantissaBits;  // the implicit bit of a normal number
   const uint64_t position = exponent > 0 ? exponent - 1 : 0;   // value = mantissa * 2^(position - 1074)
   const uint64_t digit = position / kDigitBits, shift = position % kDigitBits;
   const uint64_t low = (mantissa & kDigitMask) << shift, high = (mantissa >> kDigitBits) << shift;
@@ -48,7 +48,7 @@ void ExactSum::carry() {
 }
 
 double ExactSum::value() const {
-  if (not_finite_ != 0) return not_finite_;  // NaN, too
+  if (not_finite_ != 0) return not_finite_;  // also for NaN
   ExactSum sum = *this;
   sum.carry();
   double value = 0;
@@ -78,7 +78,7 @@ double ExactSum::difference(ExactSum left, ExactSum right) {
   left.carry();
   right.carry();
   if (left.not_finite_ != 0 || right.not_finite_ != 0) return left.not_finite_ - right.not_finite_;
-  // The highest digits decide.
+  // Compares from the highest digits down.
   const bool is_negative = std::ranges::lexicographical_compare(left.digits_.rbegin(), left.digits_.rend(),
                                                                 right.digits_.rbegin(), right.digits_.rend());
   if (is_negative) std::swap(left, right);

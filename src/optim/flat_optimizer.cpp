@@ -27,13 +27,13 @@ const Options& checked(const Options& options) {
   return options;
 }
 
-// Anybody may add groups and change options.
+// Checked in each step, because users may add groups and change options.
 template <class Options>
 void check_all(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   for (const auto& group : groups) checked(static_cast<const Options&>(group.options()));
 }
 
-// For each group of options, the first one that is equal to it.
+// For each parameter group, the first group with equal options.
 template <class Options>
 std::vector<int64_t> equal_options(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::vector<int64_t> firsts;
@@ -51,7 +51,7 @@ const Options& options_of(const torch::optim::Optimizer& optimizer, const Update
   return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
 }
 
-// The state of `update`'s parameter, made if there is none.
+// The state of `update`'s parameter, which is created if it does not exist.
 template <class Options>
 auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
   using State = typename Kind<Options>::State;
@@ -90,9 +90,9 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
               ". Load what this rank saved, with the same number of ranks and the same groups");
 }
 
-// Each update gets the tensors of its state, as `settle_states` makes or moves them.
+// Gives each update its state tensors, which `place_states` creates or moves.
 template <class Options>
-void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
+void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
   using Kind = Kind<Options>;
   const auto for_each_kept = [&](const auto& act) {
     for (auto& update : updates) {
@@ -105,13 +105,14 @@ void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOpt
     update.is_new = std::any_of(places.begin(), places.end(), [](const auto* place) { return !place->defined(); });
   });
   const double initial = Kind::initial(static_cast<const Options&>(optimizer.defaults()));
-  settle_states(updates, {.dtype = state_options.state_dtype, .initial = initial});
+  place_states(updates, {.dtype = state_options.state_dtype, .initial = initial});
   for_each_kept([](Update& update, const std::vector<at::Tensor*>& places) {
     for (size_t i = 0; i < places.size(); ++i) *places[i] = update.states[i];
   });
 }
 
-// The second number of a kernel key is what the kind counts. Where zeros would not stay, no two updates share a run.
+// Sets the updates' kernel keys, which include the number of Kind::count. If a step would not map zeros (padding) to
+// zeros, no two updates share a run.
 template <class Options>
 void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
   using Kind = Kind<Options>;
@@ -143,7 +144,7 @@ FlatOptimizer::FlatOptimizer(const StateOptions& state_options) : state_options_
           dtype.value_or(at::ScalarType::Undefined), ".");
 }
 
-// The base class gets the groups one by one, since Adagrad's constructor would make state of its own for them.
+// Adds the groups one by one, because the constructor of the base class Adagrad would allocate state for them.
 template <class Torchs, class Options>
 Flat<Torchs, Options>::Flat(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults,
                             const StateOptions& state_options)
@@ -174,7 +175,7 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
     require_possible<Options>(*this, update, state_options(), operation);
   };
   const auto update_round = [&](Updates& updates) {
-    settle<Options>(*this, updates, state_options());
+    prepare_states<Options>(*this, updates, state_options());
     count_steps<Options>(*this, updates);
     ++steps_;
     for_each_run(updates, [&](const FlatRun& run) {
@@ -198,7 +199,7 @@ void Flat<Torchs, Options>::load(torch::serialize::InputArchive& archive) {
   auto& updates = rounds.front();  // a parameter that is listed several times has one state
   const auto operation = operation_of<Options>("load");
   for (const auto& update : updates) require_possible<Options>(*this, update, state_options(), operation);
-  settle<Options>(*this, updates, state_options());
+  prepare_states<Options>(*this, updates, state_options());
 }
 
 template <class Torchs, class Options>

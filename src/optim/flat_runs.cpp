@@ -27,14 +27,14 @@ at::ScalarType dtype_of(const StateForm& form, const at::Tensor& rows) {
   return form.dtype.value_or(rows.scalar_type());
 }
 
-bool is_settled(const Update& update, const at::Tensor& state, const StateForm& form) {
+bool is_placed(const Update& update, const at::Tensor& state, const StateForm& form) {
   if (!state.defined() || state.scalar_type() != dtype_of(form, update.rows) ||
       state.device() != update.rows.device() || state.strides() != update.rows.strides())
     return false;
   return !update.part || update.rows.numel() == 0 || memory::buffer_of(state) != nullptr;
 }
 
-void settle_one(Update& update, size_t kind, const StateForm& form, at::Tensor place) {
+void place_state(Update& update, size_t kind, const StateForm& form, at::Tensor place) {
   auto& state = update.states[kind];
   if (state.defined())
     place.copy_(state);
@@ -43,34 +43,34 @@ void settle_one(Update& update, size_t kind, const StateForm& form, at::Tensor p
   state = std::move(place);
 }
 
-void settle_alone(Update& update, size_t kind, const StateForm& form) {
+void place_alone(Update& update, size_t kind, const StateForm& form) {
   auto options = at::TensorOptions().dtype(dtype_of(form, update.rows)).device(update.rows.device());
-  settle_one(update, kind, form, at::empty_strided(update.rows.sizes(), update.rows.strides(), options));
+  place_state(update, kind, form, at::empty_strided(update.rows.sizes(), update.rows.strides(), options));
 }
 
-void settle_run(std::span<Update* const> run, int64_t numel, size_t kind, const StateForm& form) {
+void place_run(std::span<Update* const> run, int64_t numel, size_t kind, const StateForm& form) {
   const auto& rows = run.front()->rows;
   const auto dtype = dtype_of(form, rows);
   const size_t element_size = c10::elementSize(dtype);
   auto& group = *run.front()->part->group;
   const auto block = group.flats()[group.slots()[run.front()->part->slot].place.plane].allocate_state(
       static_cast<size_t>(numel) * element_size);
-  memory::flat_tensor(block, 0, numel, dtype).zero_();  // the padding, too
+  memory::flat_tensor(block, 0, numel, dtype).zero_();  // including the padding
   for (auto* update : run) {
     memory::PartStorage storage(rows.device(), static_cast<size_t>(update->rows.numel()) * element_size);
     const auto distance = location_of(update->rows).first - location_of(rows).first;
     storage.attach(block, static_cast<size_t>(distance) * element_size);
-    settle_one(*update, kind, form, storage.tensor(update->rows.sizes(), update->rows.strides(), dtype));
+    place_state(*update, kind, form, storage.tensor(update->rows.sizes(), update->rows.strides(), dtype));
   }
 }
 
-// Of a run's memory that lies in files.
-template <class Tell>
-void tell_files(const FlatRun& run, const Tell& tell) {
+// Calls `visit` for the run's flat buffers, which may be mapped files.
+template <class Visit>
+void for_each_file(const FlatRun& run, const Visit& visit) {
   for (const auto& flat : {run.rows, run.gradient})
-    if (const auto buffer = memory::buffer_of(flat)) tell(*buffer);
+    if (const auto buffer = memory::buffer_of(flat)) visit(*buffer);
   for (const auto& flat : run.states)
-    if (const auto buffer = memory::buffer_of(flat)) tell(*buffer);
+    if (const auto buffer = memory::buffer_of(flat)) visit(*buffer);
 }
 
 }  // namespace
@@ -93,27 +93,27 @@ void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& v
     runs.push_back(std::move(flat));
   });
   for (size_t i : c10::irange(runs.size())) {
-    if (i + 1 < runs.size()) tell_files(runs[i + 1], [](const FlatBuffer& buffer) { buffer.read_ahead(); });
+    if (i + 1 < runs.size()) for_each_file(runs[i + 1], [](const FlatBuffer& buffer) { buffer.read_ahead(); });
     visit(runs[i]);
-    tell_files(runs[i], [](const FlatBuffer& buffer) { buffer.mark_cold(); });
+    for_each_file(runs[i], [](const FlatBuffer& buffer) { buffer.mark_cold(); });
   }
 }
 
-void settle_states(Updates& updates, const StateForm& form) {
+void place_states(Updates& updates, const StateForm& form) {
   size_t kinds = 0;
   for (const auto& update : updates) kinds = std::max(kinds, update.states.size());
   for (size_t kind : c10::irange(kinds)) {
-    const auto is_unsettled = [&](const Update& update) {
-      return kind < update.states.size() && !is_settled(update, update.states[kind], form);
+    const auto is_unplaced = [&](const Update& update) {
+      return kind < update.states.size() && !is_placed(update, update.states[kind], form);
     };
     for (auto& update : updates)
-      if (is_unsettled(update) && (!update.part || update.rows.numel() == 0)) settle_alone(update, kind, form);
+      if (is_unplaced(update) && (!update.part || update.rows.numel() == 0)) place_alone(update, kind, form);
     visit_runs(
         updates,
         [&](const Update& update) {
-          return Extent{is_unsettled(update), {}, update.rows.numel(), {location_of(update.rows)}};
+          return Extent{is_unplaced(update), {}, update.rows.numel(), {location_of(update.rows)}};
         },
-        [&](std::span<Update* const> run, int64_t numel) { settle_run(run, numel, kind, form); });
+        [&](std::span<Update* const> run, int64_t numel) { place_run(run, numel, kind, form); });
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Updates in runs: optimizer state that lies as the rows do, and one call for each run.
+/// Runs of updates: optimizer state with the layout of rows, and one call per run.
 
 #include <functional>
 #include <span>
@@ -9,45 +9,45 @@
 
 namespace fsdp::optim {
 
-/// What of a run is one parameter's.
+/// The part of a run that belongs to one parameter.
 struct Piece {
-  /// In the run, in elements.
+  /// Position in the run, in elements.
   int64_t offset = 0, numel = 0;
-  /// As Update's.
+  /// See Update.
   int64_t parameter = 0, first_element = 0;
 };
 
-/// The tensors of one run, flat and of one length. They are parts of the memory that they stand for.
+/// The tensors of one run, flat and of equal length. They are views of the updates' rows, gradients and states.
 struct FlatRun {
-  /// In the order of memory; between them lies padding.
+  /// In memory order, possibly with padding between them.
   std::vector<const Update*> updates;
   at::Tensor rows, gradient;
   std::vector<at::Tensor> states = {};
-  /// Decides on options and step; all updates of the run agree in them.
+  /// Determines options and step, which are equal for all updates of the run.
   const Update& first() const { return *updates.front(); }
 };
 
-/// One for each of its updates.
+/// One piece for each update of the run.
 std::vector<Piece> pieces_of(const FlatRun& run);
 
-/// Calls `visit` for each maximal run of the updates. Their kernel keys, gradients and states are set. Under the ranks'
-/// locks.
+/// Calls `visit` for each maximal run of the updates, whose kernel keys, gradients and states must be set. Call it with
+/// the ranks locked.
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit);
 
-/// What states are made of.
+/// Dtype and initial value of states.
 struct StateForm {
-  /// Unset: that of the rows.
+  /// Unset: the rows' dtype.
   std::optional<at::ScalarType> dtype = std::nullopt;
-  /// Of each element at first.
+  /// Initial value of each element.
   double initial = 0;
 };
 
-/// Gives every state that is undefined (new) or lies elsewhere or in another dtype (loaded: copied) its place in flat
-/// memory.
+/// Gives every state a place in flat memory, unless it has one: undefined states are new, and states in other memory or
+/// of another dtype, such as loaded ones, are copied.
 ///
-/// Parameters that get their state at the same time, and whose rows are neighbours, get it as parts of one block, which
-/// lies as the rows do and is charged to the rank's account as optimizer memory. Under the ranks' locks. A state has
-/// the rows' sizes.
-void settle_states(Updates& updates, const StateForm& form);
+/// States of neighbouring parameters that are placed in the same call are parts of one block with the rows' layout,
+/// which the rank's byte account counts as optimizer memory. States have the rows' sizes. Call it with the ranks
+/// locked.
+void place_states(Updates& updates, const StateForm& form);
 
 }  // namespace fsdp::optim

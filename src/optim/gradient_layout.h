@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Gradients that kernels can walk through beside the rows.
+/// Checks and layout of gradients, so that kernels can process gradients and rows in parallel.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +10,8 @@
 
 namespace fsdp::optim {
 
-/// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: gives
-/// the message's beginning, "... parameter 'name'"; called only for an error.
+/// Throws UsageError if the gradient, which users may assign, has other sizes than the rows. `whose` returns the
+/// beginning of the message, "... parameter 'name'", and is called only for an error.
 template <class Whose>
 void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Whose& whose) {
   if (gradient.sizes() == rows.sizes()) return;
@@ -19,9 +19,9 @@ void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const 
           ". Assign a gradient of the rows' sizes, or leave it to backward");
 }
 
-/// The gradient with the rows' device, their dtype or the given one, and its elements in memory in the rows' order:
-/// itself, as it nearly always is, otherwise (a sparse one, or one that somebody assigned) a copy. Both have the same
-/// sizes, and the rows are dense.
+/// The gradient on the rows' device, with the rows' dtype or the given one, and with the rows' memory layout. Usually
+/// this is the gradient itself; a sparse gradient, or one that was assigned in another layout, is copied. Sizes must be
+/// equal, and the rows must be dense.
 at::Tensor laid_out_as(const at::Tensor& rows, const at::Tensor& gradient,
                        std::optional<c10::ScalarType> dtype = std::nullopt);
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The kinds of flat optimizers: what options may be, what is kept of a parameter, and which rule a step has.
+/// Traits of the flat optimizers: valid options, state per parameter, and the rule of a step.
 
 #include <fsdp/optim.h>
 
@@ -11,29 +11,30 @@
 
 namespace fsdp::optim {
 
-/// What is true of most kinds.
+/// Defaults that apply to most optimizers.
 struct CommonKind {
-  /// Whether `count` is that of the parameter's steps.
+  /// Whether `count` returns the parameter's step count.
   static constexpr bool kCountsSteps = true;
   static bool keeps_state(const auto& /*options*/) { return true; }
-  /// Whether state may have fewer digits than fp32.
+  /// Whether the state may be bf16 or fp16.
   static bool takes_short_state(const auto& /*options*/) { return true; }
-  /// Of each number of state at first.
+  /// Initial value of each element of the state.
   static double initial(const auto& /*defaults*/) { return 0; }
-  /// Counts a step. Updates share a call if it gives the same.
+  /// Counts a step and returns a number. Only updates with equal numbers may share a run.
   static int64_t count(auto& state, bool /*is_new*/) {
     state.step(state.step() + 1);
     return state.step();
   }
-  /// Whether zeros stay zeros, as between parameters; without eps they become 0/0, also if it is 0 in fp32.
+  /// Whether a step maps zeros to zeros, as the padding between parameters requires. With an eps of 0, also after
+  /// conversion to fp32, it would compute 0/0.
   static bool keeps_zeros(const auto& options) { return static_cast<float>(options.eps()) > 0; }
 };
 
-/// `Options` is a class of torch::optim or AdadeltaOptions.
+/// Traits by options type, a class of torch::optim or AdadeltaOptions.
 template <class Options>
 struct Kind;
 
-/// Of the options of one optimizer: throws UsageError unless what is named has the value it needs.
+/// Checks of one optimizer's options, which throw UsageError for a value out of range.
 struct Expect {
   const char* optimizer;
   void at_least_0(const char* name, double value) const {
@@ -90,10 +91,10 @@ struct Kind<torch::optim::SGDOptions> : CommonKind {
             "[fsdp] optim::SGD: expected momentum above 0 and no dampening for Nesterov's momentum, found ",
             o.momentum(), " and ", o.dampening(), ".");
   }
-  // As by torch::optim.
+  // As in torch::optim.
   static bool keeps_state(const Options& o) { return o.momentum() != 0; }
   static std::vector<at::Tensor*> kept(State& state, const Options& /*o*/) { return {&state.momentum_buffer()}; }
-  // It has no step count; what matters is whether the momentum has a past.
+  // SGD has no step count; all that matters is whether the momentum buffer is new.
   static int64_t count(State& /*state*/, bool is_new) { return is_new ? 0 : 1; }
   static bool keeps_zeros(const Options& /*o*/) { return true; }
   static Rule rule(const Options& o, int64_t count) {
@@ -119,7 +120,7 @@ struct Kind<torch::optim::RMSpropOptions> : CommonKind {
     if (o.momentum() > 0) kept.push_back(&state.momentum_buffer());
     return kept;
   }
-  // The rounding of square - mean^2 would often be larger than what it is, and make it negative.
+  // In low precision, the rounding error of square - mean^2 would often exceed its value and make it negative.
   static bool takes_short_state(const Options& o) { return !o.centered(); }
   static Rule rule(const Options& o, int64_t /*step*/) {
     return RmspropRule{o.lr(), o.alpha(), o.eps(), o.weight_decay(), o.momentum(), o.centered()};

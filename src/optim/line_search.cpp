@@ -10,7 +10,7 @@ namespace {
 constexpr double kDecrease = 1e-4, kCurvature = 0.9;
 constexpr int64_t kMaxSteps = 25;
 
-// Where the cubic that has both trials' losses and slopes is least, between `lowest` and `highest`.
+// The minimum, between `lowest` and `highest`, of the cubic with both trials' losses and slopes.
 double least_of_cubic(const Trial& a, const Trial& b, double lowest, double highest) {
   const Trial& left = a.step <= b.step ? a : b;
   const Trial& right = a.step <= b.step ? b : a;
@@ -27,12 +27,12 @@ class Search {
  public:
   Search(const Trial& start, const std::function<Trial(double)>& evaluate) : start_(start), evaluate_(evaluate) {}
 
-  // Goes on until the step is found or lies between `low_` and `high_`.
+  // Searches until a step is found or is known to be between `low_` and `high_`.
   void bracket(double step) {
     Trial before = start_, now = try_at(step);
     for (; steps_ < kMaxSteps; ++steps_) {
       if (rises(now) || (steps_ > 1 && now.loss >= before.loss)) return enclose(before, now);
-      if (is_flat(now)) return settle(now);
+      if (is_flat(now)) return accept(now);
       if (now.slope >= 0) return enclose(before, now);
       const double next = least_of_cubic(before, now, now.step + 0.01 * (now.step - before.step), 10 * now.step);
       before = std::exchange(now, try_at(next));
@@ -40,7 +40,7 @@ class Search {
     enclose(start_, now);
   }
 
-  // `moves`: how far the direction's largest element moves by a step of 1.
+  // `moves` is the movement of the direction's largest element for a step of 1.
   void narrow(double moves, double tolerance) {
     bool was_near_an_end = false;
     for (; !is_found_ && steps_ < kMaxSteps && std::abs(high_.step - low_.step) * moves >= tolerance; ++steps_) {
@@ -65,7 +65,7 @@ class Search {
   bool rises(const Trial& trial) const { return trial.loss > start_.loss + kDecrease * trial.step * start_.slope; }
   bool is_flat(const Trial& trial) const { return std::abs(trial.slope) <= -kCurvature * start_.slope; }
 
-  void settle(const Trial& trial) {
+  void accept(const Trial& trial) {
     low_ = trial;
     is_found_ = true;
   }
@@ -76,14 +76,14 @@ class Search {
   }
   void replace_an_end(const Trial& trial) {
     if (rises(trial) || trial.loss >= low_.loss) return enclose(low_, trial);
-    if (is_flat(trial)) return settle(trial);
+    if (is_flat(trial)) return accept(trial);
     if (trial.slope * (high_.step - low_.step) >= 0) high_ = low_;
     low_ = trial;
   }
 
   const Trial& start_;
   const std::function<Trial(double)>& evaluate_;
-  Trial low_, high_;  // of the lower loss, of the higher one
+  Trial low_, high_;  // low_ has the lower loss
   int64_t steps_ = 0, evaluations_ = 0;
   bool is_found_ = false;
 };

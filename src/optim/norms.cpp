@@ -27,7 +27,7 @@ void require_real(const at::Tensor& tensor, const std::string& operation) {
           " of sizes ", tensor.sizes(), ". Take torch::view_as_real of it");
 }
 
-// The rows that a sharded tensor has here.
+// This rank's rows of a sharded tensor.
 at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const std::string& operation) {
   using runtime::PartKind;
   const auto& slot = part.group->slots()[part.slot];
@@ -42,7 +42,7 @@ at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const st
   return optim::laid_out_as(slot.rows_tensor, tensor, (is_result ? tensor : slot.rows_tensor).scalar_type());
 }
 
-// What every rank has whole counts once.
+// A tensor that every rank has whole; only one rank counts it.
 optim::RowValues values_of_whole(const at::Tensor& tensor, bool counts) {
   const auto values = tensor.contiguous();
   const int64_t rows = values.dim() == 0 ? 1 : values.size(0);
@@ -50,7 +50,7 @@ optim::RowValues values_of_whole(const at::Tensor& tensor, bool counts) {
 }
 
 struct Tensors {
-  std::shared_ptr<runtime::ParamGroup> group;  // of the first sharded one; null if there is none
+  std::shared_ptr<runtime::ParamGroup> group;  // of the first sharded tensor; null if there is none
   const ProcessGroup* tensor_axis = nullptr;
   std::vector<optim::RowValues> rows = {};
 
@@ -89,13 +89,13 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
   return found;
 }
 
-// Whether sums over `dims` of a tensor of so many dims go over this one.
+// Whether a sum over `dims` of a tensor with `of_dims` dims includes `dim`.
 bool is_summed(at::IntArrayRef dims, int64_t dim, int64_t of_dims) {
   const auto is_this = [&](int64_t each) { return at::maybe_wrap_dim(each, of_dims) == dim; };
   return dims.empty() || std::ranges::any_of(dims, is_this);
 }
 
-// What this rank's rows add to the sums, which have the whole parameter's dims, of size 1 where they were summed.
+// This rank's contribution to the sums. It has the whole parameter's dims, with size 1 for those that are summed.
 at::Tensor sums_of_boxes(const at::Tensor& rows, const runtime::ParamSlot& slot, at::IntArrayRef dims) {
   auto sizes = slot.sizes().vec();
   const auto of_dims = static_cast<int64_t>(sizes.size());

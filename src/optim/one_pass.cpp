@@ -10,7 +10,7 @@
 namespace fsdp::optim {
 namespace {
 
-constexpr int64_t kGrain = 1 << 15;  // elements that are worth a thread
+constexpr int64_t kGrain = 1 << 15;  // elements per thread
 constexpr int64_t kBlock = 512;      // elements that are converted at a time
 constexpr size_t kMostColumns = kMostStates + 2;
 constexpr size_t kRows = 0, kGradient = 1;
@@ -20,7 +20,6 @@ struct Column {
   char* memory = nullptr;
   at::ScalarType dtype = at::kFloat;
   size_t element_size = 0;
-  // The n-th element.
   char* at(int64_t n) const { return memory + static_cast<size_t>(n) * element_size; }
 };
 
@@ -28,7 +27,7 @@ struct Columns {
   std::array<Column, kMostColumns> all;
   size_t count = 0;
   void add(const at::Tensor& tensor) {
-    // The gradient is only read.
+    // Only the gradient is const, and it is not written.
     all[count++] = {static_cast<char*>(const_cast<void*>(tensor.const_data_ptr())), tensor.scalar_type(),
                     static_cast<size_t>(tensor.element_size())};
   }
@@ -41,7 +40,7 @@ struct Pass {
   int64_t step;
 };
 
-// Of one parameter's column in a step. A run of 2^32 steps begins anew.
+// The random stream of one column of a parameter in a step. Streams repeat after 2^32 steps.
 uint64_t stream_of(int64_t step, int64_t parameter, size_t column) {
   return static_cast<uint64_t>(step) << 32 | static_cast<uint64_t>(parameter) << 3 | column;
 }
@@ -49,7 +48,7 @@ uint64_t stream_of(int64_t step, int64_t parameter, size_t column) {
 template <class T>
 using Buffers = std::array<std::array<T, kBlock>, kMostColumns>;
 
-// At most kBlock elements, unless all columns are T's, from the run's n-th on.
+// Updates elements from the run's n-th on: at most kBlock, unless all columns have the type T.
 template <class T>
 void update_some(const Pass& pass, const Piece& piece, int64_t n, int64_t count, Buffers<T>& buffers) {
   constexpr auto kDtype = c10::CppTypeToScalarType<T>::value;
@@ -106,7 +105,7 @@ void update_in_one_pass(const FlatRun& run, const Rule& rule, const StepOptions&
     else
       update_piece<float>(pass, piece);
   };
-  // Only random numbers depend on whose elements they are.
+  // Only random numbers depend on the parameter that an element belongs to.
   if (options.state.stochastic_rounding)
     for (const auto& piece : pieces_of(run)) update(piece);
   else

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A rule on a run of memory of the CPU.
+/// Optimizer rules on CPU memory, in one pass.
 
 #include <fsdp/flat_optimizer.h>
 
@@ -9,16 +9,15 @@
 
 namespace fsdp::optim {
 
-/// What a step does to every run alike.
+/// Options of a step that are the same for every run.
 struct StepOptions {
-  /// Of the gradients.
+  /// Factor of the gradients.
   double factor = 1;
   StateOptions state;
 };
 
-/// Updates the run's rows and states in one pass over memory. What is not in the precision that is computed with is so
-/// for a block at a time, which stays in the first cache. `step`: tells the random numbers of a step from those of
-/// another.
+/// Updates the run's rows and states in one pass over memory. Numbers of other dtypes than that of the computation are
+/// converted in blocks that fit into the first-level cache. `step` selects the random numbers of stochastic rounding.
 void update_in_one_pass(const FlatRun& run, const Rule& rule, const StepOptions& options, int64_t step);
 
 }  // namespace fsdp::optim

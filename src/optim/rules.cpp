@@ -5,8 +5,8 @@
 namespace fsdp::optim {
 namespace {
 
-// Vectors of 256 bits where the machine has them: with those of 128, which every x86-64 has, square roots and quotients
-// take longer than memory. An element's operations are the same, and so are its bits.
+// Uses vectors of 256 bits if the machine has them: with 128 bits, which every x86-64 has, square roots and quotients
+// take longer than memory accesses. An element's operations and bits are the same.
 #if defined(__x86_64__)
 #define FSDP_WIDE_VECTORS __attribute__((target("avx2"), flatten))
 bool has_wide_vectors() {
@@ -18,8 +18,8 @@ bool has_wide_vectors() {
 bool has_wide_vectors() { return false; }
 #endif
 
-// `step` gets the element's parameter, its gradient, and `States` numbers of state. The compiler is told here that no
-// memory overlaps, so it makes vectors of the loop; clang forgets it of local pointers, and is told again.
+// `step` is called with each element's parameter, gradient, and `States` states. __restrict tells the compiler that the
+// memory does not overlap, so it can vectorise the loop; clang ignores that for local pointers and needs the pragma.
 template <size_t States, class T, class Step>
 inline void step_each(const Block<T>& block, const Step& step) {
   T* __restrict rows = block.rows;
@@ -66,7 +66,7 @@ void update(const Block<T>& block, const AdamRule& rule) {
   if (rule.amsgrad)
     return for_each<3>(block, [=](T& p, T gradient, T& m, T& v, T& largest) {
       average(p, gradient, m, v);
-      largest = v <= largest ? largest : v;  // v where it is not a number
+      largest = v <= largest ? largest : v;  // becomes NaN if v is NaN
       move(p, m, largest);
     });
   for_each<2>(block, [=](T& p, T gradient, T& m, T& v) {

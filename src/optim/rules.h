@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What each optimizer does to an element. Numbers only, no tensors.
+/// The update rules of optimizers, on raw numbers instead of tensors.
 
 #include <array>
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace fsdp::optim {
 
-// The options of a step, as public headers name them, and what follows from the step count.
+// Options of a step, with the names of the public headers, and values that depend on the step count.
 
 struct AdamRule {
   double lr, beta1, beta2, eps, weight_decay;
   bool amsgrad;
-  /// AdamW: the decay is none of the gradient's.
+  /// AdamW: weight decay is not added to the gradient.
   bool is_decoupled;
   int64_t step;
   /// 1 - beta1^step, 1 - beta2^step
@@ -23,7 +23,7 @@ struct AdamRule {
 struct SgdRule {
   double lr, momentum, dampening, weight_decay;
   bool nesterov;
-  /// The momentum has no past.
+  /// Whether the momentum buffer is new.
   bool is_first;
 };
 struct RmspropRule {
@@ -31,7 +31,7 @@ struct RmspropRule {
   bool centered;
 };
 struct AdagradRule {
-  /// That of this step.
+  /// `lr` is that of this step.
   double lr, eps, weight_decay;
 };
 struct AdadeltaRule {
@@ -39,10 +39,10 @@ struct AdadeltaRule {
 };
 using Rule = std::variant<AdamRule, SgdRule, RmspropRule, AdagradRule, AdadeltaRule>;
 
-/// The most that a rule keeps of an element.
+/// The maximum number of state tensors of a rule.
 inline constexpr size_t kMostStates = 3;
 
-/// Elements that lie one behind the other. T: float or double.
+/// Contiguous elements. T is float or double.
 template <class T>
 struct Block {
   T* rows;
@@ -50,12 +50,12 @@ struct Block {
   /// In the order of `Kind::kept`.
   std::array<T*, kMostStates> states;
   int64_t count;
-  /// Of the gradient.
+  /// Factor of the gradient.
   T factor;
 };
 
-/// One step of every element, in T's precision, the operations of each in the same order wherever it lies. None of the
-/// memory overlaps.
+/// Applies one step to every element, in T's precision. The operations of an element have the same order wherever it is
+/// in memory. The memory of the tensors must not overlap.
 template <class T>
 void update_block(const Block<T>& block, const Rule& rule);
 

@@ -29,7 +29,7 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kOperation = "set_strategy";
 
-// What the optimizer keeps of a slot; none yet: empty.
+// The optimizer's state tensors of a slot; empty if there is no state yet.
 std::vector<at::Tensor*> state_of(torch::optim::Optimizer& optimizer, const runtime::ParamSlot& slot) {
   const auto found = optimizer.state().find(slot.tensor().unsafeGetTensorImpl());
   return found != optimizer.state().end() ? optim::tensors_of(*found->second) : std::vector<at::Tensor*>();
@@ -60,7 +60,7 @@ void require_owned(ParamGroup& group, torch::optim::Optimizer& optimizer) {
   }
 }
 
-// Collective where the mesh has several axes.
+// Collective if the mesh has several axes.
 runtime::Placement new_placement(const Groups& groups, Strategy strategy, const std::optional<DeviceMesh>& mesh) {
   const auto& ranks = groups.front()->placement().shared_process_group();
   for (const auto& group : groups)
@@ -75,7 +75,7 @@ runtime::Placement new_placement(const Groups& groups, Strategy strategy, const 
   return placement;
 }
 
-// What is moved is counted, so that ranks that have different state fail here. Collective.
+// Includes the numbers of gradients and states, so that ranks with different ones get a Mismatch. Collective.
 void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy strategy,
            const runtime::Placement& placement) {
   int64_t gradients = 0, states = 0;
@@ -91,7 +91,7 @@ void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy st
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 
-// A group on its way: what it will be made of, and what it hands over then.
+// The move of one group: its new layout, and the contents to hand over at the end.
 class Move {
  public:
   Move(std::shared_ptr<ParamGroup> group, const runtime::Placement& placement, Strategy strategy)
@@ -104,7 +104,7 @@ class Move {
 
   ShardedParams* params() const { return params_.get(); }
 
-  // Collective, each.
+  // The three take functions are collective.
   void take_rows() {
     group_->reshard();
     group_->wait_for_unshard();
@@ -141,7 +141,7 @@ class Move {
     });
   }
 
-  // Neither communicates nor throws.
+  // Does not communicate and does not throw.
   void finish() {
     group_->move_to(std::move(params_), policy_);
     runtime::hook_gradients(group_);
@@ -153,13 +153,13 @@ class Move {
   }
 
  private:
-  // A parameter in the form of its rows, whose bits whole values of lower precision do not have.
+  // The whole parameter in the rows' dtype and device, since whole values of lower precision do not have all bits.
   at::Tensor whole_rows(size_t index) {
     const auto& slot = group_->slots()[index];
     if (memory::form_of(slot.whole_tensor) == memory::form_of(slot.rows_tensor)) return slot.whole_tensor;
     return gather_rows(*group_, index, slot.rows_tensor, kOperation);
   }
-  // In the order of the parameters, which every rank has alike: `act` gets a slot's number before and after.
+  // Calls `act` with each slot's old and new index, in the order of the parameters, which is the same on every rank.
   template <class Act>
   void for_each_slot(const Act& act) {
     for (const size_t to : c10::irange(from_.size())) act(from_[params_->slots()[to].place.given], to);
@@ -172,7 +172,7 @@ class Move {
   const std::shared_ptr<ParamGroup> group_;
   runtime::GroupPolicy policy_;
   std::unique_ptr<ShardedParams> params_;
-  std::vector<size_t> from_;  // the slots as they are, in the order in which the parameters were given
+  std::vector<size_t> from_;  // the current slots in the order in which the parameters were given
   std::vector<std::pair<at::Tensor*, at::Tensor>> states_;
   std::vector<std::pair<size_t, at::Tensor>> gradients_;
 };
@@ -204,7 +204,7 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
     move->take_states(optimizer);
     move->take_gradients();
   }
-  // Up to here the model is as it was, whatever was thrown.
+  // If anything was thrown before this line, the model is unchanged.
   for (const auto& move : moves) move->finish();
   rank.reads.forget();
 }

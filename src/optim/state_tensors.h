@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The tensors that an optimizer keeps of one parameter.
+/// Access to the state tensors of one parameter.
 
 #include <torch/optim/optimizer.h>
 
@@ -8,8 +8,8 @@
 
 namespace fsdp::optim {
 
-/// Where an element-wise optimizer of torch::optim or fsdp::optim keeps them, some undefined; none for the state of
-/// another optimizer.
+/// Pointers to the state tensors of an element-wise optimizer of torch::optim or fsdp::optim, some of which may be
+/// undefined; empty for other optimizers.
 std::vector<at::Tensor*> tensors_of(torch::optim::OptimizerParamState& state);
 
 }  // namespace fsdp::optim

@@ -34,7 +34,7 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index, int64
   return update;
 }
 
-// An operator that writes the parameter would be refused in the same situations.
+// Refuses parameters in the situations in which an operator that writes them would be refused.
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
   if (!update.part->group->is_at_rest())
@@ -54,8 +54,8 @@ void take_gradient(Update& update, const std::string& operation) {
   update.gradient = laid_out_as(update.rows, gradient);
 }
 
-// In an order that is the same on every rank, since a rank may wait here for the readers of a group. A thread that
-// waits with several ranks' locks would take them again in another order than others do.
+// All ranks wait in the same order, because a rank may wait here for readers of a group. Only one lock is held while
+// waiting, because waiting releases and retakes locks, whose order could otherwise differ between threads.
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
     const std::lock_guard lock(group->rank_state().mutex);
@@ -67,7 +67,8 @@ void wait_to_write(const std::vector<ParamGroup*>& groups) {
   }
 }
 
-// Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale.
+// Tells each group once, whatever part of it is written, and on every rank, so that all whole copies of it become
+// stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
     group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
@@ -121,7 +122,7 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
   const runtime::OwnOperators own_operators;
   auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.defined(); });
   auto locks = runtime::lock_ranks(groups_of(rounds));
-  // Also parameters without a gradient: a backward that is open has put theirs aside.
+  // Includes parameters without a gradient, because an open backward has put gradients aside.
   for (const auto& updates : rounds)
     for (const auto& update : updates) require_may_be_written(update, operation);
   for (auto& updates : rounds)

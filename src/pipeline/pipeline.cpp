@@ -80,7 +80,7 @@ void require_inputs_that_fit(const Plan& plan, const Signature& signature, const
           ". Make a schedule of slices for this length");
 }
 
-// Calls `act`, which waits for other ranks.
+// Calls `act`, which waits for other ranks, and tells them if it throws.
 template <class Act>
 auto pass_on_failure_of(const Plan& plan, const char* operation, const Act& act) {
   try {
@@ -95,7 +95,7 @@ auto pass_on_failure_of(const Plan& plan, const char* operation, const Act& act)
 template <class Act>
 at::Tensor run_batch(Plan& plan, const at::Tensor& inputs, bool trains, const char* operation, const Act& act) {
   const auto signature = pass_on_failure_of(plan, operation, [&] { return agree_on(plan, inputs, trains, operation); });
-  require_inputs_that_fit(plan, signature, operation);  // on all ranks alike
+  require_inputs_that_fit(plan, signature, operation);  // throws on all ranks alike, so nobody has to be told
   return pass_on_failure_of(plan, operation, [&] {
     const auto found = plan.known.find(signature);
     auto forms = found == plan.known.end() ? Forms() : found->second;
@@ -140,11 +140,11 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 const PipelineSchedule& Pipeline::schedule() const { return plan_->schedule; }
 
 void Pipeline::reset_iter_state() {
-  // Ranks of the other axes may wait for this one, and those of its own axis for them.
+  // Ranks of a stage's axes may wait for this rank while ranks of its pipe axis wait for them.
   for (const auto& group : plan_->groups())
     group->placement().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
   plan_->group->communicator().start_over();
-  plan_->known.clear();  // ranks got unequally far
+  plan_->known.clear();  // in the step that failed some ranks may have learnt sizes, and others not
   for (const auto& stage : plan_->stages)
     if (stage.group()) stage.group()->reset_iter_state();
 }

@@ -43,7 +43,7 @@ class SyncGuard {
   std::vector<std::pair<std::shared_ptr<runtime::ParamGroup>, bool>> before_;
 };
 
-// 0 of whole numbers.
+// The distance from 1 to the next number of a floating dtype; 0 for other dtypes.
 double epsilon_of(at::ScalarType dtype) {
   double epsilon = 0;
   if (at::isFloatingType(dtype))

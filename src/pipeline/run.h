@@ -37,7 +37,7 @@ struct Plan {
   int last_rank() const { return schedule.rank_of(schedule.stages() - 1); }
   bool is_last() const { return group->rank() == last_rank(); }
   const PipelineStage& stage(int number) const { return stages[static_cast<size_t>(number / schedule.ranks)]; }
-  /// The groups of those stages that are sharded.
+  /// The param groups of all sharded stages.
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups() const;
 
   /// Cuts a batch into micro-batches, and these into slices, in the order in which they go forward.
@@ -48,7 +48,7 @@ struct Plan {
   }
 };
 
-/// The tree of a stage's module; null if it has none.
+/// The module tree of a stage, or null for a function without a module.
 std::shared_ptr<const ModuleNode> tree_of(const PipelineStage& stage);
 
 /// One thread.

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Classes of bytes by name.
+/// Names of byte classes.
 
 #include <fsdp/group.h>
 
@@ -12,7 +12,7 @@
 
 namespace fsdp::report {
 
-/// As reports have them.
+/// Classes and names in memory reports.
 constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, 7> kCounts{
     {{"rows", &ByteCounts::rows},
      {"whole", &ByteCounts::whole},
@@ -22,7 +22,7 @@ constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, 7> kC
      {"host", &ByteCounts::host},
      {"disk", &ByteCounts::disk}}};
 
-/// As timelines have them, by number.
+/// Names in memory timelines, indexed by ByteClass.
 constexpr std::array<std::string_view, memory::kByteClasses> kClassNames{
     "rows", "whole", "gradient", "optimizer", "checkpoint", "activation", "host", "disk"};
 

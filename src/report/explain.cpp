@@ -15,10 +15,10 @@ namespace {
 
 using runtime::ParamGroup;
 
-// Of a group, bytes.
+// Sizes of one group: `parameters` in elements, the others in bytes.
 struct Sizes {
   int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
-  int64_t counts = 0;  // of the ranks that have a gradient of each parameter, which travel beside each slice
+  int64_t counts = 0;  // counts of ranks with a gradient, one per parameter, which travel beside each slice
 };
 
 Sizes sizes_of(ParamGroup& group) {
@@ -35,7 +35,8 @@ Sizes sizes_of(ParamGroup& group) {
 
 int64_t part_of_others(int64_t bytes, int64_t ranks) { return bytes * (ranks - 1) / ranks; }
 
-// What lies around others comes on top of what is read; of the others a few are there at once.
+// Peak bytes: those of all groups around a group, and of the largest innermost group, of which a few are in memory at
+// once.
 struct Largest {
   int64_t around = 0, inner = 0;
 };

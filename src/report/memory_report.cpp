@@ -19,7 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 using report::kCounts;
 
-// Of state that no account has: LibTorch's optimizers allocate their own.
+// Bytes of state that no byte account counts, because LibTorch's optimizer allocated it.
 int64_t uncounted_state(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
   if (found == optimizer.state().end() || !found->second) return 0;

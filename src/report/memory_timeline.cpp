@@ -49,7 +49,7 @@ class Recorder : public memory::ByteObserver {
 struct MemoryTimeline::State {
   std::shared_ptr<memory::ByteAccount> account;
   int rank = 0, world_size = 1;
-  std::unordered_map<int64_t, std::string> names = {};  // of groups, by their numbers
+  std::unordered_map<int64_t, std::string> names = {};  // group names by group number
   std::shared_ptr<report::Recorder> recorder = std::make_shared<report::Recorder>();
 };
 

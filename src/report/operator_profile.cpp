@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace impl = torch::profiler::impl;
 
-// Kineto's tracks of threads are told from this library's own by their numbers.
+// Offset of Kineto's track numbers, so that they differ from this library's.
 constexpr int64_t kTracksOfOperators = int64_t{1} << 24;
 
 std::set<impl::ActivityType> activities() {
@@ -32,7 +32,7 @@ impl::ProfilerConfig config() {
   return impl::ProfilerConfig(impl::ProfilerState::KINETO, /*report_input_shapes=*/true, /*profile_memory=*/true);
 }
 
-// Kineto writes files only. Throws Error if it cannot.
+// Reads the result through a temporary file, since Kineto writes only files. Throws Error if that fails.
 Json saved(torch::autograd::profiler::ProfilerResult& result) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "operators.json";
@@ -45,11 +45,11 @@ Json saved(torch::autograd::profiler::ProfilerResult& result) {
   return json;
 }
 
-// Kineto's times are microseconds since a moment that the file names.
+// Converts an event: Kineto's times are microseconds since a base that the file names.
 void append(std::string& text, Json event, int process, double shift) {
   if (!event.contains("ts") || !event.contains("ph")) return;
   if (event["ph"] == "M") return;
-  // Of an operator whose end it did not see, Kineto writes a time that is none.
+  // Kineto writes an invalid duration for an operator whose end it did not see.
   if (event.contains("args") && !event["args"].value("finished", true)) return;
   event["ts"] = event["ts"].get<double>() + shift;
   event["pid"] = process;

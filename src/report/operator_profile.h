@@ -1,24 +1,24 @@
 #pragma once
 /// \file
-/// LibTorch's operators while an object lives, by its profiler.
+/// Recording of LibTorch's operators by its profiler.
 
 #include <memory>
 #include <string>
 
 namespace fsdp::report {
 
-/// Of the calling thread and the backwards that it calls, with sizes and allocations. One at a time in a process; it
-/// goes on the thread that made it.
+/// Records the operators of the calling thread and its backwards, with sizes and allocations, while it lives. One at a
+/// time in a process. Destroy it on the thread that made it.
 class OperatorProfile {
  public:
-  /// Throws UsageError beginning with `where` if a profiler runs already.
+  /// Throws UsageError, whose message begins with `where`, if a profiler is already running.
   explicit OperatorProfile(const std::string& where);
   ~OperatorProfile();
   OperatorProfile(const OperatorProfile&) = delete;
   OperatorProfile& operator=(const OperatorProfile&) = delete;
 
-  /// Ends it. Returns its events in the JSON of traces, separated by commas, as `process`, their times since `base_ns`
-  /// (nanoseconds since 1970). A second call returns what the first one did.
+  /// Ends the recording. Returns its events as trace JSON, separated by commas, with `process` as process ID and times
+  /// relative to `base_ns` (nanoseconds since 1970). Later calls return the same text.
   std::string end(int process, int64_t base_ns);
 
  private:

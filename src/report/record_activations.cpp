@@ -16,7 +16,7 @@ struct RecordActivations::State {
     const std::lock_guard lock(rank->mutex);
     for (const auto* group : rank->groups()) accounts[group->id()] = group->account();
   }
-  // Of the group whose parameters were read last since a scope or a backward began.
+  // The account of the group whose parameters were read last in the current scope or backward.
   const Account& account() const {
     const auto read_last = accounts.find(rank->reads.current);
     return read_last == accounts.end() ? nobodys : read_last->second;
@@ -24,7 +24,7 @@ struct RecordActivations::State {
 
   const std::shared_ptr<runtime::RankState> rank;
   const Account nobodys;
-  std::unordered_map<runtime::GroupId, Account> accounts;  // of groups that there were when it began
+  std::unordered_map<runtime::GroupId, Account> accounts;  // of the groups that existed when recording began
   memory::AllocationWatch watch{[this]() -> const Account& { return account(); }};
 };
 

@@ -1,16 +1,16 @@
 #pragma once
 /// \file
-/// A folder for files that this process alone uses.
+/// A temporary folder for files of this process.
 
 #include <filesystem>
 
 namespace fsdp::report {
 
-/// A new folder in TMPDIR or /tmp that only this user may enter, with a name that nobody can foresee. It is removed
-/// with everything in it when the object is destroyed.
+/// A new folder in TMPDIR or /tmp with an unpredictable name, which only this user may enter. The destructor removes it
+/// with its contents.
 class TemporaryFolder {
  public:
-  /// Throws Error if there cannot be one.
+  /// Throws Error if the folder cannot be created.
   TemporaryFolder();
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;

@@ -82,7 +82,7 @@ void Trace::write(const std::string& path) const {
   const auto begun = all_reduce(at::full({}, state_->begun, at::kLong), ReduceOp::kMin, state_->group, tag);
   const auto base = begun.item<int64_t>();
   auto text = report::trace_json(group.rank(), own, base, now);
-  // What goes wrong on a rank is said in the end: the others wait for it.
+  // Errors are thrown at the end, because the other ranks wait for this one.
   FirstError error;
   error.run([&] {
     const auto operators = state_->operators ? state_->operators->end(group.rank(), base) : std::string();

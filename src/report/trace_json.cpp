@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Tracks of communication come before those of threads, whose numbers are the system's.
+// Communication tracks get low numbers; thread tracks use the system's thread IDs.
 constexpr size_t kFirstTrack = 1;
 
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
@@ -51,7 +51,7 @@ Json interval(int rank, size_t track, const TraceEvent& event, int64_t base_ns, 
 
 std::vector<size_t> tracks_of(std::span<const TraceEvent> events) {
   std::vector<size_t> tracks;
-  std::vector<int64_t> ends;  // by track
+  std::vector<int64_t> ends;  // end of the last event of each track
   for (const auto& event : events) {
     const auto is_free = [&](int64_t end) { return end <= event.begin_ns; };
     const auto free = std::ranges::find_if(ends, is_free);
@@ -72,7 +72,7 @@ std::string trace_json(int rank, std::span<const TraceEvent> events, int64_t bas
   std::string text;
   append(text, label("process_name", rank, 0, "rank " + std::to_string(rank)));
   append(text, position("process_sort_index", rank, 0, static_cast<size_t>(rank)));
-  // The thread that did most comes first.
+  // The thread with the most events comes first.
   std::map<int32_t, size_t> threads;
   for (const auto& event : compute) ++threads[event.thread];
   const auto first =

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Pure: what a rank did, in the JSON that Chrome and Perfetto open.
+/// Conversion of trace events to the JSON format of Chrome and Perfetto.
 
 #include <fsdp/trace.h>
 
@@ -11,12 +11,12 @@
 
 namespace fsdp::report {
 
-/// For each of `events`, which begin in ascending order, a track on which nothing else goes on meanwhile: 0, 1, ... as
-/// few as there may be.
+/// Assigns each event a track, 0, 1, ..., so that events of a track do not overlap, with as few tracks as possible.
+/// `events` must be sorted by beginning.
 std::vector<size_t> tracks_of(std::span<const TraceEvent> events);
 
-/// The process of a rank: its events, separated by commas. Times are written since `base_ns`; what goes on ends at
-/// `now_ns`.
+/// A rank's events as one process of the trace, separated by commas. Times are relative to `base_ns`; unfinished events
+/// end at `now_ns`.
 std::string trace_json(int rank, std::span<const TraceEvent> events, int64_t base_ns, int64_t now_ns);
 
 }  // namespace fsdp::report

@@ -10,7 +10,7 @@
 
 namespace fsdp::runtime {
 
-/// In a handler: tells all ranks of some process groups what failed on this one.
+/// Called in a handler: tells all ranks of the process groups which exception this rank caught.
 void fail_all(const std::vector<const ProcessGroup*>& groups, const std::string& operation);
 
 /// The ranks of the shard axis hold rows each, those of a replicate axis the same rows. All that a group knows of
@@ -48,12 +48,12 @@ class Placement {
 
   /// Neighbours on the shard axis, among which whole values stay spread after forward; null: none. See Reshard::within.
   std::shared_ptr<ProcessGroup> within;
-  /// The axes over which the model itself is split; null: it is not. The ranks of the first have parts of its
-  /// parameters each, see TensorCut; those of the second have other stages, see Pipeline, which sets it.
+  /// The axes over which the model itself is split, or null. Each rank of the tensor axis has a part of its parameters
+  /// (TensorCut); each rank of the pipe axis has other stages (Pipeline, which sets it).
   std::shared_ptr<ProcessGroup> tensor_axis, pipe_axis;
 
-  /// The process groups above, each once, that of all ranks first. The ranks of each fail together, and but for those
-  /// of the pipe axis, which the Pipeline starts over, they begin anew together.
+  /// The process groups above, each once, that of all ranks first. When one of their ranks fails, all are told. They
+  /// also start over together, except for the pipe axis, which the Pipeline starts over.
   std::vector<const ProcessGroup*> process_groups() const;
   /// Tells whoever may wait for this rank; see Communicator::fail.
   void fail(const std::string& operation, const std::string& error) const;

@@ -31,14 +31,14 @@ constexpr int kNiceness = 10;
 }  // namespace
 
 struct AsyncSaving {
-  // What the thread does.
+  // The work of the background thread.
   struct Job {
     std::string path;
     CheckpointPart part = {};
     std::optional<PartWriter> writer = std::nullopt;
-    /// Where this rank completes the checkpoint, and all ranks see one disk.
+    /// Set if this rank completes the checkpoint and all ranks see one disk.
     std::optional<SharedStep> step = std::nullopt;
-    /// What this rank has to say of its rows; and that the checkpoint is complete, where it is to complete it.
+    /// This rank's part of the manifest; and the completion of the checkpoint, if this rank completes it.
     std::promise<std::string> written = {};
     std::promise<void> completed = {};
   };
@@ -52,7 +52,7 @@ namespace {
 
 using Job = AsyncSaving::Job;
 
-// When all ranks have written, or one has not.
+// Completes the checkpoint when all ranks have written; throws if one of them ended before.
 void complete(SharedStep step, int world_size, const std::stop_token& stop) {
   JoinedManifest all;
   for (int rank = 0; rank < world_size; ++rank) all.add(await_part(step.path(), rank, stop), whose_part(rank));
@@ -74,9 +74,9 @@ void keep(std::promise<Result>& promise, const auto& action) {
   }
 }
 
-// What is moved into an action is gone, locks too, when its promise is kept.
+// Members that are moved into an action, such as locks, are destroyed before its promise is fulfilled.
 void run(const std::stop_token& stop, Job& job) {
-  ::setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread; 0 or an error, which changes nothing
+  ::setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread; an error has no effect
   const auto world_size = static_cast<int>(job.part.manifest.world_size);
   keep(job.written, [&] {
     const auto writer = std::move(*job.writer);
@@ -93,7 +93,7 @@ void run(const std::stop_token& stop, Job& job) {
   });
 }
 
-// Waits for its job. If a rank could not begin, none comes.
+// The thread waits for its job. If a rank could not begin, no job comes and the thread ends.
 std::jthread begin_thread(std::future<Job> job) {
   return std::jthread([job = std::move(job)](const std::stop_token& stop) mutable {
     std::optional<Job> own;
@@ -112,9 +112,9 @@ struct AsyncSave::InFlight {
   Ranks ranks;
   std::future<std::string> written;
   std::future<void> completed;
-  /// Of a checkpoint on several disks, of which nobody sees all: `wait` completes it.
+  /// Set if the checkpoint is on several disks. No rank sees all of them, so `wait` completes it.
   std::optional<SharedStep> spread = std::nullopt;
-  /// When it goes, it is asked not to wait for other ranks any more.
+  /// Its destructor asks the thread to stop waiting for other ranks.
   std::jthread thread = {};
   const pid_t process = getpid();
 };
@@ -129,7 +129,7 @@ AsyncSave& AsyncSave::operator=(AsyncSave&& other) noexcept {
 
 AsyncSave::~AsyncSave() {
   if (!in_flight_) return;
-  // A child that was forked has no such thread, and the files are its parent's.
+  // A forked child has no such thread, and the files belong to its parent.
   if (getpid() != in_flight_->process) {
     static_cast<void>(in_flight_.release());
     return;
@@ -151,7 +151,7 @@ void AsyncSave::wait() {
 
 void AsyncSaving::wait(AsyncSave& in, const Ranks& ranks) {
   const auto saving = std::move(in.in_flight_);
-  // Two meetings: rank 0 must not wait for the rows of a rank that is gone or stands still.
+  // Two collectives: rank 0's thread must not be waited for before all ranks have reported their rows.
   std::string part;
   ranks.all_do([&] { part = saving->written.get(); });
   if (!saving->spread) return ranks.all_do([&] { saving->completed.get(); });
@@ -169,13 +169,13 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, ModelTenso
   Job job{.path = step.path()};
   auto in_flight = std::make_unique<AsyncSave::InFlight>(AsyncSave::InFlight{
       .ranks = ranks, .written = job.written.get_future(), .completed = job.completed.get_future()});
-  std::promise<Job> given;  // goes before the thread that waits for it
+  std::promise<Job> given;  // destroyed before the thread that waits for it
   auto own = part_of(tensors, optimizer, options, ranks);
-  // All that may fail on one rank, before any rank goes on.
+  // Everything that may fail on one rank happens before any rank continues.
   step.write(ranks, [&] {
     add_random_states(own, tensors, options);
     job.part = copied(std::move(own));
-    manifest_text(job.part.manifest);  // throws for options that no file can have
+    manifest_text(job.part.manifest);  // throws for options that cannot be written
     job.writer.emplace(job.path, ranks.rank());
     in_flight->thread = begin_thread(given.get_future());
   });

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Checkpoints of tensors: what the functions of checkpoint.h and async_save.h do of a model's, or of a pipeline's.
+/// Checkpoints of the tensors of a model or a pipeline. The public functions of checkpoint.h, async_save.h and
+/// pipeline.h call these.
 
 #include <fsdp/async_save.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What one rank adds to a checkpoint.
+/// One rank's contribution to a checkpoint.
 
 #include <fsdp/checkpoint.h>
 
@@ -16,25 +16,27 @@ namespace fsdp::state {
 
 struct CheckpointPart {
   int rank = 0;
-  /// What is no rows: files and tensors come when they are written.
+  /// Everything but rows; `write` adds the files and tensors.
   Manifest manifest = {};
   std::vector<RowsToWrite> model = {}, training = {};
 };
 
-/// Throws UsageError for options that cannot be right and for an optimizer that cannot be saved.
+/// Throws UsageError for invalid options and for an optimizer that cannot be saved.
 void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
                      const std::string& where);
-/// Refers to the rows that the model and the optimizer have. Collective over a tensor axis, if there is one.
+/// This rank's part, which refers to the rows of the model and the optimizer. Collective over a tensor axis, if there
+/// is one.
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks);
-/// Adds the random states that this rank saves. Throws UsageError if one of SaveOptions::random_states is no state.
+/// Adds the random states that this rank saves. Throws UsageError if an entry of SaveOptions::random_states is not a
+/// generator state.
 void add_random_states(CheckpointPart& part, const ModelTensors& tensors, const SaveOptions& options);
-/// The same with rows of its own, on the CPU: those that this rank writes.
+/// Copies the rows that this rank writes to the CPU.
 CheckpointPart copied(CheckpointPart part);
-/// Writes this rank's files. Returns the text of its part of the manifest. Throws FileError, and UsageError for a
-/// dtype that files do not have.
+/// Writes this rank's files and returns its part of the manifest as text. Throws FileError, and UsageError for a dtype
+/// that files do not support.
 std::string write(const std::string& folder, CheckpointPart part);
-/// What errors call it.
+/// The name of a rank's part in error messages.
 std::string whose_part(int rank);
 
 }  // namespace fsdp::state

@@ -34,7 +34,7 @@ std::string path_of(const std::string& folder, const std::string& name) {
   return name == "." ? folder : folder + "/" + name;
 }
 
-// The names that any rank sees, in the order of rank 0, then of the others.
+// The checkpoint names that any rank sees: rank 0's in their order, then those of the others.
 std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ranks) {
   std::vector<std::string> names;
   for (const auto& text : ranks.together([&] { return text_of(checkpoint_names(folder)); }))
@@ -43,10 +43,10 @@ std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ra
   return names;
 }
 
-// What this rank has of a checkpoint at one place.
+// A checkpoint at one path on this rank's disk.
 struct Seen {
   std::string path, manifest, checksum;
-  // By the manifest's files: '1' for one that is there.
+  // For each file of the manifest, '1' if it exists.
   std::string files = {};
   bool has_hosts = false;
 };
@@ -64,12 +64,12 @@ std::vector<Seen> look_here(const std::string& checkpoint) {
   return places;
 }
 
-// A checkpoint as the ranks see it: what has the same manifest, wherever they have it.
+// A checkpoint that ranks have, possibly at different paths, identified by its manifest's checksum.
 struct Candidate {
   std::string checksum;
-  // As this rank has it, or would; its manifest, empty if it has none.
+  // The path on this rank, and the manifest's text, which is empty if this rank does not have it.
   std::string path, manifest = {};
-  // By rank, if it has the manifest: Seen::files.
+  // For each rank that has the manifest, Seen::files.
   std::vector<std::optional<std::string>> files;
   bool has_hosts = false;
 
@@ -91,8 +91,8 @@ struct Candidate {
   }
 };
 
-// All that ranks have by one name: two if a save ended when some disks had the new one and others that which it
-// replaces.
+// All checkpoints that ranks have under one name. There are two if a save was interrupted when only some disks had the
+// new one.
 std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks) {
   std::vector<Seen> own;
   const auto texts = ranks.together([&] {
@@ -123,7 +123,8 @@ std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks
   return candidates;
 }
 
-// Of those that were saved to several disks, a newer one may not be on all of them: the save was interrupted.
+// Chooses the newest checkpoint whose files the ranks have. A newer one that was saved to several disks may be missing
+// on some of them if the save was interrupted.
 std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   std::optional<Candidate> first;
   const auto names = names_of_any(folder, ranks);
@@ -141,7 +142,7 @@ std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   return first;
 }
 
-// As this rank read it when it looked, or as the lowest rank says that has it.
+// The manifest as this rank read it, or as the lowest rank that has it sends it.
 Manifest manifest_of(const Candidate& candidate, const Ranks& ranks) {
   auto text = candidate.manifest;
   if (std::ranges::any_of(candidate.files, [](const auto& of) { return !of; })) {
@@ -182,7 +183,7 @@ CheckpointRows::CheckpointRows(CheckpointReader reader, Sights sights, const Ran
 
 void CheckpointRows::announce(const std::vector<Wanted>& wanted) {
   if (is_alike_) return;
-  // Numbers in the order of the manifest, which all ranks have.
+  // Tensors are numbered in the order of the manifest, which all ranks have.
   std::vector<const TensorRecord*> all;
   for (const auto* records : {&manifest().model, &manifest().training})
     for (const auto& [name, record] : *records) all.push_back(&record);
@@ -207,7 +208,7 @@ void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, E
   for (const auto& part : tensor.parts) send(name, tensor, part, elements, out);
 }
 
-// Sends a part of a tensor from the rank that sees its file to all ranks, each of which takes the elements it wants.
+// Sends a part of a tensor from the lowest rank that sees its file to all ranks; each takes the elements that it wants.
 void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, const TensorPart& part,
                           ElementRange elements, std::span<std::byte> out) {
   const auto root = sights_.at(part.file).lowest;
@@ -215,7 +216,7 @@ void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, c
   const auto read = [&](ElementRange some, std::span<std::byte> bytes) {
     error_.run([&] { reader_.read(name, tensor, some, bytes); });
   };
-  if (!root && of_part.count > 0) {  // reading says that nobody has it
+  if (!root && of_part.count > 0) {  // reading reports that no rank has the file
     std::vector<std::byte> element(bytes_of(tensor.dtype));
     return read({of_part.first, 1}, element);
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Elements of the checkpoint that ranks load together, from the disks that they see.
+/// Reading of a checkpoint by several ranks, from the disks that they can access.
 
 #include <cstddef>
 #include <memory>
@@ -17,38 +17,39 @@
 
 namespace fsdp::state {
 
-/// What errors say after the folder.
+/// End of an error message, after the folder's name.
 inline constexpr char kChanged[] = ": its checkpoints changed while they were looked at. Load again";
 
-/// On one rank. Where all ranks see the same files, each reads its rows and nothing is communicated. Else what a rank
-/// wants of a file that it does not see comes from the lowest rank that does.
+/// A checkpoint as one rank reads it. If all ranks see the same files, each reads its rows and nothing is communicated.
+/// Otherwise the lowest rank that sees a file sends its elements to the ranks that need them and do not see it.
 class CheckpointRows {
  public:
-  /// Chooses the newest checkpoint that the ranks can read, wherever its files are: rank 0's disk first. Null if there
-  /// is none. Collective. Throws an Error on every rank, also for one that is damaged.
+  /// Finds the newest checkpoint that the ranks together can read, whichever disks have its files; names on rank 0's
+  /// disk come first. Null if there is none. Collective. Throws Error on every rank, also for a damaged checkpoint.
   static std::unique_ptr<CheckpointRows> find(const std::string& folder, const Ranks& ranks);
 
-  /// As this rank has it, or would.
+  /// The path on this rank's disk, where the checkpoint may be incomplete or missing.
   const std::string& path() const { return reader_.path(); }
   const Manifest& manifest() const { return reader_.manifest(); }
 
-  /// Elements of a tensor of the manifest.
+  /// Elements of a tensor that a rank wants.
   struct Wanted {
     const TensorRecord* tensor;
     ElementRange elements;
   };
-  /// Before reading: what this rank will read. Collective.
+  /// Announces what this rank will read. Call it before `read`. Collective.
   void announce(const std::vector<Wanted>& wanted);
-  /// Whether every rank has to read of it, in the same order of tensors, though it may want no elements.
+  /// Whether the tensor's elements are sent between ranks. Then every rank must call `read` for the tensor, in the same
+  /// order of tensors, even if it wants no elements.
   bool is_sent(const TensorRecord& tensor) const { return sent_.contains(&tensor); }
-  /// Fills `out`. Collective for tensors that are sent. Throws FormatError, or keeps it for `finish` where others would
-  /// wait for this rank.
+  /// Reads elements into `out`. Collective for tensors that are sent. Throws FormatError, but if other ranks wait for
+  /// this one, `finish` throws it instead.
   void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
-  /// Throws what went wrong.
+  /// Throws the first error of `read` that was postponed.
   void finish() const { error_.rethrow(); }
 
  private:
-  // Who sees a file: the lowest rank, and whether all do, and this one.
+  // The ranks that see a file: the lowest one, whether all do, and whether this one does.
   struct Sight {
     std::optional<int> lowest;
     bool all = true, own = false;
@@ -62,8 +63,8 @@ class CheckpointRows {
   CheckpointReader reader_;
   const Sights sights_;
   const Ranks ranks_;
-  const bool is_alike_;  // all ranks see the same files
-  // Tensors that some rank cannot read by itself.
+  const bool is_alike_;  // whether all ranks see the same files
+  // Tensors that some rank cannot read itself.
   std::unordered_set<const TensorRecord*> sent_;
   FirstError error_;
 };

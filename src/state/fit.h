@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Pure: which tensors of a checkpoint a model takes, and what does not fit.
+/// Comparison of a checkpoint's tensors with a model's. Pure functions.
 
 #include <fsdp/checkpoint.h>
 
@@ -14,17 +14,17 @@
 namespace fsdp::state {
 
 struct Fit {
-  /// By place among the model's tensors: the name in the checkpoint.
+  /// For each tensor of the model, its name in the checkpoint.
   std::vector<std::optional<std::string>> names;
-  /// Lines; each begins with the name that it is about.
+  /// Differences, one per line, beginning with the tensor's name.
   std::vector<std::string> allowed, refused;
 };
 
-/// By names; of a tensor that has several, any.
+/// Matches tensors by name; for a tensor with several names, any of them.
 Fit fit_of(const TensorRecords& saved, const ModelTensors& tensors, const LoadOptions& options);
-/// Notes a line about `name` as allowed or refused.
+/// Records a difference of `name` as allowed or refused, depending on the options.
 void note(Fit& fit, const LoadOptions& options, const std::string& name, const std::string& what);
-/// Throws FormatError that lists what was refused, if anything was.
+/// Throws FormatError with a list of the refused differences, if there are any.
 void require_fit(const Fit& fit, const std::string& path);
 
 }  // namespace fsdp::state

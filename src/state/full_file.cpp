@@ -16,8 +16,8 @@
 namespace fsdp {
 namespace {
 
-// Every rank has the same entries in the same order, in which it gathers; rank 0 writes. If it cannot, it gathers on,
-// as the others do, and says so in the end.
+// All ranks gather the same entries in the same order, and rank 0 writes. If writing fails, rank 0 continues to gather
+// like the others and reports the error at the end.
 void save_whole(const std::string& path, const ModuleNode& tree) {
   const std::string call = "save_safetensors";
   const auto tensors = state::tensors_of(tree, call);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Numbers in JSON, which has neither infinities nor NaN: in files these are the texts "Infinity", "-Infinity" and
-/// "NaN".
+/// JSON representation of numbers: infinities and NaN, which JSON does not have, become the strings "Infinity",
+/// "-Infinity" and "NaN".
 
 #include <cmath>
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace fsdp::state {
 
-/// `Json`: one of nlohmann's. Gives a number, or a list of numbers, as files have it.
+/// Converts a number, or a list of numbers, for a file. `Json` is one of nlohmann's types.
 template <class Json>
 Json written_numbers(Json value) {
   if (value.is_array())
@@ -19,7 +19,7 @@ Json written_numbers(Json value) {
   return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
 }
 
-/// What written_numbers was given.
+/// Reverts written_numbers.
 template <class Json>
 Json read_numbers(Json value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -24,7 +24,7 @@ namespace {
 
 using namespace state;
 
-// On the CPU, in the dtype of the file.
+// Reads elements to a CPU tensor in the file's dtype.
 at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, ElementRange elements,
                      at::IntArrayRef shown_sizes) {
   auto values = at::empty(shown_sizes, scalar_type_of(record.dtype));
@@ -36,8 +36,8 @@ ElementRange elements_of(const OwnRows::Run& run, const OwnRows& own) {
   return {run.first_of_whole * own.row_numel(), run.count * own.row_numel()};
 }
 
-// Those of this rank's rows, also where they are rows of a part: as many reads on every rank. Of columns whole rows are
-// read.
+// Reads this rank's rows, also of a tensor that is split over a tensor axis. All ranks make equally many reads. For
+// columns it reads whole rows.
 at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, const OwnRows& own,
                      at::IntArrayRef shown_sizes) {
   if (!own.cut) return values_in(reader, name, record, own.elements(), shown_sizes);
@@ -70,7 +70,7 @@ void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Fit& 
     if (!fit.names[i]) continue;
     const auto& tensor = tensors.all[i];
     const auto& record = reader.manifest().model.at(*fit.names[i]);
-    // An operator on rows like any other: the group hears of the write and waits for readers.
+    // copy_ tells the group of the write and waits for ranks that read the rows.
     tensor.tensor.copy_(values_in(reader, *fit.names[i], record, tensor, tensor.tensor.sizes()));
   }
 }
@@ -93,7 +93,7 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
   });
 }
 
-// This rank's by name, if there are as many ranks as there were.
+// This rank's random states by name, if the number of ranks is that of the checkpoint.
 std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, const Ranks& ranks) {
   std::map<std::string, at::Tensor> states;
   if (reader.manifest().world_size != ranks.world_size()) return states;
@@ -107,7 +107,7 @@ std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, con
   return states;
 }
 
-// What this rank reads, if all of it fits.
+// The elements that this rank reads.
 std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors, const Fit& fit,
                                               const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
   std::vector<CheckpointRows::Wanted> wanted;
@@ -138,7 +138,7 @@ LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, tor
   const auto checkpoint = CheckpointRows::find(folder, ranks);
   if (!checkpoint && options.if_any) return {};
   if (!checkpoint) {
-    ranks.together([&] { return find_checkpoint(folder); });  // says why there is none
+    ranks.together([&] { return find_checkpoint(folder); });  // throws an error that says why there is none
     throw Error(ranks.where() + folder + kChanged);
   }
   const auto& manifest = checkpoint->manifest();
@@ -163,7 +163,7 @@ LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, tor
     read_model(*checkpoint, tensors, fit);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
     if (optimizer) random_states = read_random_states(*checkpoint, ranks);
-    checkpoint->finish();  // what could not be read says so before anything makes sense of it
+    checkpoint->finish();  // throws read errors before the data is used
     if (takes_scaler) restore(*options.scaler, manifest.states.at(kScaler));
     for (const auto& device : devices_of(tensors))
       if (const auto found = random_states.find(name_of(device)); found != random_states.end())

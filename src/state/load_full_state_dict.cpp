@@ -22,7 +22,7 @@ using WholeEntries = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr char kWhoseTensors[] = "rank 0's tensors";
 
-// What the other ranks have to know of them before any values come.
+// Names, dtypes and sizes of the entries, which the other ranks need before values are sent.
 std::string description_of(const WholeEntries& entries) {
   Manifest manifest;
   for (const auto& [name, tensor] : entries) {
@@ -38,7 +38,7 @@ std::string description_of(const WholeEntries& entries) {
   return manifest_text(std::move(manifest));
 }
 
-// What goes wrong on a rank while others wait for it is said in the end.
+// A rank that fails while others wait for it continues and reports the error at the end.
 void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors, const Fit& fit,
               const Ranks& ranks) {
   const at::NoGradGuard no_grad;
@@ -51,7 +51,7 @@ void send_all(const WholeEntries& entries, const TensorRecords& records, const M
     const auto& record = records.at(name);
     const auto& tensor = tensors.all[i];
     const auto rows = at::empty(tensor.tensor.sizes(), scalar_type_of(record.dtype));
-    at::Tensor flat;  // rank 0's
+    at::Tensor flat;  // on rank 0
     const SentElements sent{.tensor = tensor.name(),
                             .elements = {0, record.numel()},
                             .element_bytes = bytes_of(record.dtype),

@@ -13,7 +13,7 @@ namespace {
 
 using layout::RowRange;
 
-// Equal shares, as far as rows allow.
+// Splits rows equally among replicas, as far as their number allows.
 RowRange share_of(RowRange rows, int replica, int replicas) {
   const auto begin = rows.count * replica / replicas, end = rows.count * (replica + 1) / replicas;
   return {rows.first + begin, end - begin};
@@ -36,7 +36,7 @@ void require_same_ranks(SharedRanks& all, const runtime::ParamGroup& group, cons
           "' is sharded over other ranks than the groups before it. Save modules of different ranks apart");
 }
 
-// The sizes of the whole tensor of which a tensor of these sizes is a part.
+// The sizes of the whole tensor, given those of this rank's part.
 std::vector<int64_t> whole_sizes(at::IntArrayRef sizes, const std::optional<TensorCut>& cut) {
   auto whole = sizes.vec();
   if (cut) whole[static_cast<size_t>(cut->dim)] *= cut->axis->world_size();
@@ -67,7 +67,7 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool ta
   return {{whole_sizes(slot.sizes(), slot.cut()), slot.joined_dims(), slot.rows(), share, slot.cut()}, {}, tensor};
 }
 
-// A tree's parameters and buffers, and how those are cut that are.
+// Adds a tree's parameters and buffers, and the cuts of those that are split over a tensor axis.
 void add_tensors(const ModuleNode& tree, const std::string& operation, Parts parts,
                  std::vector<runtime::NamedParameter>& named, TensorCuts& cuts) {
   visit_nodes(tree, [&](const ModuleNode& node) {
@@ -119,7 +119,7 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
           stages ? "stages" : "a tensor axis",
           ", of which all ranks make one checkpoint together, and there is no default process group. ",
           "Call init_process_group");
-  // What all ranks of the tensor axis have, the first of them writes.
+  // Tensors that all ranks of the tensor axis have are written by its first rank.
   const bool writes_uncut = stages || cuts.empty() || cuts.begin()->second.axis->rank() == 0;
   const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";
   const bool is_first = !tensors.ranks || tensors.ranks->rank() == 0;
@@ -134,7 +134,7 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
               "fsdp::to_empty gives parameters and buffers memory");
       const auto found = cuts.find(tensor.unsafeGetTensorImpl());
       const auto cut = found == cuts.end() ? std::nullopt : std::optional(found->second);
-      // Of parts that are not sharded those of the first rank's axis.
+      // Unsharded parts are written by the ranks whose axis contains the first rank; of stages, join_stages decides.
       const bool writes =
           stages || (cut ? cut->axis->global_ranks().front() == tensors.ranks->global_ranks().front() : is_first);
       tensors.all.push_back(part ? sharded(tensor, *part, cut.has_value(), operation) : plain(tensor, cut, writes));
@@ -154,7 +154,8 @@ std::vector<OwnRows::Run> OwnRows::runs_of(RowRange some) const {
   for (int64_t matrix = 0; matrix < cut->fused; ++matrix) {
     const int64_t first = std::max(some.first, matrix * of_matrix);
     const int64_t end = std::min(some.first + some.count, (matrix + 1) * of_matrix);
-    const int64_t before = (matrix * (ranks - 1) + cut->axis->rank()) * of_matrix;  // rows of other ranks
+    // Rows of other ranks before this run in the whole tensor.
+    const int64_t before = (matrix * (ranks - 1) + cut->axis->rank()) * of_matrix;
     runs.push_back({first, first + before, std::max<int64_t>(end - first, 0)});
   }
   return runs;

@@ -31,7 +31,7 @@ size_t place_of(const at::Tensor& parameter, const ModelTensors& tensors) {
   return tensors.places.at(parameter.unsafeGetTensorImpl());
 }
 
-// Names of the parameters of a group, one that is listed twice once; in a pipeline those of all stages.
+// Names of the parameters of a group, each once; of a pipeline those of all stages.
 std::vector<std::string> names_in(const Optimizer& optimizer, size_t group, const ModelTensors& tensors) {
   std::vector<std::string> names;
   for (const auto& parameter : optimizer.param_groups()[group].params()) {
@@ -43,7 +43,7 @@ std::vector<std::string> names_in(const Optimizer& optimizer, size_t group, cons
   return names;
 }
 
-// Each parameter that has state, once, with that: `act(kind, place, state)`.
+// Calls `act(kind, place, state)` once for each parameter that has state.
 void for_each_state(const Optimizer& optimizer, const ModelTensors& tensors, const auto& act) {
   std::set<size_t> seen;
   for (const auto& group : optimizer.param_groups())
@@ -57,7 +57,7 @@ void for_each_state(const Optimizer& optimizer, const ModelTensors& tensors, con
     });
 }
 
-// Numbers go to JSON, tensors do not.
+// Writes numbers to JSON and skips tensors.
 struct WriteNumbers {
   json& to;
   void operator()(const char* name, const auto& value) const { to[name] = written_numbers(json(value)); }
@@ -72,7 +72,7 @@ struct ReadNumbers {
   void operator()(const char* /*name*/, at::Tensor& /*value*/) const {}
 };
 
-// Of each parameter group, and the names of its parameters.
+// Options of each parameter group, and the names of its parameters.
 json options_of(const Optimizer& optimizer, const ModelTensors& tensors) {
   json groups = json::array();
   for (const auto& group : optimizer.param_groups())
@@ -113,7 +113,7 @@ std::string numbers_of(const Optimizer& optimizer, const ModelTensors& tensors) 
   auto& states = numbers["state"] = json::object();
   for_each_state(optimizer, tensors, [&](size_t place, auto& state) {
     const auto& tensor = tensors.all[place];
-    if (tensor.share.first > 0 || tensor.share.count == 0) return;  // another rank speaks for it
+    if (tensor.share.first > 0 || tensor.share.count == 0) return;  // another rank writes it
     fields_of(state, WriteNumbers{states[tensor.name()] = json::object()});
   });
   return numbers.dump();

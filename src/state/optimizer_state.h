@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What optimizers keep, as files have it: tensors that lie as rows do, and numbers in JSON. The only place that knows
-/// the kinds of optimizers.
+/// The state of optimizers as checkpoints store it: tensors with the layout of rows, and numbers in JSON. Among the
+/// files of checkpoints, only this one depends on the types of optimizers.
 
 #include <torch/optim/optimizer.h>
 
@@ -13,37 +13,36 @@
 
 namespace fsdp::state {
 
-/// A tensor of a parameter's state, e.g. "exp_avg".
+/// A tensor of a parameter's optimizer state, e.g. "exp_avg".
 struct StateTensor {
-  size_t parameter = 0;  // its place among the model's tensors
+  size_t parameter = 0;  // index among the model's tensors
   std::string field;
   at::Tensor values;
 };
 
-/// "optim.state.blocks.0.weight.exp_avg"
+/// A name such as "optim.state.blocks.0.weight.exp_avg".
 std::string name_of_state(const std::string& parameter, const std::string& field);
 
-/// Throws UsageError if the optimizer is of a kind that keeps other things, or of parameters that the model does not
-/// have.
+/// Throws UsageError if the optimizer's type is not supported, or if it has parameters that the model does not have.
 void require_known(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors, const std::string& where);
-/// The numbers of each parameter of which this rank has row 0; on rank 0 also the optimizer's kind, and the options and
-/// parameters of each group. joined_objects puts together what the ranks have.
+/// JSON with the numbers of each parameter whose first row this rank writes; on rank 0 also the optimizer's kind and
+/// the options and parameters of each group. joined_objects merges the texts of all ranks.
 std::string numbers_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors);
-/// Of the tensors that the optimizer keeps of a floating parameter.
+/// Dtype of the optimizer's state tensors for a floating-point parameter.
 at::ScalarType dtype_of_state(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
-/// Names of the tensors that the optimizer's kind keeps of a parameter.
+/// Names of the state tensors that the optimizer's type has for each parameter.
 std::vector<std::string> state_fields(const torch::optim::Optimizer& optimizer);
 std::vector<StateTensor> tensors_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors);
 
-/// What does not fit: another kind of optimizer, other groups of parameters. Empty if all of it does.
+/// The difference between the optimizer and a saved one (another type, other parameter groups); empty if they match.
 std::string misfit_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors,
                       const std::string& numbers);
-/// Gives it the options and state that `numbers_of` saved. `read(place, field)` gives the tensor of a state, undefined
-/// if there is none. A parameter of which nothing was saved begins anew; see `add_missing_state`.
+/// Restores options and state that `numbers_of` saved. `read(place, field)` returns a state tensor, or an undefined
+/// one. Parameters without saved state start anew; see `add_missing_state`.
 void restore(torch::optim::Optimizer& optimizer, const ModelTensors& tensors, const std::string& numbers,
              const std::function<at::Tensor(size_t place, const std::string& field)>& read);
-/// Gives parameters without state what the optimizer's constructor gave them. torch::optim::Adagrad has state of every
-/// parameter from then on and takes it for granted; files of fsdp::optim::Adagrad have it of those that had a gradient.
+/// Gives parameters of a torch::optim::Adagrad that have no state the state of its constructor, which its `step`
+/// requires. Checkpoints of fsdp::optim::Adagrad have state only for parameters that had a gradient.
 void add_missing_state(torch::optim::Optimizer& optimizer);
 
 }  // namespace fsdp::state

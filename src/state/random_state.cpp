@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kRandom[] = "random.";
 
-// Whose rows may be in host memory.
+// The device that computes with a tensor, since rows may be in host memory.
 at::Device device_that_computes(const at::Tensor& tensor) {
   const auto part = runtime::registry().find(tensor);
   return part ? part->group->slots()[part->slot].form().device : tensor.device();

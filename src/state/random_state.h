@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The random state of a rank: that of each device's default generator, and of those that the user names.
+/// Random states of a rank: of the default generator of each device, and of generators that the user names.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,11 +13,11 @@
 
 namespace fsdp::state {
 
-/// The name of a default generator's state, e.g. "cpu".
+/// Name of the state of a device's default generator, e.g. "cpu".
 std::string name_of(const at::Device& device);
-/// What a rank's state of this name is called among the tensors of a checkpoint, e.g. "random.3.cpu".
+/// Name of a rank's random state among a checkpoint's tensors, e.g. "random.3.cpu".
 std::string name_of_random(int rank, const std::string& name);
-/// Whether a tensor has such a name, of any rank.
+/// Whether the name is that of a random state of any rank.
 bool is_random(const std::string& name);
 /// The CPU, and the devices that compute with the tensors.
 std::vector<at::Device> devices_of(const ModelTensors& tensors);

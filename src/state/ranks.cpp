@@ -12,7 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-// What an action came to: a mark, then what it returned or threw.
+// The outcome of an action is a mark followed by its result or error message.
 constexpr char kReturned = '+', kThrew = '-';
 
 std::string outcome_of(const std::function<std::string()>& action) {
@@ -53,7 +53,7 @@ void Ranks::all_do(const std::function<void()>& action) const {
 std::vector<std::string> Ranks::together(const std::function<std::string()>& action) const {
   auto texts = std::vector{outcome_of(action)};
   if (process_group_) texts = gather_texts(*process_group_, texts.front(), call_tag(call_, path_));
-  std::vector<std::pair<std::string, std::vector<int>>> errors;  // what is said, and by whom
+  std::vector<std::pair<std::string, std::vector<int>>> errors;  // messages, and the ranks that threw them
   for (size_t r = 0; r < texts.size(); ++r) {
     const bool threw = texts[r][0] == kThrew;
     texts[r].erase(0, 1);

@@ -17,11 +17,11 @@
 namespace fsdp::state {
 namespace {
 
-// What one file has of a tensor.
+// The part of a tensor in one file.
 struct WrittenBox {
   const RowsToWrite* rows;
   layout::Box box;
-  int64_t first;  // of the values' rows
+  int64_t first;  // first row in `rows->values`
 };
 
 void write_file(const std::string& folder, const std::string& file, const std::vector<WrittenBox>& boxes,

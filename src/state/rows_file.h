@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One rank's rows of many tensors, in files that Python's readers of sharded safetensors understand.
+/// Files with one rank's rows of many tensors, which Python's readers of sharded safetensors can read.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,20 +12,21 @@
 
 namespace fsdp::state {
 
-/// What a rank has of a tensor, and what of that it writes.
+/// The rows that a rank has of a tensor, and those that it writes.
 struct RowsToWrite : OwnRows {
   std::string name;
   at::Tensor values;
 };
 
-/// Whole rows in place of columns: the ranks of the tensor axis exchange what they have of the rows that they are to
-/// write, and each gets some of these. Others stay as they are. Collective over the axis for columns.
+/// Converts columns to whole rows: the ranks of the tensor axis exchange their columns of the rows that they are to
+/// write, and each rank gets some of these rows. Other tensors are returned unchanged. Collective over the axis for
+/// columns.
 RowsToWrite with_whole_rows(RowsToWrite own);
 
-/// Writes `folder`/`stem`.safetensors and adds it and its parts of tensors to the manifest; no file if there is nothing
-/// to write. A name is in a file once: of rows that are several boxes of their tensor (see layout::boxes_of) the
-/// further ones go to `stem`-1.safetensors and so on. Throws FileError, and UsageError for a dtype that files do not
-/// have.
+/// Writes `folder`/`stem`.safetensors and adds it and its parts of tensors to the manifest; writes no file if there are
+/// no rows. A file can have a name only once: if rows consist of several boxes of their tensor (see layout::boxes_of),
+/// the other boxes go to `stem`-1.safetensors and so on. Throws FileError, and UsageError for a dtype that files do not
+/// support.
 void write_rows(const std::string& folder, const std::string& stem, const std::vector<RowsToWrite>& list,
                 Manifest& manifest, TensorRecords& records);
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a GradScaler goes on from, as files have it: JSON with the names of torch.amp.GradScaler's state_dict.
+/// The state of a GradScaler as checkpoints store it: JSON with the names of torch.amp.GradScaler's state_dict.
 
 #include <fsdp/grad_scaler.h>
 
@@ -8,11 +8,11 @@
 
 namespace fsdp::state {
 
-/// Its name among what has a state.
+/// The GradScaler's name in Manifest::states.
 constexpr char kScaler[] = "scaler";
 
 std::string state_of(const GradScaler& scaler);
-/// Throws FormatError for another text.
+/// Throws FormatError for other text.
 void restore(GradScaler& scaler, const std::string& state);
 
 }  // namespace fsdp::state

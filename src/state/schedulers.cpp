@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kStepCount[] = "step_count";
 
-// Protected, and no function gives it: a pointer to member taken in a derived class reaches it.
+// The member is protected and has no accessor; a pointer to member that a derived class takes can access it.
 struct StepCount : torch::optim::LRScheduler {
   static unsigned torch::optim::LRScheduler::* member() { return &StepCount::step_count_; }
 };

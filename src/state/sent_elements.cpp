@@ -10,7 +10,7 @@
 namespace fsdp::state {
 namespace {
 
-constexpr uint64_t kMostSentBytes = uint64_t{16} << 20;  // at a time
+constexpr uint64_t kMostSentBytes = uint64_t{16} << 20;  // per broadcast
 
 }  // namespace
 

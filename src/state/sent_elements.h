@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Elements of a tensor that one rank has and others want.
+/// Sending of a tensor's elements from one rank to others.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace fsdp::state {
 
-/// Elements of one tensor on their way.
+/// The elements of one tensor to send.
 struct SentElements {
   std::string tensor;
   ElementRange elements = {};
   uint64_t element_bytes = 0;
-  /// The rank that has them, and what there fills `bytes` with some of them.
+  /// The rank that has the elements, and its function that reads some of them into `bytes`.
   int root = 0;
   std::function<void(ElementRange some, std::span<std::byte> bytes)> fill;
 };
 
-/// Sends them to all ranks, a few MiB at a time, and copies those of `wanted` to `out`, which has room for these.
-/// Collective: `fill` must not throw.
+/// Broadcasts the elements, up to 16 MiB at a time, and copies those of `wanted` to `out`, whose size must match.
+/// Collective. `fill` must not throw.
 void send_elements(const SentElements& sent, ElementRange wanted, std::span<std::byte> out, const Ranks& ranks);
 
 }  // namespace fsdp::state

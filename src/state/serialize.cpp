@@ -21,7 +21,7 @@ using namespace state;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-// "blocks.0.weight" is the weight of its module.
+// The last component of a path: "weight" of "blocks.0.weight".
 std::string own_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
 bool has_archive(const ModuleNode& node) { return node.module->is_serializable(); }
@@ -33,7 +33,7 @@ void require_modules(const ModuleNode& tree, const std::string& where) {
   });
 }
 
-// Before anything is gathered: LibTorch writes some names in such a way that it cannot read them.
+// Checks, before anything is gathered, that LibTorch can read back the names that it writes.
 void require_names(const ModuleNode& tree, const std::string& where) {
   std::set<std::string> tensors, modules;
   visit_nodes(tree, [&](const ModuleNode& node) {
@@ -49,7 +49,7 @@ void require_names(const ModuleNode& tree, const std::string& where) {
 
 using WholeTensors = std::unordered_map<const at::TensorImpl*, at::Tensor>;
 
-// As torch::nn::Module::save does.
+// Writes what torch::nn::Module::save writes.
 void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchive& archive) {
   for (const auto& [name, tensor] : node.parameters)
     if (tensor.defined()) archive.write(own_name(name), whole.at(tensor.unsafeGetTensorImpl()));
@@ -63,7 +63,7 @@ void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchi
   }
 }
 
-// What an archive has of the module's tensors, by their names.
+// Reads the module's tensors that the archive has, by name.
 void read_module(const ModuleNode& node, InputArchive& archive, std::map<std::string, at::Tensor>& found) {
   const auto read = [&](const runtime::NamedParameter& named, bool is_buffer) {
     at::Tensor tensor;

@@ -12,7 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-// What a rank says before the others write: whether it made the folder.
+// A rank's report to the others after writing: whether it created the folder.
 constexpr char kMadeIt[] = "made it", kFoundIt[] = "found it";
 
 }  // namespace

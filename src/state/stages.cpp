@@ -11,7 +11,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// By place among the tensors: the optimizer's parameter group.
+// The optimizer's parameter group of each tensor.
 std::vector<std::optional<size_t>> groups_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer) {
   std::vector<std::optional<size_t>> groups(tensors.all.size());
   if (optimizer)
@@ -21,7 +21,8 @@ std::vector<std::optional<size_t>> groups_of(const ModelTensors& tensors, const 
   return groups;
 }
 
-// What of which tensor a rank would write, alike on those that have the same.
+// The rows that a rank would write: the tensor's name, the part on the tensor axis, the first row and the count. Ranks
+// with equal shares have the same rows.
 using Share = std::tuple<std::string, int, int64_t, int64_t>;
 
 Share share_of(const ModelTensor& tensor) {

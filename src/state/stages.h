@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What ranks tell each other of the stages of a pipeline before these are saved or loaded together.
+/// What ranks tell each other about the stages of a pipeline before they save or load them together.
 
 #include <torch/optim/optimizer.h>
 
@@ -9,9 +9,9 @@
 
 namespace fsdp::state {
 
-/// Finds out what other stages have, and leaves what several ranks have to the lowest of them to write. Tensors that are
-/// not of a pipeline stay as they are. Collective. Throws UsageError on all ranks if two stages have different tensors
-/// of one name, and if optimizers have different numbers of parameter groups.
+/// Fills `elsewhere` with what other ranks' stages have, and lets the lowest rank write what several ranks have. Does
+/// nothing with tensors that are not of a pipeline. Collective. Throws UsageError on all ranks if two stages have
+/// different tensors of one name, or if the optimizers have different numbers of parameter groups.
 void join_stages(ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const Ranks& ranks);
 
 }  // namespace fsdp::state

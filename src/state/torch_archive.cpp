@@ -15,7 +15,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// Whether an archive with these names, and no values, can be read.
+// Whether LibTorch can read an archive with these names.
 bool can_be_read(const Names& tensors, const Names& modules) try {
   using torch::serialize::OutputArchive;
   OutputArchive archive(std::make_shared<torch::jit::CompilationUnit>());
@@ -59,7 +59,8 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
   fill(archive);
   remove_leftovers(path);
   OutputFile file(path);
-  // LibTorch's writer goes on writing while it is taken down by an exception, and a second one would end the program.
+  // LibTorch's writer writes again in its destructor when an exception is thrown, and a second exception would
+  // terminate the program.
   FirstError error;
   archive.save_to([&](const void* bytes, size_t count) {
     error.run([&] { file.write({static_cast<const std::byte*>(bytes), count}); });
@@ -72,7 +73,7 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
 void read_archive(const std::string& path, const std::function<void(torch::serialize::InputArchive&)>& read) {
   const std::string what_was_expected =
       path + ": expected an archive of torch::save or fsdp::save of the same kind of object, found ";
-  const InputFile file(path);  // says what is wrong with it in our words
+  const InputFile file(path);  // reports file errors with our messages
   try {
     torch::serialize::InputArchive archive;
     archive.load_from(
@@ -84,7 +85,7 @@ void read_archive(const std::string& path, const std::function<void(torch::seria
     read(archive);
   } catch (const FileError&) {
     throw;
-  } catch (const std::exception& error) {  // TorchScript has some of its own
+  } catch (const std::exception& error) {  // TorchScript throws exceptions of its own
     throw FormatError(what_was_expected + first_line(what_without_backtrace(error)));
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Archives of torch::save.
+/// Reading and writing torch::save archives.
 
 #include <torch/serialize/archive.h>
 
@@ -13,14 +13,14 @@
 
 namespace fsdp::state {
 
-/// Writes what `fill` puts into an archive. The file has its name when it is complete. Throws FileError.
+/// Writes an archive that `fill` fills. The file gets its final name when it is complete. Throws FileError.
 void write_archive(const std::string& path, const std::function<void(torch::serialize::OutputArchive&)>& fill);
-/// Opens the file and gives it to `read`. Throws FormatError, also for what `read` throws.
+/// Opens an archive and calls `read` with it. Throws FormatError, also for exceptions of `read`.
 void read_archive(const std::string& path, const std::function<void(torch::serialize::InputArchive&)>& read);
-/// Those among the names of tensors and of modules that LibTorch writes to an archive, but cannot read from it: those
-/// with quotes, backslashes or newlines, keywords of TorchScript.
+/// The names of tensors and modules that LibTorch can write to an archive but not read back: names with quotes,
+/// backslashes or newlines, and keywords of TorchScript.
 std::vector<std::string> unreadable_names(const std::set<std::string>& tensors, const std::set<std::string>& modules);
-/// This rank's rows of a whole tensor of the same sizes, as `tensor` shows them. A view.
+/// A view of this rank's rows of `whole`, with the sizes of tensor.tensor.
 at::Tensor rows_of(const at::Tensor& whole, const ModelTensor& tensor);
 
 }  // namespace fsdp::state

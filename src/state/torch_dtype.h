@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// LibTorch's element types as files have them, and the bytes of tensors.
+/// Conversion between LibTorch's dtypes and those of files, and tensors as bytes.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,11 +11,11 @@
 
 namespace fsdp::state {
 
-/// Throws UsageError for a type that files do not have; `name` is the tensor's.
+/// Throws UsageError for a dtype that files do not support; `name` is the tensor's name.
 Dtype dtype_of(at::ScalarType type, const std::string& name);
 at::ScalarType scalar_type_of(Dtype dtype);
 
-/// Of a contiguous tensor on the CPU.
+/// The bytes of a contiguous CPU tensor.
 inline std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A file that grows while training goes on.
+/// A log file that grows during training.
 
 #include <cstdint>
 #include <string>
@@ -10,22 +10,22 @@
 
 namespace fsdp::train {
 
-/// The system has each piece when `append` returns. One thread at a time.
+/// Each appended piece is passed to the operating system before `append` returns. One thread at a time.
 class LogFile {
  public:
   enum class Begin : uint8_t {
-    kAnew,    ///< the file is emptied first
-    kBehind,  ///< what is appended comes behind what the file has
-    kNew,     ///< the file must not be there yet
+    kAnew,    ///< truncates the file
+    kBehind,  ///< appends to the file
+    kNew,     ///< creates the file, which must not exist
   };
 
-  /// The file is not open.
+  /// Makes a closed LogFile.
   LogFile() = default;
-  /// With kNew the file is not open afterwards if it was there already. Throws Error if it cannot be opened.
+  /// Opens the file. With kNew, is_open() is false afterwards if the file existed. Throws Error if it cannot be opened.
   LogFile(std::string path, Begin begin);
 
   bool is_open() const { return file_.is_open(); }
-  /// Throws Error, e.g. when the disk is full. The file then ends with the piece before.
+  /// Throws Error if writing fails, for example because the disk is full. The file then ends with the previous piece.
   void append(std::string_view bytes);
 
  private:

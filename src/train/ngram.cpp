@@ -9,7 +9,7 @@
 namespace fsdp::text {
 namespace {
 
-constexpr int kBits = 21;  // of a token: three fit into a key
+constexpr int kBits = 21;  // bits per token: three tokens fit into a key
 
 /// The last `count` tokens of a key.
 uint64_t last_of(uint64_t key, int count) { return key & ((uint64_t{1} << (kBits * count)) - 1); }
@@ -24,7 +24,7 @@ void check_tokens(std::span<const int64_t> tokens, int64_t vocabulary) {
   }
 }
 
-/// exp of the mean of -log `probability(i)` over the positions of a text.
+/// exp of the mean of -log `probability(i)` over the positions i of a text.
 double perplexity_of(size_t size, const auto& probability) {
   if (size == 0) throw std::invalid_argument("the perplexity of an empty text does not exist");
   double sum = 0;
@@ -60,7 +60,7 @@ KneserNey::Level::Level(std::vector<uint64_t> occurrences) {
   }
   const auto ones = static_cast<double>(std::count(grams.values.begin(), grams.values.end(), 1));
   const auto twos = static_cast<double>(std::count(grams.values.begin(), grams.values.end(), 2));
-  // Something has to be left for words that did not follow.
+  // Some probability must remain for words that have not followed.
   discount = ones > 0 ? ones / (ones + 2 * twos) : 0.5;
 }
 
@@ -77,7 +77,7 @@ KneserNey::KneserNey(std::span<const int64_t> training, int64_t vocabulary) : vo
     if (i + 1 >= kOrder) occurrences.push_back(key);
   }
   levels_.emplace_back(std::move(occurrences));
-  // An n-gram of a lower order counts once for each different word before it.
+  // An n-gram of a lower order counts once for each distinct preceding word.
   for (int order = kOrder - 1; order > 0; --order) {
     occurrences.clear();
     for (const uint64_t gram : levels_.back().grams.keys) occurrences.push_back(last_of(gram, order));
@@ -97,7 +97,7 @@ double KneserNey::probability(std::span<const int64_t> context, int64_t token) c
     }
     const Level& level = levels_[static_cast<size_t>(order - 1)];
     const Followers* followers = level.contexts.find(before);
-    if (followers == nullptr) break;  // a longer context did not occur either
+    if (followers == nullptr) break;  // longer contexts did not occur either
     const int64_t* count = level.grams.find(before << kBits | static_cast<uint64_t>(token));
     const double kept = count == nullptr ? 0.0 : std::max(static_cast<double>(*count) - level.discount, 0.0);
     const double spread = level.discount * static_cast<double>(followers->kinds);

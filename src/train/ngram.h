@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What counting alone gives: the perplexities that a language model has to beat.
+/// N-gram models, whose perplexities a language model has to beat.
 
 #include <cstdint>
 #include <span>
@@ -8,35 +8,35 @@
 
 namespace fsdp::text {
 
-/// An interpolated n-gram model with Kneser-Ney's smoothing: Chen and Goodman 1999, "An empirical study of smoothing
-/// techniques for language modeling", equations 17 to 19, with one discount D for each order. For the words before, w1
+/// An interpolated n-gram model with Kneser-Ney smoothing (Chen and Goodman 1999, "An empirical study of smoothing
+/// techniques for language modeling", equations 17 to 19, with one discount D per order). For the preceding words w1
 /// w2,
 ///
 ///     p(w | w1 w2) = max(c(w1 w2 w) - D, 0) / c(w1 w2 .) + D N(w1 w2 .) / c(w1 w2 .) p(w | w2)
 ///
-/// where N counts different words, and so on down to 1 / vocabulary. The highest order counts how often, lower ones
-/// after how many different words; D = n1 / (n1 + 2 n2), where n1 and n2 are how many counts of the order are one and
-/// two. A text is one sequence: contexts reach over the ends of lines.
+/// where N counts distinct words, down to 1 / vocabulary. The highest order counts occurrences, lower orders the number
+/// of distinct preceding words. D = n1 / (n1 + 2 n2), where n1 and n2 are the numbers of n-grams of the order with
+/// count one and two. A text is one sequence, so contexts extend across line ends.
 class KneserNey {
  public:
   static constexpr int kOrder = 3;
 
-  /// `training`: numbers from 0 below `vocabulary`. Throws std::invalid_argument if there are none, one is outside, or
-  /// `vocabulary` is above 2^21.
+  /// `training` has tokens from 0 to `vocabulary` - 1. Throws std::invalid_argument if it is empty, if a token is out
+  /// of range, or if `vocabulary` is greater than 2^21.
   KneserNey(std::span<const int64_t> training, int64_t vocabulary);
 
-  /// Of `token` after `context`, of which at most the last two count.
+  /// The probability of `token` after `context`, of which at most the last two tokens are used.
   double probability(std::span<const int64_t> context, int64_t token) const;
-  /// exp of the mean of -log p over `text`, each token after those before it. Throws std::invalid_argument if it is
-  /// empty.
+  /// exp of the mean of -log p over the tokens of `text`, each given those before it. Throws std::invalid_argument if
+  /// `text` is empty.
   double perplexity(std::span<const int64_t> text) const;
 
  private:
-  /// What follows a context: the sum of its counts, and how many different words.
+  /// The words that follow a context: the sum of their counts, and the number of distinct words.
   struct Followers {
     int64_t total = 0, kinds = 0;
   };
-  /// Values by n-grams or contexts, which are packed into numbers in ascending order.
+  /// A map from n-grams or contexts, packed into integers in ascending order, to values.
   template <class Value>
   struct Table {
     std::vector<uint64_t> keys;
@@ -54,11 +54,11 @@ class KneserNey {
   };
 
   int64_t vocabulary_;
-  std::vector<Level> levels_;  // of one, two, and three tokens
+  std::vector<Level> levels_;  // for one, two and three tokens
 };
 
-/// The perplexity of `text` if each token had the share that it has in `training`, and one of `vocabulary` that is not
-/// there came once. Throws std::invalid_argument if either is empty.
+/// The perplexity of `text` if each token has its relative frequency in `training`, where tokens of `vocabulary` that
+/// do not occur count as occurring once. Throws std::invalid_argument if either text is empty.
 double unigram_perplexity(std::span<const int64_t> training, std::span<const int64_t> text, int64_t vocabulary);
 
 }  // namespace fsdp::text

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The line that says how far training is.
+/// The progress line of a training.
 
 #include <fsdp/group.h>
 
@@ -10,48 +10,48 @@
 
 namespace fsdp::train {
 
-/// What the line shows of one step.
+/// The numbers of one step that the line shows.
 struct StepReport {
-  int64_t step = 0;  ///< steps done
+  int64_t step = 0;  ///< number of completed steps
   double loss = 0;
   GroupStats memory;
 };
 
-/// Prints to stdout: one line that is written again and again on a terminal, also behind a launcher that says that it
-/// has one (kTerminalColumnsVariable); a line every few seconds elsewhere.
+/// Prints progress to stdout: on a terminal, also behind a launcher that reports one (kTerminalColumnsVariable), one
+/// line that is overwritten; otherwise a line every few seconds.
 class Progress {
  public:
   struct Options {
-    int64_t steps = 0;           ///< of the whole training
-    int64_t first = 0;           ///< of them, those that were done before
+    int64_t steps = 0;           ///< number of steps of the whole training
+    int64_t first = 0;           ///< number of steps that an earlier run completed
     int64_t items_per_step = 0;  ///< of all ranks
     std::string items = "tokens";
-    /// Between lines where there is no such terminal; none: no line of progress there, notes only.
+    /// Time between lines if there is no terminal; unset: only notes are printed there.
     std::optional<double> seconds_between_lines = std::nullopt;
-    bool is_silent = false;  ///< prints nothing
+    bool is_silent = false;  ///< whether nothing is printed
   };
 
   explicit Progress(Options options);
-  /// Ends the line that an error leaves open.
+  /// Ends a line that is still open, for example because of an exception.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Whether `show` would print now, so that figures nobody sees need not be taken.
+  /// Whether `show` would print now; if not, there is no need to compute its numbers.
   bool is_due(int64_t step) const;
   void show(const StepReport& report);
-  /// A line that stays, in the place of the one that is written again. Time from `pause` to here is no training time.
+  /// Prints a permanent line instead of the progress line. Restarts the clock after `pause`.
   void note(const std::string& line);
-  /// Stops the clock, e.g. for a validation.
+  /// Stops the clock, for example for a validation.
   void pause();
 
-  /// Seconds of training so far.
+  /// Seconds of training so far, without pauses.
   double seconds() const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Whether one line is written again and again.
+  /// Whether the progress line is overwritten.
   bool is_live() const { return is_terminal_ || launchers_columns_ > 0; }
   bool shows() const { return !options_.is_silent && (is_live() || options_.seconds_between_lines.has_value()); }
   double items_per_second(int64_t step) const;
@@ -59,13 +59,13 @@ class Progress {
 
   const Options options_;
   const bool is_terminal_;
-  const size_t launchers_columns_;  // 0: it is not behind a launcher that writes to a terminal
+  const size_t launchers_columns_;  // 0: there is no launcher with a terminal
   Clock::time_point started_ = Clock::now();
   std::chrono::duration<double> earlier_{0};
   bool is_paused_ = false;
   double shown_at_ = 0;
   int64_t shown_step_ = options_.first;
-  bool is_line_open_ = false;  // the cursor stands in a line that would be written again
+  bool is_line_open_ = false;  // whether the cursor is in a line that can be overwritten
 };
 
 }  // namespace fsdp::train

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Learning rates over the steps of a training. Pure functions.
+/// Learning-rate schedules. Pure functions.
 
 #include <cstdint>
 
@@ -8,16 +8,16 @@ namespace fsdp::train {
 
 struct CosineSchedule {
   double highest = 0;
-  /// Steps in which the rate rises to `highest`.
+  /// Number of steps in which the rate rises to `highest`.
   int64_t warmup = 0;
-  /// Steps of the whole training.
+  /// Number of steps of the whole training.
   int64_t steps = 0;
-  /// What it falls to, as a share of `highest`.
+  /// The final rate as a fraction of `highest`.
   double floor = 0.1;
 };
 
-/// Rises in equal steps during the warm-up, so that its last step has `highest`, then falls along half a cosine
-/// (Loshchilov and Hutter 2017, without restarts) towards the floor, where it stays. `step` counts from 0.
+/// A linear warm-up whose last step has the rate `highest`, then half a cosine (Loshchilov and Hutter 2017, without
+/// restarts) down to the floor, which also holds after the last step. `step` counts from 0.
 double cosine_learning_rate(const CosineSchedule& schedule, int64_t step);
 
 }  // namespace fsdp::train

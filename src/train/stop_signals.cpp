@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 // See Note [The only variables of a signal's handler].
 std::atomic<int> received_signal{0};
-std::atomic<Clock::rep> received_at{0};  // the first one; 0: none
+std::atomic<Clock::rep> received_at{0};  // time of the first one; 0: none
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<Clock::rep>::is_always_lock_free);
 
 extern "C" void remember_signal(int number) { received_signal.store(number, std::memory_order_relaxed); }
@@ -31,7 +31,7 @@ void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// All that it calls may be called in a handler: on Linux sigtimedwait is a plain system call.
+// Calls only async-signal-safe functions: on Linux, sigtimedwait is a plain system call.
 extern "C" void count_signal(int number) {
   const int error = errno;
   const auto now = Clock::now().time_since_epoch();
@@ -41,7 +41,7 @@ extern "C" void count_signal(int number) {
     say(": training saves and stops after this step; a second signal ends it\n");
   } else if (is_second_request(now - Clock::duration(first))) {
     ::signal(number, SIG_DFL);
-    ::raise(number);  // it ends the process as this handler returns
+    ::raise(number);  // ends the process when this handler returns
   }
   errno = error;
 }
@@ -50,11 +50,11 @@ bool is_ours(const struct sigaction& action) {
   return action.sa_handler == count_signal || action.sa_handler == remember_signal;
 }
 
-// Of the process.
+// State of the process.
 struct Installed {
   std::mutex mutex;
   std::weak_ptr<const StopSignals> current;
-  // What the signals did before the first object, by number; those that were ignored are not here.
+  // Actions before the first object, by signal; ignored signals are not included.
   std::map<int, struct sigaction> original;
 };
 
@@ -65,7 +65,7 @@ Installed& installed() {
 
 }  // namespace
 
-// The mutex is locked.
+// Called with the mutex locked.
 StopSignals::StopSignals() {
   received_signal.store(0, std::memory_order_relaxed);
   received_at.store(0);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Signals that ask for the end of a training.
+/// Signals that ask a training to end.
 
 #include <signal.h>
 
@@ -8,25 +8,24 @@
 
 namespace fsdp::train {
 
-/// While it lives, the first SIGTERM or SIGINT ends nothing: that it came is remembered, for whoever asks, and said on
-/// stderr. The second one ends the process. Where a launcher counts them (Note [Two requests to end] in
-/// launch/end_requests.h), it does both, and here they are only remembered. A signal that was ignored stays ignored.
-/// Afterwards they do what they did before. If one came, the handlers stay, until the process ends or another object is
-/// made and goes without a signal: the launcher may send the same request again after the terminal did, and that must
-/// not end a process that has saved.
+/// While it lives, the first SIGTERM or SIGINT is only recorded, with a message on stderr, and the second one ends the
+/// process. If a launcher counts the signals (Note [Two requests to end] in launch/end_requests.h), they are only
+/// recorded here. Ignored signals stay ignored. The destructor restores the previous handlers, unless a signal has
+/// come: then the handlers stay until the process ends, or until another object is destroyed without a signal. For the
+/// launcher may send the same request again after the terminal did, and that must not end a process that has saved.
 ///
 /// Note [The only variables of a signal's handler]
-/// A handler is the process's and gets nothing but the signal's number, so what it reads and writes are variables of
-/// the process. Ranks that are threads share all of it, so there is one object for all of them.
+/// A handler belongs to the process and receives only the signal's number, so it must use global variables. Ranks that
+/// are threads share them, hence one object serves all of them.
 class StopSignals {
  public:
-  /// The process's; made if there is none. Any thread.
+  /// The process's object, which is created if necessary. Any thread.
   static std::shared_ptr<const StopSignals> of_process();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The signal that came last since this was made; 0: none. Any thread.
+  /// The last signal since construction; 0: none. Any thread.
   int received() const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 using RandomStates = std::map<std::string, at::Tensor>;
 
 constexpr const char* kState = "trainer";
-constexpr const char* kAtEpochsStart = "epoch.";  // before the device type, in the names of random states
+constexpr const char* kAtEpochsStart = "epoch.";  // prefix of the names of random states, before the device type
 
 void check_options(const TrainerOptions& options) {
   const auto where = [](const char* option) {
@@ -54,7 +54,7 @@ MixedPrecisionPolicy policy_of(Precision precision) {
   MixedPrecisionPolicy policy;
   policy.param_dtype = is_fp16 ? at::kHalf : at::kBFloat16;
   if (!is_fp16) policy.reduce_dtype = at::kFloat;
-  policy.output_dtype = at::kFloat;  // for losses
+  policy.output_dtype = at::kFloat;  // losses are computed in fp32
   return policy;
 }
 
@@ -72,7 +72,7 @@ std::string name_at_epochs_start(const c10::Device& device) {
   return kAtEpochsStart + c10::DeviceTypeName(device.type(), /*lower_case=*/true);
 }
 
-// The states of the default generators of the CPU and of `device`, by the names of those at an epoch's start.
+// The states of the default generators of the CPU and of `device`, under their names in checkpoints.
 RandomStates random_states(const c10::Device& device) {
   RandomStates states;
   for (const auto& one : {c10::Device(at::kCPU), device})
@@ -85,7 +85,7 @@ void set_random_states(const c10::Device& device, const RandomStates& states) {
     runtime::set_random_state(one, states.at(name_at_epochs_start(one)));
 }
 
-// What a loss throws between the batches of a step must not leave a model whose next backward reduces nothing.
+// Turns gradient sync on again, even if the loss function throws between the micro-batches of a step.
 class SynchronizedAgain {
  public:
   explicit SynchronizedAgain(const Group& model) : model_(model) {}
@@ -97,7 +97,7 @@ class SynchronizedAgain {
   const Group& model_;
 };
 
-/// Whether any rank has received one of the signals; null: none does anything. Collective.
+/// Whether any rank has received a signal; false if `signals` is null. Collective.
 bool is_asked_to_end(const std::shared_ptr<const train::StopSignals>& signals) {
   if (!signals) return false;
   const Tag tag{"Trainer::fit, whether a rank was asked to end", {}};
@@ -129,7 +129,7 @@ bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail
       optimizer.zero_grad();
       const SynchronizedAgain synchronized_again(model);
       for (int64_t number = 0; number < taken; ++number) {
-        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction for all of them
+        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction per step
         const at::Tensor loss = loss_of(batches, number) / taken;
         scaler_.scale(loss).backward();
         const at::Tensor share = loss.detach().to(at::kDouble);
@@ -150,7 +150,7 @@ bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail
     if (has_more_steps()) end_epoch(saving, model, optimizer);
   }
   saving.wait();
-  if (is_asked_to_end(signals)) stop();  // while the last of it was saved
+  if (is_asked_to_end(signals)) stop();  // a signal may have come during the last save
   return !is_stopped_;
 }
 
@@ -158,13 +158,13 @@ bool Trainer::has_more_steps() const { return !is_stopped_ && (!options_.steps |
 
 bool Trainer::has_more_epochs() const { return has_more_steps() && place_.epoch < options_.epochs; }
 
-// In the middle of an epoch training goes on after the batches that were done. Callbacks and data draw what they draw
-// before those from the generators of the epoch's start, e.g. the order of the samples; what follows is drawn from the
-// generators of the place. Batches come from the data one by one, after the step before them.
+// Begins an epoch, or continues in the middle of one after the completed batches. What callbacks and data draw before
+// these batches, such as the order of samples, comes from the generators' states at the start of the epoch; later draws
+// come from the saved states. The data yields batches one by one, each after the previous step.
 void Trainer::begin_epoch(detail::MicroBatches& batches) {
   const auto current = random_states(device_);
   if (place_.batches == 0) epochs_random_states_.clear();
-  epochs_random_states_.insert(current.begin(), current.end());  // those that were loaded stay
+  epochs_random_states_.insert(current.begin(), current.end());  // does not replace loaded states
   if (place_.batches > 0) set_random_states(device_, epochs_random_states_);
   call(&TrainerCallbacks::on_epoch_start, place_);
   batches.begin(place_.epoch);
@@ -224,7 +224,7 @@ bool Trainer::resume(const Group& model, torch::optim::Optimizer& optimizer) {
   if (options_.resume.empty()) return false;
   const auto loaded = load_checkpoint(options_.resume, model, &optimizer,
                                       {.strict = false,
-                                       .may_differ = {"scaler"},  // a training in another precision had no scale
+                                       .may_differ = {"scaler"},  // a training with another precision has no scale
                                        .scaler = &scaler_,
                                        .if_any = options_.resume == options_.save.folder});
   if (loaded.path.empty()) return false;

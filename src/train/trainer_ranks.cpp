@@ -1,4 +1,4 @@
-// Trainer::run: the ranks that train.
+// Trainer::run starts the ranks that train.
 
 #include <fsdp/process_group.h>
 #include <fsdp/spawn.h>
@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// The default process group, left at the end also of what throws.
+// The default process group, which is left even if an exception is thrown.
 class Membership {
  public:
   explicit Membership(const std::string& backend) { init_process_group({.backend = backend}); }

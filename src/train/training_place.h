@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How far training is, as checkpoints have it.
+/// The position of a training in its epochs, as stored in checkpoints.
 
 #include <fsdp/trainer_options.h>
 
@@ -8,22 +8,22 @@
 
 namespace fsdp::train {
 
-/// The place of a training of `world_size` ranks, as JSON. It says by how many ranks it was reached, since a checkpoint
-/// that was rewritten for others no longer does.
+/// The position of a training on `world_size` ranks, as JSON. It includes the number of ranks, because a checkpoint
+/// that was rewritten for another number no longer has it.
 std::string state_of(const TrainingPlace& place, int world_size);
 
-/// Where a training goes on.
+/// The position from which a training continues.
 struct ResumedPlace {
   TrainingPlace place = {};
-  /// How many batches fewer than `place` says the epoch may have. If other ranks saved the place, they cut the same
-  /// samples into other batches, and at the end of an epoch each rank's last batch may have been a small one.
+  /// The number of batches by which the epoch may be shorter than `place` says. If another number of ranks saved the
+  /// position, the same samples were divided into other batches, and each rank's last batch may have been small.
   int64_t may_lack = 0;
 };
 
-/// Where a training of `world_size` ranks goes on: with as many ranks as saved it where that was; with others after as
-/// many batches of all ranks together, rounded down to whole ones of each rank, so that no batch is left out and fewer
-/// than `world_size` are seen twice. Without a state of a Trainer, after `loaded.step` steps of `accumulate` batches in
-/// the first epoch. Throws Error for another text.
+/// The position from which a training on `world_size` ranks continues. With the number of ranks that saved it, this is
+/// the saved position. With another number, it is the same number of batches of all ranks together, rounded down to
+/// whole batches per rank, so that no batch is left out and fewer than `world_size` are repeated. Without a Trainer's
+/// state, it is after `loaded.step` steps of `accumulate` batches in the first epoch. Throws Error for other text.
 ResumedPlace place_in(const LoadedCheckpoint& loaded, int world_size, int64_t accumulate);
 
 }  // namespace fsdp::train

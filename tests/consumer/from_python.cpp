@@ -1,4 +1,4 @@
-// What docs/from_python.md shows beside Python: tests/repo/documents_test.py compares the two. Starts two ranks
+// What docs/concepts.md shows beside Python: tests/repo/documents_test.py compares the two. Starts two ranks
 // itself, or is started by a launcher with the word "gloo".
 
 #include <ATen/autocast_mode.h>

@@ -1,10 +1,11 @@
-# Uses fsdp as other projects do: installs the build in BUILD_DIR into PREFIX, builds and runs programs against it, then
-# builds fsdp from SOURCE inside another project, by add_subdirectory and by FetchContent, as a shared library. All of it
-# by CXX, the users' compiler, with fsdp's own warnings as errors.
+# Uses fsdp as other projects do: installs the build in BUILD_DIR into PREFIX, builds and runs programs against it,
+# installs its Debian packages into an empty root and builds a program there with pkg-config, then builds fsdp from SOURCE
+# inside another project, by add_subdirectory and by FetchContent, as a shared library, with a LibTorch that lies as in
+# LibTorch's archives. All of it by CXX, the users' compiler, with fsdp's own warnings as errors.
 set(_here "${CMAKE_CURRENT_LIST_DIR}")
 set(_work "${PREFIX}-consumer")
 file(REMOVE_RECURSE "${PREFIX}" "${_work}")
-file(MAKE_DIRECTORY "${PREFIX}")
+file(MAKE_DIRECTORY "${PREFIX}" "${_work}/libtorch")
 
 function(step name)
   execute_process(COMMAND ${ARGN} WORKING_DIRECTORY "${PREFIX}" RESULT_VARIABLE _result OUTPUT_VARIABLE _output ERROR_VARIABLE _output)
@@ -29,8 +30,25 @@ step("from_python over gloo" "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_work
 build(quickstart "${SOURCE}/examples/quickstart" -D "CMAKE_PREFIX_PATH=${PREFIX}")
 step("quickstart" "${_work}/quickstart/quickstart")
 
+# dpkg needs a list of packages in the root, and there is nothing in it that the packages depend on.
+set(_root "${_work}/root")
+file(WRITE "${_root}/var/lib/dpkg/status" "")
+file(MAKE_DIRECTORY "${_root}/var/lib/dpkg/info" "${_root}/var/lib/dpkg/updates")
+get_filename_component(_cmake_bin "${CMAKE_COMMAND}" DIRECTORY)
+step("packing" "${_cmake_bin}/cpack" --config "${BUILD_DIR}/CPackConfig.cmake" -G DEB -B "${_work}/packages")
+file(GLOB _packages "${_work}/packages/fsdp-dev_*.deb" "${_work}/packages/fsdp-tools_*.deb")
+step("installing packages" dpkg "--root=${_root}" --log=/dev/null --force-not-root --force-depends --install ${_packages})
+step("the quickstart by pkg-config" sh -ec
+     "${CXX} '${SOURCE}/examples/quickstart/quickstart.cpp' -o '${_work}/by_pkg_config' $(pkg-config --cflags --libs '${_root}/usr/lib/pkgconfig/fsdp.pc')")
+step("the quickstart of the packages" "${_root}/usr/bin/fsdprun" --nproc_per_node 1 "${_work}/by_pkg_config")
+
+# As in LibTorch's archives: no Python around it.
+foreach(_part include lib share)
+  file(CREATE_LINK "${TORCH}/${_part}" "${_work}/libtorch/${_part}" SYMBOLIC)
+endforeach()
+
 # One binary folder serves both ways, so fsdp is compiled once. Its libraries are installed as a shared one.
-set(_shared -D FSDP_WARNINGS_AS_ERRORS=ON -D BUILD_SHARED_LIBS=ON -D FSDP_INSTALL=ON -D "FSDP=${SOURCE}" -D "FSDP_TORCH=${TORCH}")
+set(_shared -D FSDP_WARNINGS_AS_ERRORS=ON -D BUILD_SHARED_LIBS=ON -D FSDP_INSTALL=ON -D "FSDP=${SOURCE}" -D "FSDP_TORCH=${_work}/libtorch")
 foreach(_way add_subdirectory FetchContent)
   build(from_source "${_here}/from_source" ${_shared} -D "WAY=${_way}")
   step("quickstart by ${_way}" "${_work}/from_source/quickstart/quickstart")

@@ -1,5 +1,5 @@
-// The program that README.md shows in parts: seeds, data, metrics, saving and loading. tests/repo/documents_test.py
-// compares the two.
+// The program that docs/tutorial.md shows in parts: seeds, data, metrics, saving and loading.
+// tests/repo/documents_test.py compares the two.
 
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>

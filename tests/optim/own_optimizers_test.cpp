@@ -1,4 +1,4 @@
-// Optimizers and clipping that users write: those of docs/own_optimizer.md equal their unsharded formulas, and numbers
+// Optimizers and clipping that users write: those of docs/precision.md equal their unsharded formulas, and numbers
 // of this rank's rows alone are refused with the call that is meant.
 
 #include "../examples/own_optimizer.h"

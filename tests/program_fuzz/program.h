@@ -217,7 +217,7 @@ inline bool is_within(const Model& model, int node, int ancestor) {
   return node == ancestor;
 }
 /// Whether the module computes the same when its forward runs again, and LibTorch frees what it would keep when that
-/// run ends. The latter does not hold for a custom Function that saves last (docs/activation_checkpointing.md).
+/// run ends. The latter does not hold for a custom Function that saves last (docs/memory.md).
 inline bool may_recompute(const Model& model, int node) {
   for (int i = node; i < static_cast<int>(model.nodes.size()); ++i) {
     const Cell cell = item(model.nodes, i).cell;

@@ -1,4 +1,4 @@
-"""The commands with which README.md begins, run as they stand there: a model is trained, drawn, and opened by Python.
+"""The commands of docs/tutorial.md that train a model, draw it and open it in Python run as they stand there.
 
     python3 readme_commands_test.py FOLDER_OF_PROGRAMS
 
@@ -29,11 +29,15 @@ for program in "$@"; do ln -s "{programs}/$program" build/release/bin/ || exit 1
 """
 
 
+def pages():
+    return [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tutorial.md")]
+
+
 def commands():
     """The lines of the indented block that trains, draws and exports."""
-    blocks = re.findall(r"(?:^    .*\n)+", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    blocks = re.findall(r"(?:^    .*\n)+", "\n".join(pages()), re.MULTILINE)
     block, = [block for block in blocks if "scripts/plot" in block]
-    return [line.strip() for line in block.splitlines()]
+    return [line.strip() for line in block.replace("\\\n", "").splitlines()]
 
 
 def python_has(*modules):
@@ -65,7 +69,7 @@ class Commands(ProgramTest):
         self.assertRegex(output[-1], r"blocks\.0\.\S+ .*\[\d+, \d+\]")
 
     def test_their_scripts_and_those_beside_them_explain_themselves(self):
-        named = set(re.findall(r"(?<![\w/])scripts/(\w+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+        named = set(re.findall(r"(?<![\w/])scripts/(\w+)", "\n".join(pages())))
         self.assertLessEqual({"demo", "test", "setup", "build", "plot"}, named)
         if not PYTHON.exists():
             named.remove("plot")

@@ -183,7 +183,7 @@ TEST(TraceJson, TracksHaveOneThingAtATimeAndAreAsFewAsMayBe) {
   EXPECT_THAT(report::tracks_of(events), ElementsAre(0, 1, 2, 1, 0));
 }
 
-// The formulas are those of docs/strategies.md; StrategyCosts compares them with what ranks do.
+// The formulas are those of docs/choosing.md; StrategyCosts compares them with what ranks do.
 TEST(Explain, SaysWhatAStepMovesAndBoundsWhatItHolds) {
   for (const auto strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})

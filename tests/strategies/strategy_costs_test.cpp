@@ -1,5 +1,5 @@
 // The bytes that each strategy moves and holds in a step, for a rank and for a host, against the formulas in
-// docs/strategies.md.
+// docs/choosing.md.
 
 #include <iostream>
 #include <mutex>

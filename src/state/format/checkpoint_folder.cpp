@@ -21,19 +21,21 @@
 #include "state/format/sizes.h"
 
 // Note [A checkpoint that is replaced]
-// A save of a step that is there renames the older checkpoint, to replaced-step-N, before the new one gets the name,
-// and removes it when the new one has the name on every disk. A save that ends in between leaves the older one so:
-// - without step-N, it counts as step-N, and the next save gives it the name back;
-// - beside a step-N all of whose files are on this disk, it is not needed;
-// - beside a step-N that has files on other disks, it may be what these still have. Who loads takes the one of the two
-//   that all disks together have; it goes when a save of this step reaches all disks, or with the step.
+// A save of an existing step first renames the older checkpoint to replaced-step-N, then gives the new one its name,
+// and removes the older one when the new one has its name on every disk. If a save is interrupted in between, the older
+// one remains:
+// - without a step-N, it counts as step-N, and the next save renames it back;
+// - beside a step-N that has all its files on this disk, it is not needed;
+// - beside a step-N with files on other disks, those disks may still have the older one only. A load then takes
+//   whichever of the two all disks together have. The older one is removed when a save of this step reaches all disks,
+//   or together with the step.
 //
 // Note [Checkpoints of a training that was given up]
-// A training that goes back to an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
-// steps are not where it goes on, so they must not count among the newest, and nothing may load them when the new ones
-// are gone. They are renamed to abandoned-step-N as soon as the new one has its name on every disk; a save that ends
-// before that leaves it to the next one (on several disks, to the next one that is complete). They are whole, so the
-// user decides when they go.
+// A training that resumes from an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
+// steps no longer belong to it: they must not count among the newest, and must not be loaded later. They are renamed to
+// abandoned-step-N as soon as the new checkpoint has its name on every disk; if a save is interrupted before that, the
+// next save renames them (on several disks, the next complete one). They can still be read, so the user decides when to
+// remove them.
 
 namespace fsdp::state {
 namespace {
@@ -46,7 +48,7 @@ constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
 
-// Each attempt has a name of its own: what an earlier one's ranks still write does not come into it.
+// Each attempt has a unique name, so that ranks of an earlier attempt that still write do not write into it.
 std::string name_of_attempt(int64_t step) {
   char digits[20];
   std::snprintf(digits, sizeof digits, ".%08x", std::random_device{}());
@@ -66,7 +68,7 @@ std::string last_name_in(const fs::path& path) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// Calls what throws errors of the file system.
+// Runs `action` and converts file system errors to FormatError.
 template <class Action>
 auto translated(const Action& action) {
   try {
@@ -86,7 +88,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// Under another name first: half of a checkpoint must not look like one.
+// Renames before removing, so that a partly removed checkpoint is not taken for a complete one.
 void remove_checkpoint(const fs::path& path) {
   const auto rubbish = path.parent_path() / (std::string(kPartial) + path.filename().string());
   fs::rename(path, rubbish);
@@ -97,10 +99,10 @@ fs::path replaced_path(const fs::path& checkpoint) {
   return checkpoint.parent_path() / (std::string(kReplaced) + checkpoint.filename().string());
 }
 
-// Gives `from` the name `to`. See Note [A checkpoint that is replaced].
-void take_name(const fs::path& from, const fs::path& to) {
+// Renames `from` to `to`. See Note [A checkpoint that is replaced].
+void rename_checkpoint(const fs::path& from, const fs::path& to) {
   const auto old = replaced_path(to);
-  if (fs::exists(to) && fs::exists(old)) remove_checkpoint(to);  // other disks have what `old` is, or neither
+  if (fs::exists(to) && fs::exists(old)) remove_checkpoint(to);  // other disks need `old`, or neither
   if (!fs::exists(to)) return fs::rename(from, to);
   fs::rename(to, old);
   try {
@@ -113,7 +115,7 @@ void take_name(const fs::path& from, const fs::path& to) {
   }
 }
 
-// Whether no part of it lies on another disk.
+// Whether all parts of the checkpoint are on this disk.
 bool is_whole_here(const fs::path& checkpoint) try {
   const auto manifest = read_manifest(checkpoint.string());
   return std::ranges::all_of(manifest.files, [](const auto& file) { return file.second.host.empty(); });
@@ -121,8 +123,8 @@ bool is_whole_here(const fs::path& checkpoint) try {
   return false;
 }
 
-// Of saves that ended while they replaced a checkpoint.
-void settle_replaced(const fs::path& folder) {
+// Finishes or reverts interrupted replacements of checkpoints.
+void recover_replaced(const fs::path& folder) {
   for (const auto& name : names_in(folder.string())) {
     if (!name.starts_with(kReplaced) || !step_in(name.substr(kReplaced.size()))) continue;
     const auto old = folder / name, checkpoint = folder / name.substr(kReplaced.size());
@@ -133,7 +135,7 @@ void settle_replaced(const fs::path& folder) {
   }
 }
 
-// What `latest` or `next` says; nothing where there is no such file.
+// The first line of the file `latest` or `next`; empty if it does not exist.
 std::string line_of(const std::string& folder, const char* pointer) {
   if (!fs::exists(folder + "/" + pointer)) return {};
   auto line = text_of_file(folder + "/" + pointer, 1000);
@@ -141,20 +143,22 @@ std::string line_of(const std::string& folder, const char* pointer) {
   return line;
 }
 
-// What `next` says of the checkpoint that is to have the name: with its contents, as an older one may have the name.
-std::string promise_of(const std::string& name, std::string_view manifest) {
+// The line in `next` for a checkpoint that is about to get the name `name`. It includes the manifest's checksum, since
+// an older checkpoint may have the name.
+std::string next_line_of(const std::string& name, std::string_view manifest) {
   return name + " " + hex_of(checksum_of(std::as_bytes(std::span(manifest))));
 }
 
-// The checkpoint among `names` that `next` promised, if it got its name.
+// The checkpoint among `names` that `next` announced, if it has got its name.
 std::optional<std::string> named_by_next(const std::string& folder, const std::vector<std::string>& names) {
-  const auto promise = line_of(folder, kNext), name = promise.substr(0, promise.find(' '));
+  const auto next = line_of(folder, kNext), name = next.substr(0, next.find(' '));
   const auto path = folder + "/" + name;
   if (std::ranges::find(names, name) == names.end() || !fs::exists(path + "/" + kManifestName)) return std::nullopt;
-  return promise_of(name, read_manifest_text(path)) == promise ? std::optional(name) : std::nullopt;
+  return next_line_of(name, read_manifest_text(path)) == next ? std::optional(name) : std::nullopt;
 }
 
-// The save before this one may have ended between its name and `latest`: `next` alone knows.
+// The previous save may have been interrupted after it named its checkpoint and before it updated `latest`; then only
+// `next` has the name.
 void promote_next(const std::string& folder) {
   if (const auto newest = named_by_next(folder, checkpoint_names(folder)))
     write_text(folder + "/" + kLatest, *newest + "\n");
@@ -174,11 +178,11 @@ void set_aside_beyond(const fs::path& folder, int64_t step) {
   }
 }
 
-// What earlier saves left that ended, but for `own`, which is this one's.
+// Removes what interrupted saves left, except the folder `own` of the current save.
 void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto& name : incomplete_names(folder.string()))
     if (name != own) fs::remove_all(folder / name);
-  settle_replaced(folder);
+  recover_replaced(folder);
   promote_next(folder.string());
   if (const auto names = checkpoint_names(folder.string()); !names.empty())
     if (const auto newest = step_in(names.front()); newest && is_whole_here(folder / names.front()))
@@ -186,7 +190,7 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
-// Makes the folder if there is none.
+// Creates the folder if necessary.
 Descriptor open_lock_of(const std::string& folder) {
   translated([&] { return fs::create_directories(folder); });
   Descriptor file(::open((folder + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -196,14 +200,14 @@ Descriptor open_lock_of(const std::string& folder) {
   return file;
 }
 
-// Who has a lock, as the file says.
+// The holder of a lock, as written in the lock file.
 std::string writer_in(const std::string& path) {
   std::string writer;
   std::getline(std::ifstream(path), writer);
   return writer.empty() ? "one" : writer;
 }
 
-// Of the one attempt that there is while the folder is locked.
+// The path of the current attempt; a locked folder has only one.
 std::string path_of_attempt(const std::string& folder, int64_t step) {
   for (const auto& name : incomplete_names(folder))
     if (name.starts_with(partial_name(step) + ".")) return folder + "/" + name;
@@ -227,7 +231,7 @@ FolderLock::FolderLock(const std::string& folder) : lock_(open_lock_of(folder)) 
                       ". Give each job a folder of its own. If that host is lost, its file server frees the lock after "
                       "a while; save again then, or remove the file");
   const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
-  // For the message above alone; what a longer text left behind it does not matter.
+  // Only for the error message above; remains of a longer text after it do no harm.
   if (::pwrite(lock_.number(), text.data(), text.size(), 0) < 0) return;
 }
 
@@ -258,7 +262,7 @@ std::string begin_step(const std::string& folder, int64_t step, const FolderLock
 
 std::optional<FolderLock> join_step(const std::string& folder, const std::string& name) {
   const auto path = fs::path(folder) / name;
-  // Of all who come here on one disk, one makes it.
+  // Of all ranks on one disk, only one creates the folder.
   const bool is_made_here = translated([&] {
     fs::create_directories(folder);
     return fs::create_directory(path);
@@ -275,20 +279,21 @@ std::optional<FolderLock> join_step(const std::string& folder, const std::string
   }
 }
 
-// `next` says before the checkpoint has its name that it will be the newest one: `latest` says so only afterwards, and
-// a save may end between the two.
+// `next` announces the newest checkpoint before the checkpoint gets its name. `latest` is updated only afterwards, and
+// the save may be interrupted in between.
 void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& /*lock*/) {
   const auto name = name_of_step(manifest.step);
   const auto partial = path_of_attempt(folder, manifest.step);
   const auto text = manifest_text(manifest);
-  static_cast<void>(parse_manifest(text, partial));  // before others are removed: that every row is there once
+  // Checks, before other checkpoints are removed, that every row is there exactly once.
+  static_cast<void>(parse_manifest(text, partial));
   write_text(partial + "/" + kManifestName, text);
-  write_text(folder + "/" + kNext, promise_of(name, text) + "\n");
+  write_text(folder + "/" + kNext, next_line_of(name, text) + "\n");
   fault_point("checkpoint promised");
-  translated([&] { take_name(partial, fs::path(folder) / name); });
+  translated([&] { rename_checkpoint(partial, fs::path(folder) / name); });
   sync_folder(folder);
   write_text(folder + "/" + kLatest, name + "\n");
-  std::error_code ignored;  // it says the same as `latest`
+  std::error_code ignored;  // it has the same name as `latest`
   fs::remove(folder + "/" + kNext, ignored);
 }
 
@@ -298,7 +303,7 @@ void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t>
     if (const auto replaced = replaced_path(in / name_of_step(step)); fs::exists(replaced)) remove_checkpoint(replaced);
     set_aside_beyond(in, step);
     if (!keep) return;
-    const auto steps = complete_steps(folder);  // of which the one that was just written is the largest
+    const auto steps = complete_steps(folder);  // the largest is the one that was just written
     for (int64_t i = 0; i + std::max<int64_t>(*keep, 1) < static_cast<int64_t>(steps.size()); ++i)
       for (const auto& old : places_of((in / name_of_step(steps[static_cast<size_t>(i)])).string()))
         remove_checkpoint(old);
@@ -307,11 +312,11 @@ void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t>
 
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) noexcept {
   try {
-    const auto attempt = path_of_attempt(folder, step);  // which there is until it has its name
+    const auto attempt = path_of_attempt(folder, step);  // exists until it gets its final name
     fs::remove(folder + "/" + kNext);
     fs::remove_all(attempt);
   } catch (const std::exception&) {
-    // The error that led here counts.
+    // The error that led here is more important.
   }
 }
 
@@ -321,9 +326,9 @@ std::vector<std::string> checkpoint_names(const std::string& path) {
   std::vector<std::string> names;
   for (const auto step : complete_steps(path)) names.push_back(name_of_step(step));
   std::ranges::reverse(names);
-  // What is called so is one, though its manifest may be missing: reading it says so.
+  // A folder with such a name is a checkpoint even if its manifest is missing; reading it reports that.
   if (names.empty() && step_in(last_name_in(path))) return {"."};
-  // The second one counts more.
+  // The second one takes precedence.
   for (const auto& newest : {line_of(path, kLatest), named_by_next(path, names).value_or("")})
     if (const auto named = std::ranges::find(names, newest); named != names.end())
       std::rotate(names.begin(), named, named + 1);

@@ -26,7 +26,7 @@ std::string hex_of(uint64_t checksum) {
 std::optional<uint64_t> checksum_in(std::string_view hex) {
   uint64_t checksum = 0;
   const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), checksum, 16);
-  // One spelling only: capital letters are not what hex_of writes.
+  // Only hex_of's spelling is accepted, so no capital letters.
   if (error != std::errc{} || end != hex.data() + hex.size() || hex != hex_of(checksum)) return std::nullopt;
   return checksum;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Checksums of what lies in files: XXH3, 64 bits, seed 0.
+/// Checksums of file contents: XXH3 with 64 bits and seed 0.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,14 +13,15 @@
 namespace fsdp::state {
 
 uint64_t checksum_of(std::span<const std::byte> bytes);
-/// 16 hexadecimal digits, as a JSON number could not be read everywhere.
+/// The checksum as 16 hexadecimal digits, since not every JSON reader supports 64-bit numbers.
 std::string hex_of(uint64_t checksum);
 std::optional<uint64_t> checksum_in(std::string_view hex);
 
-/// A tensor has a checksum for each started chunk of its bytes, so that who reads some of its rows reads little more.
+/// Each chunk of a tensor's bytes, the last one possibly shorter, has a checksum of its own, so that reading a few rows
+/// reads little more.
 inline constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 
-/// The checksums of what is added piece by piece.
+/// Computes the checksums of the chunks of data that is added piece by piece.
 class ChunkChecksums {
  public:
   ChunkChecksums();
@@ -28,7 +29,7 @@ class ChunkChecksums {
   ChunkChecksums(const ChunkChecksums&) = delete;
   ChunkChecksums& operator=(const ChunkChecksums&) = delete;
   void add(std::span<const std::byte> bytes);
-  /// Those of all chunks so far, the last one perhaps shorter; then it begins anew.
+  /// Returns the checksums of all chunks so far and starts again.
   std::vector<uint64_t> take();
 
  private:

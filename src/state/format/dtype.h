@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The element types of tensors in files.
+/// Element types of tensors in files.
 
 #include <cstdint>
 #include <optional>
@@ -33,13 +33,14 @@ enum class Dtype : uint8_t {
   kComplex128,
 };
 
-/// As manifests have it, and safetensors unless it is stored as pairs: "F32".
+/// The name in manifests, and in safetensors files unless the dtype is stored as pairs: "F32".
 std::string_view name_of(Dtype dtype);
 std::optional<Dtype> dtype_named(std::string_view name);
-/// All names, for errors.
+/// All names, for error messages.
 std::string dtype_names();
 uint64_t bytes_of(Dtype dtype);
-/// Of a complex dtype that safetensors has no name for: that of its real and imaginary parts, as which files have it.
+/// For a complex dtype that safetensors does not have: the dtype of its real and imaginary parts, as which it is
+/// stored.
 std::optional<Dtype> stored_as_pairs_of(Dtype dtype);
 
 }  // namespace fsdp::state

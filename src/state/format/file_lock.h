@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The lock of a file, which the system takes back when the process ends.
+/// A file lock that the kernel releases when the process ends.
 
 #include <sys/file.h>
 #include <unistd.h>
@@ -11,8 +11,8 @@
 
 namespace fsdp::state {
 
-/// A file that this process may lock. When it goes, the lock is free, also while a child that was forked has the file
-/// open: closing it here would leave the lock to the child. In the child it unlocks nothing.
+/// A file that this process may lock. The destructor unlocks it explicitly, because a forked child that still has the
+/// file open would otherwise keep the lock; in such a child it does not unlock.
 class FileLock {
  public:
   explicit FileLock(Descriptor file) : file_(std::move(file)), owner_(::getpid()) {}
@@ -22,7 +22,8 @@ class FileLock {
   FileLock(FileLock&&) noexcept = default;
   FileLock& operator=(FileLock&&) = delete;
 
-  /// `kind`: LOCK_EX or LOCK_SH. Whether it is locked now; else errno says why not. Waits for nobody.
+  /// Tries to take the lock without waiting. `kind`: LOCK_EX or LOCK_SH. Returns whether it is locked; otherwise errno
+  /// says why.
   bool try_lock(int kind) const { return ::flock(file_.number(), kind | LOCK_NB) == 0; }
   int number() const { return file_.number(); }
 

@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// What is wrong with a file or a folder of a checkpoint. This room knows no LibTorch, and no ranks: who calls it does.
+/// Errors of a checkpoint's files and folders. This folder depends neither on LibTorch nor on ranks.
 
 #include "comm/posix/file.h"
 
 namespace fsdp::state {
 
-/// Says which file and entry, what was expected, what was found and what to do. Who reads or writes files throws a
-/// FileError too, where a file itself cannot be read or written.
+/// A malformed file or folder. The message has the file and entry, what was expected and found, and what to do.
+/// Functions that read or write files also throw FileError if that fails.
 class FormatError : public FileError {
  public:
   using FileError::FileError;

@@ -25,7 +25,7 @@ void require_bytes(const Entry& entry, const std::string& path) {
                       std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]" + std::string(kNotWhole));
 }
 
-// In the order of the data: each entry begins where the one before ends.
+// Entries are sorted by their data; each must begin where the previous one ends.
 void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const std::string& path) {
   uint64_t end = 0;
   for (const auto& entry : entries) {
@@ -41,7 +41,7 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
 
 constexpr std::string_view kDtypeOf = "fsdp.dtype.";
 
-// Of an entry that is stored as pairs: the tensor's own dtype and sizes.
+// Restores the tensor's own dtype and sizes of an entry that is stored as pairs.
 void undo_pairs(Entry& entry, std::string_view dtype_name, const std::string& path) {
   const auto dtype = dtype_named(dtype_name);
   if (!dtype || stored_as_pairs_of(*dtype) != entry.dtype || entry.sizes.empty() || entry.sizes.back() != 2)

@@ -9,7 +9,7 @@
 namespace fsdp::state {
 namespace {
 
-// Called by the parser for each element of the text. Every call returns true or throws.
+// Callbacks of the parser. Every one returns true or throws.
 class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
@@ -122,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
 }  // namespace
 
 Header header_in_json(std::string_view text, const std::string& path) {
-  if (text.find('\0') != text.npos)  // where the parser would stop reading
+  if (text.find('\0') != text.npos)  // the parser would stop reading there
     throw FormatError(path +
                       ": expected JSON in the header, found a byte 0. The file is damaged or no safetensors file");
   HeaderReader reader(path);

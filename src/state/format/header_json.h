@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The JSON of a safetensors header, read in one pass without a tree: what does not belong there ends the reading.
+/// Parsing of a safetensors header's JSON in one pass, without a tree; the first invalid element ends it.
 
 #include <cstdint>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace fsdp::state {
 
-/// One tensor: its bytes are [begin, end) of the data that follows the header.
+/// One tensor, whose bytes are [begin, end) of the data after the header.
 struct Entry {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
@@ -22,7 +22,7 @@ struct Entry {
 };
 
 struct Header {
-  /// By where they lie. The data has neither gaps nor bytes that belong to two.
+  /// In the order of their data, which they cover without gaps or overlaps.
   std::vector<Entry> entries;
   std::map<std::string, std::string> metadata;
 };
@@ -30,7 +30,8 @@ struct Header {
 inline constexpr uint64_t kLengthBytes = 8;
 inline constexpr size_t kMaxDims = 64;
 
-/// Entries as the text has them, in its order; names and fields are different. Throws FormatError with the place.
+/// Parses a header; entries are in the order of the text. Names and fields must be unique. Throws FormatError with the
+/// position.
 Header header_in_json(std::string_view json, const std::string& path);
 
 }  // namespace fsdp::state

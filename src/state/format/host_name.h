@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// What this host is called.
+/// The name of this host.
 
 #include <string>
 
 namespace fsdp::state {
 
-/// FSDP_HOST, or as the kernel has it.
+/// FSDP_HOST, or the kernel's host name.
 std::string host_name();
 
 }  // namespace fsdp::state

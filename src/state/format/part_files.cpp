@@ -48,13 +48,13 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   std::mutex mutex;
   std::condition_variable_any looks;
   std::unique_lock waiting(mutex);
-  // Not a lock that blocks: nothing would end that while the writer stands still.
+  // Polls, because nothing would end a blocking lock if the writer hangs.
   for (;;) {
     const bool ended = lock.try_lock(LOCK_SH);
     if (!ended && errno != EWOULDBLOCK && errno != EINTR)
       throw FormatError(lock_path(folder, number) + ": cannot see whether it is locked: " +
                         std::generic_category().message(errno) + ". Check that the folder is still there");
-    // A text has its name once it is whole, also where the system has yet to take the lock back.
+    // A text file gets its name when it is complete, which may be before the kernel releases the writer's lock.
     if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);
     if (ended)
       throw FormatError(folder + ": writer " + std::to_string(number) +
@@ -67,7 +67,7 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
 }
 
 void remove_parts(const std::string& folder, int count) {
-  std::error_code ignored;  // what is left is harmless
+  std::error_code ignored;  // leftovers are harmless
   for (int number = 0; number < count; ++number)
     for (const auto& path : {text_path(folder, number), lock_path(folder, number)})
       std::filesystem::remove(path, ignored);

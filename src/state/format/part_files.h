@@ -1,8 +1,7 @@
 #pragma once
 /// \file
-/// Writers that tell each other by files alone that they are done: each has a file that it holds locked while it
-/// writes, and leaves a text when it has written. The system takes the lock back from a process that ends, so nobody
-/// waits for one that is gone.
+/// Synchronisation of writers by files only. Each writer keeps a file locked while it writes, and writes a text file
+/// when it is done. The kernel releases the lock of a process that ends, so nobody waits for it.
 
 #include <stop_token>
 #include <string>
@@ -12,13 +11,12 @@
 
 namespace fsdp::state {
 
-/// A writer that has not finished. One in a folder for each number.
+/// A writer that has not finished. Numbers are unique in a folder.
 class PartWriter {
  public:
   /// Throws FormatError if the folder cannot be written to.
   PartWriter(const std::string& folder, int number);
-  /// Writes the text for the other writers to read; when it returns, the disk has it. Throws FileError. A writer that
-  /// has gone leaves no more texts.
+  /// Writes the text for other writers; it is on disk when this returns. Throws FileError.
   void leave(std::string_view text) const;
 
  private:
@@ -27,10 +25,10 @@ class PartWriter {
   FileLock lock_;
 };
 
-/// Waits until a writer has left its text and returns that. Throws FormatError if the writer ended without one, or if
-/// `stop` is requested meanwhile.
+/// Waits until a writer has left its text and returns the text. Throws FormatError if the writer ended without one, or
+/// if `stop` is requested.
 std::string await_part(const std::string& folder, int number, const std::stop_token& stop);
-/// Removes what writers 0 to `count` - 1 left.
+/// Removes the files of writers 0 to `count` - 1.
 void remove_parts(const std::string& folder, int count);
 
 }  // namespace fsdp::state

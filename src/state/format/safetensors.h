@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Reading and writing safetensors files, a tensor or a part of one at a time.
+/// Reading and writing safetensors files, whole tensors or parts of them.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,23 +17,23 @@
 
 namespace fsdp::state {
 
-/// A safetensors file whose header was found to be right. Thread safety: all of it.
+/// A safetensors file with a valid header. Thread-safe.
 class SafetensorsFile {
  public:
-  /// Throws FormatError for what is wrong with the file or its header.
+  /// Throws FormatError if the file or its header is invalid.
   explicit SafetensorsFile(const std::string& path);
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
-  /// Of everything before the data.
+  /// Checksum of everything before the data.
   uint64_t header_checksum() const { return header_checksum_; }
   const Header& header() const { return header_; }
-  /// Throws FormatError if there is none.
+  /// Throws FormatError if there is no such entry.
   const Entry& entry(const std::string& name) const;
   bool has(const std::string& name) const { return index_.contains(name); }
 
-  /// Fills `out` with the entry's bytes from `offset` on.
+  /// Reads the entry's bytes from `offset` on into `out`.
   void read(const Entry& entry, uint64_t offset, std::span<std::byte> out) const;
-  /// The same, and the chunks that it touches have these checksums; else FormatError.
+  /// Like `read`, and throws FormatError unless the chunks that it touches have these checksums.
   void read_checked(const Entry& entry, std::span<const uint64_t> checksums, uint64_t offset,
                     std::span<std::byte> out) const;
 
@@ -44,21 +44,21 @@ class SafetensorsFile {
   std::unordered_map<std::string, size_t> index_;
 };
 
-/// What a manifest says of a file.
+/// The manifest's record of a file.
 struct WrittenFile {
   uint64_t bytes = 0, header_checksum = 0;
-  /// Of each entry, by name: see ChunkChecksums.
+  /// Checksums by entry name, see ChunkChecksums.
   std::map<std::string, std::vector<uint64_t>> checksums;
 };
 
-/// Writes a file from its first byte to its last. It has its name after `finish` only.
+/// Writes a file sequentially. The file gets its final name in `finish`.
 class SafetensorsWriter {
  public:
-  /// Decides where the entries lie; their `begin` and `end` need not be set. Throws FormatError.
+  /// Assigns offsets to the entries, whose `begin` and `end` are ignored. Throws FormatError.
   SafetensorsWriter(const std::string& path, std::vector<Entry> entries, std::map<std::string, std::string> metadata);
-  /// In the order in which their bytes are expected.
+  /// The entries in the order in which `write` expects their bytes.
   const std::vector<Entry>& entries() const { return header_.entries; }
-  /// The next bytes, some of an entry or those of several.
+  /// Writes the next bytes: a part of an entry, or several entries.
   void write(std::span<const std::byte> bytes);
   /// Throws FormatError if bytes are missing.
   WrittenFile finish();

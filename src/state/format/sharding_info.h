@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The metadata of a file that has a part of each tensor.
+/// Metadata of a file that has parts of tensors.
 
 #include <map>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace fsdp::state {
 
-/// Where the entries lie in the whole tensors, by name: what torch.distributed.checkpoint's HuggingFaceStorageReader
-/// asks for.
+/// Metadata with the offsets of entries in their whole tensors, by name, as torch.distributed.checkpoint's
+/// HuggingFaceStorageReader expects it.
 std::map<std::string, std::string> sharding_info(const std::vector<Entry>& entries,
                                                  const std::map<std::string, std::vector<int64_t>>& offsets);
 

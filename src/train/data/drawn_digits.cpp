@@ -11,7 +11,7 @@ namespace fsdp::data {
 namespace {
 
 constexpr int kSide = 28;
-// A digit without its margins, in pixels.
+// The size of a digit without margins, in pixels.
 constexpr double kHeight = 19, kWidth = 17;
 
 struct Point {
@@ -19,7 +19,7 @@ struct Point {
 };
 using Stroke = std::vector<Point>;
 
-// In a square from (0, 0), the upper left corner, to (1, 1).
+// Coordinates run from (0, 0), the upper left corner, to (1, 1).
 const std::array<Stroke, 10> kDigits{{
     {{.5, .04},
      {.27, .13},
@@ -85,7 +85,7 @@ const std::array<Stroke, 10> kDigits{{
      {.73, .38}},
 }};
 
-// std's distributions differ between libraries, so the numbers are made of the generator's bits.
+// Distributions of std differ between standard libraries, so numbers are made directly of the generator's bits.
 class Chance {
  public:
   explicit Chance(uint64_t seed) : bits_(seed) {}
@@ -98,7 +98,7 @@ class Chance {
   std::mt19937_64 bits_;
 };
 
-// The stroke as somebody's hand would place it, in pixels.
+// A stroke with random distortions, as handwriting has, in pixels.
 Stroke written(const Stroke& stroke, Chance& chance) {
   const double turn = chance.between(-0.25, 0.25), slant = chance.between(-0.25, 0.25);
   const double width = kWidth * chance.between(0.7, 1.1), height = kHeight * chance.between(0.8, 1.1);

@@ -20,8 +20,8 @@ template <class... Message>
   throw Error(str_cat(message...));
 }
 
-// The bytes of a file, unpacked if it is packed. Read in pieces, so that no number in the file decides how much memory
-// is taken.
+// Reads a file and unpacks gzip. It reads in chunks, so that no number in the file determines how much memory is
+// allocated.
 std::string contents_of(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) fail("cannot read ", path, ": ", std::strerror(errno));
@@ -51,7 +51,7 @@ uint32_t number_at(const std::string& bytes, size_t place) {
 
 struct IdxHeader {
   std::vector<int64_t> sizes;
-  size_t bytes = 0;  // of the header itself
+  size_t bytes = 0;  // size of the header itself
 };
 
 IdxHeader header_of(const std::string& bytes, const std::string& path) {
@@ -67,7 +67,7 @@ IdxHeader header_of(const std::string& bytes, const std::string& path) {
   return header;
 }
 
-// At most `limit` + 1, so that it cannot overflow.
+// The product, or limit + 1 if the product is greater, so that it cannot overflow.
 size_t product_up_to(size_t limit, const std::vector<int64_t>& sizes) {
   size_t product = 1;
   for (const auto size : sizes) {

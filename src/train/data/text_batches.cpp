@@ -52,7 +52,7 @@ int64_t TextBatches::ended_epoch(int64_t done) const {
   return steps_of_epoch_ > 0 && done % steps_of_epoch_ == 0 ? done / steps_of_epoch_ : 0;
 }
 
-/// Where the sequences of the joined batch begin.
+/// Indices at which the sequences of the joined batch begin.
 at::Tensor TextBatches::starts(int64_t step) const {
   const int64_t count = sequences_per_step(), seq = options_.seq;
   if (steps_of_epoch_ == 0)

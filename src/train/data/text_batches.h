@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which tokens of a text a rank sees in which step.
+/// Distribution of a text's tokens over ranks and steps.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,44 +9,45 @@
 
 namespace fsdp::data {
 
-/// Sequences and, for each of their tokens, the one that follows. Both [sequences, seq].
+/// Input sequences and, for each token, the token that follows it. Both [sequences, seq].
 struct TextBatch {
   at::Tensor inputs, targets;
 };
 
 struct TextBatchesOptions {
-  /// Tokens of a sequence, sequences of one rank and micro-batch, and micro-batches of a step.
+  /// Tokens per sequence, sequences per rank and micro-batch, and micro-batches per step.
   int64_t seq = 0, sequences = 1, micro_batches = 1;
-  /// Passes over the text, which decide on the steps; 0: `steps` of sequences from anywhere.
+  /// Passes over the text, which determine the number of steps. If 0, there are `steps` steps with sequences from
+  /// random places.
   int64_t epochs = 0, steps = 0;
   int64_t seed = 0;
   int64_t rank = 0, world_size = 1;
 };
 
-/// A text as this rank's batches. The joined batch of a step depends on the seed, the step or epoch, and its size only,
-/// and is dealt to micro-batches first, then to ranks: two ranks with 8 sequences each see what one rank with 16 sees,
-/// or with two micro-batches of 8. Thread safety: all of it.
+/// This rank's batches of a text. The joined batch of a step depends only on the seed, on the step or epoch, and on its
+/// size. It is divided first into micro-batches, then among ranks, so two ranks with 8 sequences each see the same as
+/// one rank with 16, or one with two micro-batches of 8. Thread-safe.
 class TextBatches {
  public:
-  /// Of texts that are flat and int64. Throws std::invalid_argument if one is too short: for a sequence to train on, or
-  /// with epochs for a step, and for a sequence of each rank to validate with.
+  /// The texts are flat and int64. Throws std::invalid_argument if the training text is too short for one sequence, or
+  /// with epochs for one step, or the validation text for one sequence per rank.
   TextBatches(at::Tensor training, at::Tensor validation, const TextBatchesOptions& options);
 
   int64_t steps() const { return steps_; }
-  /// 0: there are no epochs.
+  /// The number of steps of an epoch; 0 without epochs.
   int64_t steps_of_epoch() const { return steps_of_epoch_; }
-  /// Of an epoch, or all if there are no epochs.
+  /// The number of steps of an epoch, or without epochs of the whole training.
   int64_t steps_of_pass() const { return steps_of_epoch_ > 0 ? steps_of_epoch_ : steps_; }
-  /// Over all ranks.
+  /// The number of tokens of all ranks in a step.
   int64_t tokens_per_step() const;
-  /// The epoch that ends when `done` steps are done; 0 if none does.
+  /// The number of epochs that are complete after `done` steps, if an epoch ends there; otherwise 0.
   int64_t ended_epoch(int64_t done) const;
 
-  /// A pass sees each of the sequences that the text is cut into once, in an order of its own; what is left over of
-  /// them after the last whole step is left out.
+  /// This rank's part of a micro-batch. With epochs, each epoch sees every sequence of the text once, in a random
+  /// order, except those left over after the last whole step.
   TextBatch training(int64_t step, int64_t micro_batch) const;
-  /// The validation text cut into sequences, each rank the same number of them: fewer than one for each rank are left
-  /// out at the end. The last batch may be smaller, on every rank alike.
+  /// The validation text as sequences, the same number for each rank; sequences at the end that do not suffice for all
+  /// ranks are omitted. The last batch may be smaller, on all ranks alike.
   std::vector<TextBatch> validation() const;
 
  private:

@@ -13,13 +13,13 @@ std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text, piece(size_t{1} << 20, ' ');
   size_t zero = text.npos;
-  while (file && zero == text.npos) {  // no further than that: /dev/zero has no end
+  while (file && zero == text.npos) {  // stops early, because /dev/zero has no end
     file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     const size_t before = text.size();
     text.append(piece, 0, static_cast<size_t>(file.gcount()));
     zero = text.find('\0', before);
   }
-  // A folder opens, and only fails to be read; the end of a file gives the stream an error too, but none to errno.
+  // Opening a folder succeeds and reading it fails. The end of a file fails the stream too, but does not set errno.
   if (errno != 0) throw std::runtime_error("cannot read '" + path + "': " + std::strerror(errno));
   if (text.empty()) throw std::runtime_error("'" + path + "' is empty");
   if (zero != text.npos) {

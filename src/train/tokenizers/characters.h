@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Every byte is a token.
+/// A tokenizer whose tokens are single bytes.
 
 #include <array>
 
@@ -8,7 +8,7 @@
 
 namespace fsdp::text {
 
-/// The vocabulary are the bytes of one text, in the order of their codes. `decode` gives back exactly what was encoded.
+/// The vocabulary consists of the bytes of one text, in ascending order. `decode` returns exactly what was encoded.
 ///
 ///     const Characters characters("abracadabra");
 ///     characters.encode("bad");  // {1, 0, 3}

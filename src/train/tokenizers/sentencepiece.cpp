@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kErrorsOnly = 2;
 
-/// What SentencePiece learns from: the lines of a text.
+/// The lines of a text, as SentencePiece's trainer reads them.
 class Lines : public sentencepiece::SentenceIterator {
  public:
   explicit Lines(std::string_view text) : rest_(text) { Next(); }
@@ -33,7 +33,7 @@ class Lines : public sentencepiece::SentenceIterator {
   bool is_done_ = false;
 };
 
-/// What an error says, without the place in SentencePiece's sources before it.
+/// The message of an error, without the location in SentencePiece's sources.
 std::string reason_of(const sentencepiece::util::Status& status) {
   const std::string message = status.message();
   const size_t place = message.rfind("] ");
@@ -57,11 +57,11 @@ std::string train_sentencepiece(std::string_view text, int64_t vocabulary_size) 
       sentencepiece::SentencePieceTrainer::Train({{"vocab_size", std::to_string(vocabulary_size)},
                                                   {"model_type", "unigram"},
                                                   {"byte_fallback", "true"},
-                                                  // A text comes back as it was.
+                                                  // Decoding must return the original text.
                                                   {"normalization_rule_name", "identity"},
                                                   {"remove_extra_whitespaces", "false"},
                                                   {"add_dummy_prefix", "false"},
-                                                  {"num_threads", "1"},  // so that the same text gives the same model
+                                                  {"num_threads", "1"},  // with more threads, models could differ
                                                   {"minloglevel", std::to_string(kErrorsOnly)}},
                                                  &lines, &model);
   check(status, "SentencePiece makes no vocabulary of " + std::to_string(vocabulary_size) + " tokens of this text");

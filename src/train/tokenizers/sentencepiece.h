@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Tokens that SentencePiece finds in a text.
+/// SentencePiece's tokenizer.
 
 #include <memory>
 
@@ -8,23 +8,23 @@
 
 namespace fsdp::text {
 
-/// Whether this was built with SentencePiece; without it, the constructor and `train_sentencepiece` throw
-/// std::runtime_error that says what to install.
+/// Whether SentencePiece is built in. Otherwise the constructor and `train_sentencepiece` throw std::runtime_error that
+/// says what to install.
 bool has_sentencepiece();
 
-/// A model for `vocabulary_size` tokens, as the bytes of a .model file: a unigram language model over pieces of words
-/// (Kudo 2018), with a token for each byte, so that it can express any text. The same text gives the same model. Takes
-/// half a minute for 10 MB. Throws std::invalid_argument if the text is too small for so many tokens, or if they are
-/// too few to have 256 bytes and the text's characters among them.
+/// Trains a model with `vocabulary_size` tokens and returns the bytes of a .model file: a unigram language model over
+/// pieces of words (Kudo 2018), with a token for each byte, so that any text can be encoded. Equal texts give equal
+/// models. Takes half a minute for 10 MB. Throws std::invalid_argument if the text is too small for that many tokens,
+/// or if the tokens do not suffice for the 256 bytes and the text's characters.
 std::string train_sentencepiece(std::string_view text, int64_t vocabulary_size);
 
-/// Encodes line by line; a line break is a token. `decode` gives back what was encoded, but for bytes that are not
-/// UTF-8, which become U+FFFD, and the character U+2581, which SentencePiece writes for a blank.
+/// Encodes line by line; a line break is a token. `decode` returns what was encoded, except that bytes that are not
+/// UTF-8 become U+FFFD, and U+2581, which SentencePiece uses for a space, becomes a space.
 ///
 ///     const SentencePiece pieces(train_sentencepiece(text, 5000));
 class SentencePiece : public Tokenizer {
  public:
-  /// `model`: the bytes of a .model file. Throws std::invalid_argument if they are not one.
+  /// `model`: the bytes of a .model file. Throws std::invalid_argument if they are not a model.
   explicit SentencePiece(std::string_view model);
   ~SentencePiece() override;
 

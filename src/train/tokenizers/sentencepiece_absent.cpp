@@ -1,4 +1,4 @@
-// Compiled in place of sentencepiece.cpp where that library is not installed.
+// Compiled instead of sentencepiece.cpp if that library is not installed.
 #include <stdexcept>
 
 #include "train/tokenizers/sentencepiece.h"

@@ -25,7 +25,7 @@ CharacterClass look_up(uint32_t code) {
   return is_in(kSpaces, code) ? CharacterClass::kSpace : CharacterClass::kOther;
 }
 
-/// The bytes of a character that begins with `lead`; 0 if none does.
+/// The number of bytes of a character whose first byte is `lead`; 0 if `lead` cannot begin one.
 size_t length_after(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Characters of UTF-8 and their classes.
+/// Decoding and classification of UTF-8 characters.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace fsdp::text {
 
-/// What GPT-2's pattern tells apart: \p{L}, \p{N}, \s, and everything else.
+/// The classes that GPT-2's pattern distinguishes: \p{L}, \p{N}, \s, and everything else.
 enum class CharacterClass : uint8_t { kLetter, kNumber, kSpace, kOther };
 
 struct Character {
   CharacterClass kind = CharacterClass::kOther;
-  /// Bytes.
+  /// In bytes.
   size_t length = 1;
 };
 
-/// The character that begins at `position`, which lies inside `text`. A byte that begins no valid character of UTF-8 is
-/// one of class kOther.
+/// The character at `position`, which must be inside `text`. A byte that does not begin a valid UTF-8 character counts
+/// as one character of class kOther.
 Character character_at(std::string_view text, size_t position);
 
 }  // namespace fsdp::text

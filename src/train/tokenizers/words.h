@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Every word is a token: what stands between blanks.
+/// A tokenizer whose tokens are words, separated by white space.
 
 #include <deque>
 #include <unordered_map>
@@ -9,9 +9,9 @@
 
 namespace fsdp::text {
 
-/// A closed vocabulary: `<eos>`, which is a line break, the words of one text in the order in which they first come,
-/// and `<unk>`, unless that is a word of the text, as in WikiText. It stands for every other word. `decode` puts one
-/// blank between words and a line break for `<eos>`.
+/// A closed vocabulary: `<eos>` for line breaks, the words of one text in the order of their first occurrence, and
+/// `<unk>` for all other words (a word of its own in some texts, such as WikiText). `decode` separates words by one
+/// space and writes a line break for `<eos>`.
 ///
 ///     const Words words("a rose is a rose\n");
 ///     words.encode("is a\n");  // {3, 1, 0}
@@ -30,8 +30,8 @@ class Words : public Tokenizer {
  private:
   int64_t add(std::string_view word);
 
-  std::deque<std::string> vocabulary_;                     // its strings stay where they are while it grows
-  std::unordered_map<std::string_view, int64_t> numbers_;  // of the strings there
+  std::deque<std::string> vocabulary_;                     // a deque, because numbers_ refers to its strings
+  std::unordered_map<std::string_view, int64_t> numbers_;  // number of each string of vocabulary_
   int64_t unknown_;
 };
 
