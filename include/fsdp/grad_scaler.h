@@ -33,9 +33,10 @@ struct GradScalerOptions {
   /// If false, all calls do nothing, except that `step` calls the optimizer's `step`.
   bool enabled = true;
   /// The ranks that share one scale. Set it if some optimizer has no parameter that is sharded over all of these ranks,
-  /// because gradients of unsharded tensors may overflow on some ranks only. These ranks then decide together about
-  /// every optimizer, so each of them must call `unscale_` or `step` for each optimizer. Null: the ranks of the
-  /// optimizer's sharded parameters decide.
+  /// because gradients of unsharded tensors may overflow on some ranks only, for example in unsharded stages of a
+  /// Pipeline. These ranks then decide together about every optimizer, so each of them must call `unscale_` or `step`
+  /// for each optimizer. Null: the ranks of the optimizer's sharded parameters decide, together with those over which
+  /// their models are split (TensorCut, Pipeline).
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 

@@ -3,6 +3,7 @@
 /// A model whose layers lie on several ranks.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/async_save.h>
 #include <fsdp/group.h>
 #include <fsdp/pipeline_schedule.h>
 #include <fsdp/process_group.h>
@@ -34,29 +35,43 @@ class PipelineStage {
   /// From what the stage before gives to what this one gives.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Of a function, whose parameters nobody else needs to know.
+  /// A stage that is a function without parameters.
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
   explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
-  /// Of a sharded module. Its gradients are reduced once, with the last micro-batch.
+  /// A stage that is a function and the module, sharded or not, whose parameters it uses: those that are clipped,
+  /// saved and loaded with the pipeline.
+  template <class Function, class Module>
+  PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
+    if constexpr (std::derived_from<Module, Group>)
+      group_ = module;
+    else if constexpr (requires { module.ptr(); })
+      module_ = module.ptr();
+    else
+      module_ = module;
+  }
+  /// A sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
     requires std::derived_from<Module, Group>
   explicit PipelineStage(Module module)
-      : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }), group_(module) {}
-  /// Of a module that is not sharded.
+      : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }, module) {}
+  /// A module that is not sharded.
   template <class Module>
     requires(!std::convertible_to<Module, Forward> && !std::derived_from<Module, Group>)
   explicit PipelineStage(Module module)
-      : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }) {}
+      : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }, module) {}
 
   /// Runs the stage forward.
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
-  /// That of a sharded module.
+  /// The group of a sharded module.
   const std::optional<Group>& group() const { return group_; }
+  /// The module if it is not sharded; null for a sharded one and for a function without parameters.
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
  private:
   Forward forward_;
   std::optional<Group> group_;
+  std::shared_ptr<torch::nn::Module> module_;
 };
 
 /// Cuts a model into consecutive stages of about equal numbers of parameters: the largest has as few as any cut allows.
@@ -121,15 +136,59 @@ class Pipeline {
   /// undefined tensor on the others.
   at::Tensor forward(const at::Tensor& inputs);
 
-  /// Begins anew after an exception that all ranks survived, with the stages' groups (Group::reset_iter_state).
+  /// Begins anew after an exception on any rank that all of them survived, with the stages' groups
+  /// (Group::reset_iter_state). Collective over the axis and the ranks of these groups.
   void reset_iter_state();
+
+  /// The parameters of this rank's stages, a tied one once: for an optimizer.
+  std::vector<at::Tensor> parameters() const;
 
   /// As it was given.
   const PipelineSchedule& schedule() const;
 
  private:
+  friend struct pipeline::Plan;
   std::unique_ptr<pipeline::Plan> plan_;
 };
+
+/// \name All stages together
+/// These functions do for a pipeline what the functions of the same names do for a sharded model. Norms are over the
+/// parameters of all stages: of a sharded stage those that are sharded, and of an unsharded one all. Each parameter
+/// counts once, whichever axes of the mesh it is split over. Collective over the pipeline's axis and the ranks over
+/// which its stages are sharded.
+///
+///     auto loss = pipeline.step(tokens, targets, mean_loss);
+///     fsdp::clip_grad_norm_(pipeline, 1.0);
+///     optimizer.step();
+/// \{
+
+/// See clip_grad.h.
+double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type = 2.0,
+                       bool error_if_nonfinite = false);
+/// See clip_grad.h.
+[[nodiscard]] double get_total_norm(const Pipeline& pipeline, double norm_type = 2.0, bool error_if_nonfinite = false);
+/// See norms.h.
+[[nodiscard]] double norm(const Pipeline& pipeline, double p = 2.0);
+
+/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h saves a model. Parameters have the names
+/// that they have in their stage's module; split_stages keeps those of the whole model. Any number of stages can load
+/// the checkpoint, and so can a model that is no pipeline. `optimizer` has parameters of this rank's stages. Every rank
+/// passes one or none does, and all have the same number of parameter groups. Collective over the default process
+/// group, all of whose ranks run the pipeline or replicas of it. Throws UsageError on all ranks, before anything is
+/// written, if two stages have different tensors of one name; and what save_checkpoint of a model throws.
+///
+///     fsdp::save_checkpoint("runs/a", pipeline, &optimizer, {.step = step});
+void save_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                     const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// The same while training goes on, see async_save.h.
+void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Pipeline& pipeline,
+                           const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// Loads this rank's stages from a checkpoint of the whole model, which a pipeline or a model has saved; see
+/// checkpoint.h. Collective as save_checkpoint. `differing` lists what did not fit this rank's stages.
+LoadedCheckpoint load_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                                 torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
+
+/// \}
 
 /// \}
 

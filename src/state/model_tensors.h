@@ -4,7 +4,9 @@
 
 #include <fsdp/process_group.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -46,6 +48,8 @@ struct ModelTensor : OwnRows {
   std::vector<std::string> names;
   /// The module's tensor, which shows this rank's rows.
   at::Tensor tensor;
+  /// The number of its stage in a pipeline.
+  int stage = 0;
 
   const std::string& name() const { return names.front(); }
 };
@@ -57,6 +61,12 @@ struct ModelTensors {
   std::shared_ptr<ProcessGroup> ranks;
   /// Index in `all` of each tensor of the module.
   std::unordered_map<const at::TensorImpl*, size_t> places;
+
+  /// Whether these are the tensors of this rank's stages of a pipeline. All ranks of the program then make one
+  /// checkpoint, and join_stages decides which rank writes what.
+  bool are_of_stages = false;
+  /// The names of the tensors that only other ranks' stages have, with the optimizer's parameter group if there is one.
+  std::map<std::string, std::optional<size_t>> elsewhere = {};
 };
 
 /// Whether an operation can join the parts of split tensors. Others refuse them.
@@ -68,8 +78,11 @@ using TensorCuts = std::unordered_map<const at::TensorImpl*, TensorCut>;
 /// Lists the tensors. Throws UsageError in a scope or a backward, for groups over different ranks, and for tensors on
 /// the meta device.
 ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation, Parts parts = Parts::kRefused);
+/// `stages` has the stage of each name if they are of a pipeline; otherwise it is null.
 ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation,
-                        const TensorCuts& cuts = {});
+                        const TensorCuts& cuts = {}, const std::vector<int>* stages = nullptr);
+/// The tensors of this rank's stages of a pipeline, given by the stages' numbers.
+ModelTensors tensors_of(const std::map<int, std::shared_ptr<const ModuleNode>>& stages, const std::string& operation);
 
 /// A contiguous copy on the CPU of `rows` rows of `values`, from `first` on (the tensor itself if it is already that).
 /// `values` are this rank's rows of a parameter, or a tensor with the same rows.
