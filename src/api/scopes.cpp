@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <mutex>
-
 #include "api/agreement.h"
 #include "api/checks.h"
 #include "api/group_view.h"
@@ -33,7 +31,7 @@ void hint_once(ParamGroup& own, const GroupView& view) {
 // Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
   const auto& ranks = own.placement().process_group();
   const auto buffers = subtree_buffers(tree);
@@ -51,7 +49,7 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
 void check_before_scope(const GroupView& view) {
   const auto& groups = view.groups;
   auto& own = *groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   if (own.is_inside()) return;
   require_values(groups, "forward scope");
   hint_once(own, view);

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "api/checks.h"
@@ -62,7 +61,7 @@ void change_plain(const at::Tensor& tensor, const Form& form) {
 void change_all(const Group& model, const FormChange& change, const char* operation, const std::string& what) {
   const auto& [groups, tree] = GroupView::of(model);
   const auto& own = *groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   for (const auto& group : groups) {
     require_between_steps(*group, operation);
     for (const auto& slot : group->slots()) {

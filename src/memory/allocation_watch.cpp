@@ -6,10 +6,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "comm/core/mutex.h"
 #include "memory/block.h"
 
 namespace fsdp::memory {
@@ -36,7 +36,7 @@ class AllocationWatch::Blocks : public ProfilerStateBase {
   bool memoryProfilingEnabled() const override { return true; }
   void reportMemoryUsage(void* block, int64_t bytes, size_t /*all*/, size_t /*reserved*/,
                          c10::Device /*device*/) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!is_open_) return;
     blocks_.erase(block);  // also what another thread gave back, whose address comes again
     if (bytes > 0 && !allocates_for_library && is_forward())
@@ -44,16 +44,16 @@ class AllocationWatch::Blocks : public ProfilerStateBase {
   }
   /// Graphs may hold this for longer than the watch lives.
   void close() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_open_ = false;
     blocks_.clear();
   }
 
  private:
   const Account account_;
-  std::mutex mutex_;
-  bool is_open_ = true;
-  std::unordered_map<void*, Charge> blocks_;
+  Mutex mutex_;
+  bool is_open_ FSDP_GUARDED_BY(mutex_) = true;
+  std::unordered_map<void*, Charge> blocks_ FSDP_GUARDED_BY(mutex_);
 };
 
 AllocationWatch::AllocationWatch(Account account)

@@ -9,8 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <utility>
+
+#include "comm/core/mutex.h"
 
 namespace fsdp::memory {
 namespace {
@@ -62,21 +63,21 @@ c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
 
 // The block that nobody has, if there is one.
 struct ReusedBlock::Spare {
-  std::mutex mutex;
-  void* address = nullptr;
-  size_t bytes = 0;
+  Mutex mutex;
+  void* address FSDP_GUARDED_BY(mutex) = nullptr;
+  size_t bytes FSDP_GUARDED_BY(mutex) = 0;
 
   ~Spare() {
     if (address != nullptr) unmap_block(address, bytes);
   }
 
   void* take(size_t wanted) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     return bytes == wanted ? std::exchange(address, nullptr) : nullptr;
   }
 
   void give_back(void* block, size_t block_bytes) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (address != nullptr) {
       unmap_block(block, block_bytes);
       return;

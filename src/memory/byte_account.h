@@ -6,9 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "comm/core/mutex.h"
 
 namespace fsdp::memory {
 
@@ -54,7 +55,7 @@ class ByteAccount {
   void number(int64_t number) { number_ = number; }
   /// From now on it is told of what this account and its parts count; null: nobody is. Returns who was before.
   std::shared_ptr<ByteObserver> observe(std::shared_ptr<ByteObserver> observer) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_observed_ = observer != nullptr;
     return std::exchange(observer_, std::move(observer));
   }
@@ -72,7 +73,7 @@ class ByteAccount {
     return now;
   }
   void tell(int64_t part, ByteClass cls, int64_t now) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (observer_) observer_->changed(part, cls, now);
   }
 
@@ -80,8 +81,8 @@ class ByteAccount {
   std::shared_ptr<ByteAccount> whole_;
   std::atomic<int64_t> number_ = 0;
   std::atomic<bool> is_observed_ = false;
-  std::mutex mutex_;
-  std::shared_ptr<ByteObserver> observer_;
+  Mutex mutex_;
+  std::shared_ptr<ByteObserver> observer_ FSDP_GUARDED_BY(mutex_);
 };
 
 /// Bytes on an account while this object, or a copy of it, lives.
@@ -104,7 +105,7 @@ class ChargesOnce {
   /// long as the charge, so no other memory has its address.
   std::shared_ptr<const Charge> hold(const void* memory, const std::shared_ptr<ByteAccount>& account, ByteClass cls,
                                      int64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(held_, [](const auto& held) { return held.second.expired(); });
     if (auto charge = held_[memory].lock()) return charge;
     auto charge = std::make_shared<const Charge>(account, cls, bytes);
@@ -113,8 +114,8 @@ class ChargesOnce {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<const void*, std::weak_ptr<const Charge>> held_;
+  Mutex mutex_;
+  std::unordered_map<const void*, std::weak_ptr<const Charge>> held_ FSDP_GUARDED_BY(mutex_);
 };
 
 }  // namespace fsdp::memory

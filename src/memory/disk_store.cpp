@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "comm/core/mutex.h"
 #include "comm/core/text.h"
 #include "comm/posix/file.h"
 
@@ -53,8 +53,8 @@ struct DiskStore::File {
   int file = -1;
   char* address = nullptr;
   size_t block_bytes = 0, bytes = 0;
-  std::mutex mutex;
-  std::vector<size_t> free;  // where the blocks that nobody has begin
+  Mutex mutex;
+  std::vector<size_t> free FSDP_GUARDED_BY(mutex);  // where the blocks that nobody has begin
 
   ~File() {
     if (address != nullptr) munmap(address, bytes);
@@ -65,7 +65,7 @@ struct DiskStore::File {
   void give_back(size_t begin) noexcept {
     fallocate(file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
               static_cast<off_t>(block_bytes));
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     free.push_back(begin);  // had this place before
   }
 };
@@ -85,7 +85,7 @@ DiskStore::DiskStore(std::string folder, size_t block_bytes, size_t blocks)
 }
 
 c10::DataPtr DiskStore::take(size_t bytes) {
-  std::unique_lock lock(file_->mutex);
+  MutexLock lock(file_->mutex);
   if (file_->free.empty() || bytes > file_->block_bytes) {
     lock.unlock();
     return DiskStore(folder_, bytes, 1).take(bytes);

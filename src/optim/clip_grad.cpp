@@ -82,7 +82,7 @@ double clip_coefficient(double total_norm, double max_norm) {
 
 double get_total_norm(const Group& model, double norm_type, bool error_if_nonfinite) {
   auto& first = *param_groups(model).front();
-  std::lock_guard lock(first.rank_state().mutex);
+  const MutexLock lock(first.rank_state().mutex);
   const auto where = first.where("get_total_norm");
   require_norm_type(norm_type, where);
   const runtime::OwnOperators own_operators;
@@ -92,7 +92,7 @@ double get_total_norm(const Group& model, double norm_type, bool error_if_nonfin
 
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
   auto& first = *param_groups(model).front();
-  std::lock_guard lock(first.rank_state().mutex);
+  const MutexLock lock(first.rank_state().mutex);
   const auto where = first.where("clip_grad_norm_");
   require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
   require_norm_type(norm_type, where);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -182,7 +181,7 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
                   const std::optional<DeviceMesh>& mesh) {
   const auto& groups = param_groups(model);
   auto& rank = groups.front()->rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   require_values(groups, kOperation);
   for (const auto& group : groups) {
     require_between_steps(*group, kOperation);

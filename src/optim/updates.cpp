@@ -58,11 +58,11 @@ void take_gradient(Update& update, const std::string& operation) {
 // waits with several ranks' locks would take them again in another order than others do.
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
-    const std::lock_guard lock(group->rank_state().mutex);
+    const MutexLock lock(group->rank_state().mutex);
     group->begin_write();
   }
   for (auto* group : groups) {
-    const std::lock_guard lock(group->rank_state().mutex);
+    const MutexLock lock(group->rank_state().mutex);
     group->wait_to_write();
   }
 }

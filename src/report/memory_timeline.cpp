@@ -1,13 +1,13 @@
 #include <fsdp/memory_timeline.h>
 
 #include <chrono>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "comm/core/mutex.h"
 #include "comm/posix/file.h"
 #include "report/byte_classes.h"
 #include "runtime/param_group.h"
@@ -30,18 +30,18 @@ class Recorder : public memory::ByteObserver {
     add({passed, part, cls, now});
   }
   void add(const Change& change) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     changes_.push_back(change);
   }
   std::vector<Change> changes() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return changes_;
   }
 
  private:
   const Clock::time_point start_ = Clock::now();
-  mutable std::mutex mutex_;
-  std::vector<Change> changes_;
+  mutable Mutex mutex_;
+  std::vector<Change> changes_ FSDP_GUARDED_BY(mutex_);
 };
 
 }  // namespace report
@@ -56,7 +56,7 @@ struct MemoryTimeline::State {
 MemoryTimeline::MemoryTimeline(const Group& model) {
   auto& rank = param_groups(model).front()->rank_state();
   state_ = std::make_unique<State>(State{rank.shared_account(), model.rank(), model.world_size()});
-  const std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   for (size_t cls = 0; cls < memory::kByteClasses; ++cls) {
     const auto byte_class = static_cast<memory::ByteClass>(cls);
     for (const auto* group : rank.groups()) {

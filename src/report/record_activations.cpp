@@ -13,7 +13,7 @@ struct RecordActivations::State {
 
   explicit State(const std::shared_ptr<runtime::RankState>& of_rank)
       : rank(of_rank), nobodys(std::make_shared<memory::ByteAccount>(rank->shared_account())) {
-    const std::lock_guard lock(rank->mutex);
+    const MutexLock lock(rank->mutex);
     for (const auto* group : rank->groups()) accounts[group->id()] = group->account();
   }
   // Of the group whose parameters were read last since a scope or a backward began.

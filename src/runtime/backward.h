@@ -16,18 +16,18 @@ constexpr const char* kUnfinishedBackward =
     "an earlier backward did not finish, because an exception ended it or because it runs on another thread. Call "
     "reset_iter_state() on the model on every rank, then start the iteration again";
 
-/// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task ends.
-/// Returns whether it had not used it before. Throws UsageError where it may not.
+/// The current graph task is about to use `group` of the rank: everything of its scope shows whole parameters until the
+/// task ends. Returns whether it had not used it before. Throws UsageError where it may not.
 ///
 /// Note [Entering a backward]. Two things enter: autograd before it runs a node (Note [Before a node]), and an operator
 /// on a parameter (interceptor.cpp), because code may run forward again in a graph that leads to no parameter.
-bool enter_backward(ParamGroup& group);
+bool enter_backward(RankState& rank, ParamGroup& group) FSDP_REQUIRES(rank.mutex);
 /// Throws UsageError if another thread runs a backward through `group`, and tells the ranks that wait for this one.
-void require_no_backward_elsewhere(ParamGroup& group, const char* operation);
+void require_no_backward_elsewhere(RankState& rank, ParamGroup& group, const char* operation) FSDP_REQUIRES(rank.mutex);
 /// Whether the current graph task runs this node of its graph: in autograd::grad and backward(inputs) it may not.
 bool runs_in_task(torch::autograd::Node* node);
 /// A whole gradient, in a graph task that has entered the group. Starts the reductions whose turn it is.
-void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
+void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tensor gradient) FSDP_REQUIRES(rank.mutex);
 
 /// Note [Before a node]. Autograd enters a backward in two places.
 /// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
@@ -56,7 +56,7 @@ void observe_backward_nodes();
 /// Returns whether the node passes a gradient directly to this parameter, in which case the observer sees the node.
 bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter);
 
-/// Forgets open graph tasks, reductions and all predictions, after an exception. Under the rank's lock.
-void reset_backward(RankState& rank);
+/// Forgets open graph tasks, reductions and all predictions, after an exception.
+void reset_backward(RankState& rank) FSDP_REQUIRES(rank.mutex);
 
 }  // namespace fsdp::runtime

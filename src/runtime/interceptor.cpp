@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -131,10 +130,10 @@ void require_not_observed(const MarkedOperand& operand) {
           "then call reset_iter_state()");
 }
 
-void show_whole_in_backward(MarkedOperand& operand) {
+void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
   auto& group = *operand.part.group;
   if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
-  if (enter_backward(group)) require_not_observed(operand);
+  if (enter_backward(rank, group)) require_not_observed(operand);
   operand.part.kind = PartKind::kWhole;
 }
 
@@ -223,7 +222,7 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   }
   if (std::exchange(scopes_know_, true)) return;
   for (const auto& group : groups_) {
-    std::lock_guard lock(group->rank_state().mutex);
+    const MutexLock lock(group->rank_state().mutex);
     if (group->scope) group->scope->recorded = true;
   }
 }
@@ -233,11 +232,11 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
                 OperandGroups& takes_whole, RowResults& results, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
-    for (auto& operand : operands) show_whole_in_backward(operand);
+    for (auto& operand : operands) show_whole_in_backward(rank, operand);
   for (const auto& operand : operands) {
     const auto verdict = judge_operand(call, operand, plan);
     auto* group = operand.part.group.get();
@@ -269,7 +268,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     if (operand.part.kind == PartKind::kWhole)
       takes_whole.add_once(std::move(operand.part.group),
                            operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
-  if (!reads.empty()) read_groups({reads.begin(), reads.end()});
+  if (!reads.empty()) read_groups(rank, {reads.begin(), reads.end()});
 }
 
 // Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it

@@ -12,9 +12,11 @@ namespace fsdp::runtime {
 
 std::shared_ptr<ParamGroup> ParamGroup::create(const GroupSpec& spec) {
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  group->id_ = group->rank_state().add(*group);
+  auto& rank = group->rank_state();
+  const MutexLock lock(rank.mutex);
+  group->id_ = rank.add(*group);
   group->account_->number(static_cast<int64_t>(group->id_));
-  group->rank_state().keeps_files |= !spec.policy.disk_folder.empty();
+  rank.keeps_files |= !spec.policy.disk_folder.empty();
   return group;
 }
 

@@ -108,8 +108,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   /// `parent`: the group of the module next around this group's. A module in two others has two.
   void add_parent(const ParamGroup& parent) {
-    const std::lock_guard lock(rank_state().mutex);
-    rank_state().tree.add_parent(id(), parent.id());
+    auto& rank = rank_state();
+    const MutexLock lock(rank.mutex);
+    rank.tree.add_parent(id(), parent.id());
   }
   /// `other`, which has no parameters that could keep it, lives as long as this group from now on.
   void keep(std::shared_ptr<ParamGroup> other) {
@@ -321,8 +322,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ReadEpochs epochs_;
 };
 
-/// An operator reads `groups` of one rank next: they become whole, others are freed or gathered ahead. Under the lock.
-void read_groups(std::span<ParamGroup* const> groups);
+/// An operator reads `groups` of the rank next: they become whole, others are freed or gathered ahead.
+void read_groups(RankState& rank, std::span<ParamGroup* const> groups) FSDP_REQUIRES(rank.mutex);
 
 /// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.
 [[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups);

@@ -1,18 +1,16 @@
 #include "runtime/rank_state.h"
 
-#include <mutex>
-
 namespace fsdp::runtime {
 
 GroupId RankState::add(ParamGroup& group) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   groups_[++last_id_] = &group;
   tree.add(last_id_);
   return last_id_;
 }
 
 void RankState::remove(GroupId id) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   residents.forget(id);
   reads.orders.erase(id);
   std::erase(reducing, id);

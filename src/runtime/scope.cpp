@@ -30,7 +30,7 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
 
 // A whole copy that may be written is made from rows at rest.
 Groups require_outside(Groups groups) {
-  std::lock_guard lock(groups.front()->rank_state().mutex);
+  const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups) {
     require_no_unfinished_backward(*group, kSummon);
     if (group->is_inside())
@@ -185,10 +185,10 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
       record_(std::make_shared<ScopeRecord>()),
       span_(groups_.front()->rank_state().timeline, Track::kCompute, "forward", groups_.front()->name()) {
   auto& rank = groups_.front()->rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   for (const auto& group : groups_) {
-    if (!in_backward) require_no_backward_elsewhere(*group, "forward scope");
+    if (!in_backward) require_no_backward_elsewhere(rank, *group, "forward scope");
     require_no_unfinished_backward(*group, "forward scope");
     if (group->local_rows_depth > 0)
       require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
@@ -222,7 +222,7 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
 
 OpenScope::~OpenScope() {
   auto& rank = groups_.front()->rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   wait_for_operators(groups_);
   for (const auto& group : groups_) {
     group->leave();
@@ -235,7 +235,7 @@ OpenScope::~OpenScope() {
 }
 
 OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  const MutexLock lock(groups_.front()->rank_state().mutex);
   do {
     for (const auto& group : groups_) {
       require_no_unfinished_backward(*group, "LocalRows");
@@ -249,7 +249,7 @@ OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
 }
 
 OpenLocalRows::~OpenLocalRows() {
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  const MutexLock lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->local_rows_depth;
     group->end_write();
@@ -258,7 +258,7 @@ OpenLocalRows::~OpenLocalRows() {
 
 OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
     : groups_(require_outside(std::move(groups))), rank0_only_(rank0_only), scope_(std::in_place, groups_, kSummon) {
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  const MutexLock lock(groups_.front()->rank_state().mutex);
   const bool keeps = !rank0_only || groups_.front()->placement().process_group().rank() == 0;
   try {
     if (rank0_only || offload)
@@ -288,7 +288,7 @@ OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
 
 OpenSummon::~OpenSummon() {
   if (!scope_) return;
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  const MutexLock lock(groups_.front()->rank_state().mutex);
   wait_for_operators(groups_);
   for (const auto& group : groups_) {
     group->reshard();  // what was written to it is this rank's alone
@@ -301,7 +301,7 @@ void OpenSummon::write_back() {
       !rank0_only_, groups_.front()->where("SummonFullParams::write_back"),
       "expected whole parameters on every rank, found rank0_only, with which the other ranks would keep the rows that "
       "they had. Summon them without it, or write rows (fsdp::LocalRows)");
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  const MutexLock lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_)
     for (const auto& slot : group->slots())
       require(slot.whole_tensor.scalar_type() == slot.rows_tensor.scalar_type(),
@@ -320,7 +320,7 @@ void OpenSummon::write_back() {
 
 void reset_iteration(const Groups& groups) {
   auto& rank = groups.front()->rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   require(torch::autograd::get_current_graph_task_id() == -1, groups.front()->where("reset_iter_state"),
           "called inside a backward, whose gradients it would lose. Call it after backward() has thrown");
   for (const auto& group : groups)

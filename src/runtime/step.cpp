@@ -263,7 +263,7 @@ void ParamGroup::leave_reading() {
   };
   epochs_.has_graph |= (scope && scope->recorded) || std::ranges::any_of(slots(), may_be_read_again);
   if (!epochs_.has_graph) return end_read();
-  rank_state().readers_at_rest.insert(id_);
+  rank_state().readers_at_rest[id_] = this;
 }
 
 void ParamGroup::end_read() {
@@ -620,8 +620,8 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   if (!params_->is_on_cpu()) placement().progress();
   const bool is_by_all = kind == WriteKind::kEveryRank && epochs_.counts_writes;
   if (is_by_all)
-    for (const GroupId reader : std::exchange(rank.readers_at_rest, {}))
-      if (auto* group = rank.group(reader); !group->epochs_.is_open) group->end_read();
+    for (const auto& [id, group] : std::exchange(rank.readers_at_rest, {}))
+      if (!group->epochs_.is_open) group->end_read();
   while (wait_to_write()) {
   }
   rank.host_copies->wait();  // some may be of these rows
