@@ -35,7 +35,7 @@ struct ByteCounts {
   /// packed.
   ByteCount gradient;
   ByteCount optimizer;   ///< the state of fsdp::optim's optimizers with the padding that lies in it
-  ByteCount activation;  ///< what checkpoints keep; while fsdp::RecordActivations lives, what forward holds
+  ByteCount activation;  ///< what checkpoints of activations keep
   ByteCount host;        ///< kept in host memory for an accelerator
   ByteCount disk;        ///< kept in files
 };

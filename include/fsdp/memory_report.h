@@ -5,7 +5,6 @@
 #include <fsdp/group.h>
 
 #include <iosfwd>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,7 +24,7 @@ struct MemoryReport {
   /// One group.
   struct OfGroup {
     std::string name;  ///< as Group::name()
-    /// Activations as RecordActivations says; what a checkpoint keeps is that of the first group it reads.
+    /// What a checkpoint of activations keeps is that of the first group it reads.
     ByteCounts bytes;
   };
 
@@ -53,41 +52,6 @@ MemoryReport memory_report(const Group& model, const torch::optim::Optimizer& op
 
 /// A table: a line for all groups and one for each, with a column for each class that has any bytes, "now / peak".
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
-
-/// While it lives, `activation` of the model's figures is what forward holds: the bytes that this thread, and the
-/// backwards that it calls, allocate outside of backward, or in it where a checkpoint runs forward again, and have not
-/// given back. That is what autograd saved, and whatever else is there: what an operator needs for a moment, results
-/// and inputs that the program keeps. So make batches before it, and step the optimizer after it. Memory that the
-/// library takes for itself is not in it, nor are parameters, which were there before.
-///
-/// In reports by group, and in timelines, it is that of the group whose parameters were read last when it was
-/// allocated, in forward or where a checkpoint runs it again: of the group of a block what the block computes from its
-/// first parameter on. Only the first line has what is allocated before the first read of a scope or a backward.
-///
-/// LibTorch's allocators are watched, on the CPU and on accelerators. On the CPU LibTorch warns once of memory from
-/// before that is given back meanwhile. It takes the place of a torch profiler that counts memory. One at a time on a
-/// thread. Not collective. It goes on the thread that made it; then `activation.current` is 0 again, and the peak
-/// stays.
-///
-///     torch::Tensor loss;
-///     {
-///       const fsdp::RecordActivations recording(model);
-///       loss = lm_loss(model(ids), targets);
-///       loss.backward();
-///     }
-///     std::cout << fsdp::memory_report(model, optimizer);
-class [[nodiscard]] RecordActivations {
- public:
-  /// Begins to record for the figures of `model`.
-  explicit RecordActivations(const Group& model);
-  ~RecordActivations();
-  RecordActivations(const RecordActivations&) = delete;
-  RecordActivations& operator=(const RecordActivations&) = delete;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
 
 /// \}
 

@@ -19,17 +19,16 @@ namespace fsdp {
 /// One change of what a rank holds.
 struct MemoryEvent {
   int64_t nanoseconds = 0;  ///< since recording began
-  /// "rows", "whole", "gradient", "optimizer", "activation", "checkpoint", "host" or "disk".
+  /// "rows", "whole", "gradient", "optimizer", "activation", "host" or "disk".
   std::string_view byte_class;
   std::string group;  ///< as Group::name(); empty for what belongs to no group
   int64_t bytes = 0;  ///< what the group holds of the class from then on
 };
 
 /// Writes down each change of the counts of memory_report, of all groups of the model's rank and process group, while
-/// it lives. "activation" is there while RecordActivations lives, and includes "checkpoint", what checkpoints keep: a
-/// sum of both counts that twice. The first events, at 0 ns, are what is held when it begins. An event takes a lock and
-/// 32 bytes; without a timeline a change costs the reading of a flag. Of one rank one at a time, else UsageError. Not
-/// collective. Thread safety: all of it.
+/// it lives. The first events, at 0 ns, are what is held when it begins. An event takes a lock and 32 bytes; without a
+/// timeline a change costs the reading of a flag. Of one rank one at a time, else UsageError. Not collective. Thread
+/// safety: all of it.
 class [[nodiscard]] MemoryTimeline {
  public:
   /// Begins to record, as memory_timeline does.

@@ -14,10 +14,9 @@
 namespace fsdp::memory {
 
 /// What bytes are for. Of models on an accelerator kHost is what offloading keeps in host memory; kDisk is what is kept
-/// in files. kActivation is what checkpoints of activations keep; kForward is what forward allocated, while that is
-/// recorded, with what checkpoints keep of it.
-enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kForward, kHost, kDisk };
-constexpr size_t kByteClasses = 8;
+/// in files. kActivation is what checkpoints of activations keep.
+enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kHost, kDisk };
+constexpr size_t kByteClasses = 7;
 
 /// Is told of each change. Any thread.
 class ByteObserver {
@@ -42,8 +41,6 @@ class ByteAccount {
     auto& observed = whole_ ? *whole_ : *this;
     if (observed.is_observed_.load(std::memory_order_relaxed)) observed.tell(number_, cls, now);
   }
-  /// What counts this and other accounts; itself if that is nothing else.
-  const ByteAccount& whole() const { return whole_ ? *whole_ : *this; }
   int64_t current(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].current; }
   int64_t peak(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].peak; }
   /// Peaks start again from what is held now.

@@ -12,8 +12,8 @@
 
 namespace fsdp::report {
 
-/// As reports have them.
-constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, 7> kCounts{
+/// By the number of the class.
+constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, memory::kByteClasses> kCounts{
     {{"rows", &ByteCounts::rows},
      {"whole", &ByteCounts::whole},
      {"gradient", &ByteCounts::gradient},
@@ -21,9 +21,5 @@ constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, 7> kC
      {"activation", &ByteCounts::activation},
      {"host", &ByteCounts::host},
      {"disk", &ByteCounts::disk}}};
-
-/// As timelines have them, by number.
-constexpr std::array<std::string_view, memory::kByteClasses> kClassNames{
-    "rows", "whole", "gradient", "optimizer", "checkpoint", "activation", "host", "disk"};
 
 }  // namespace fsdp::report

@@ -79,7 +79,7 @@ std::vector<MemoryEvent> MemoryTimeline::events() const {
   std::vector<MemoryEvent> events;
   for (const auto& change : state_->recorder->changes()) {
     const auto named = state_->names.find(change.part);
-    events.push_back({change.nanoseconds, report::kClassNames[static_cast<size_t>(change.cls)],
+    events.push_back({change.nanoseconds, report::kCounts[static_cast<size_t>(change.cls)].first,
                       named == state_->names.end() ? std::string() : named->second, change.now});
   }
   return events;

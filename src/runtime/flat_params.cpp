@@ -147,7 +147,7 @@ void FlatParams::offload_whole() {
   whole_.buffer = on_cpu.buffer;
 }
 
-FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
+FlatPart FlatParams::gradient_in(const memory::Form& form, memory::BlockPool& memory) {
   const auto bytes = form.bytes(rows_.numel);
   auto buffer = form == rows_.form ? kept_elsewhere(bytes) : nullptr;
   if (!buffer) buffer = counted(memory.take(bytes), bytes, ByteClass::kGradient);

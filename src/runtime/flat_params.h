@@ -12,7 +12,6 @@
 
 #include "layout/planes.h"
 #include "memory/block.h"
-#include "memory/disk_store.h"
 #include "memory/flat_buffer.h"
 #include "runtime/host_rows.h"
 
@@ -110,7 +109,7 @@ class FlatParams {
   void copy_rows_to(const at::Tensor& slice);
   std::shared_ptr<memory::FlatBuffer> counted(c10::DataPtr data, size_t bytes, memory::ByteClass cls) const;
   std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
-  memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
+  memory::FlatPart gradient_in(const memory::Form& form, memory::BlockPool& memory);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
   void allocate_copy();
 
@@ -119,13 +118,13 @@ class FlatParams {
   std::shared_ptr<memory::ByteAccount> account_;
   memory::FlatPart rows_, whole_;
   memory::Form reduced_form_;
-  std::optional<memory::DiskStore> disk_;
+  std::optional<memory::BlockPool> disk_;
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // in memory that all ranks share
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
-  memory::ReusedBlock whole_memory_{whole_.form.device};
-  memory::ReusedBlock gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
+  memory::BlockPool whole_memory_{whole_.form.device};
+  memory::BlockPool gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
   bool keeps_whole_memory_ = false;
 };
 

@@ -150,7 +150,7 @@ TEST(MemoryTimeline, IsOneAtATimeEndsWhereItGoesAndIsWrittenAsJson) {
 
 constexpr int64_t kSamples = 32, kWidth = 64, kActivation = kSamples * kWidth * kFloat;
 
-// Two layers whose results autograd keeps, either in one group or in a group each with another one around them.
+// Two layers, either in one group or in a group each with another one around them.
 struct Chain {
   torch::nn::Sequential layers = build_alike([] {
     return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
@@ -164,73 +164,7 @@ struct Chain {
     for (const size_t layer : own_groups) fully_shard(*layers->ptr(layer));
     return fully_shard(*layers);
   }
-  int64_t held() const { return group.stats().activation.current; }
-  int64_t peak() const { return group.stats().activation.peak; }
 };
-
-TEST(RecordActivations, CountsWhatForwardHoldsUntilBackwardHasUsedIt) {
-  run_thread_ranks(2, [](int) {
-    Chain chain;
-    for (int step = 0; step < 2; ++step) {
-      const RecordActivations recording(chain.group);
-      auto output = in_scope(chain.group, [&] { return chain.layers->forward(chain.input); });
-      EXPECT_EQ(chain.held(), 2 * kActivation) << "the results of tanh";
-      const auto loss = output.sum();
-      output.reset();
-      loss.backward();
-      EXPECT_EQ(chain.held(), kFloat) << "the loss";
-    }
-    EXPECT_EQ(chain.held(), 0);
-    EXPECT_EQ(chain.peak(), 3 * kActivation) << "and what goes into the second tanh";
-    const torch::NoGradGuard no_grad;
-    const RecordActivations recording(chain.group);
-    ForwardScope scope(chain.group);
-    const auto output = chain.layers->forward(chain.input);
-    EXPECT_EQ(chain.held(), kActivation) << "the output, where nothing is recorded";
-  });
-}
-
-TEST(RecordActivations, AreThoseOfTheGroupThatWasReadLast) {
-  run_thread_ranks(2, [](int) {
-    Chain chain(/*own_groups=*/{0, 2});
-    const RecordActivations recording(chain.group);
-    const auto timeline = memory_timeline(chain.group);
-    ForwardScope scope(chain.group);
-    const auto before = torch::ones({kWidth});
-    const auto output = chain.layers->forward(chain.input);
-    const auto report = memory_report(chain.group);
-    ASSERT_EQ(report.groups.size(), 3u);
-    EXPECT_EQ(report.groups[0].bytes.activation.current, 0) << "the root, which has no parameters";
-    EXPECT_EQ(report.groups[1].bytes.activation.current, kActivation);
-    EXPECT_EQ(report.groups[1].bytes.activation.peak, 2 * kActivation) << "and what goes into tanh";
-    EXPECT_EQ(report.groups[2].bytes.activation.current, kActivation);
-    EXPECT_EQ(report.all.activation.current, 2 * kActivation + kWidth * kFloat) << "and what is nobody's";
-    std::map<std::string, int64_t> last;
-    for (const auto& event : timeline.events())
-      if (event.byte_class == "activation") last[event.group] = event.bytes;
-    EXPECT_THAT(last, testing::UnorderedElementsAre(testing::Pair("", kWidth * kFloat),
-                                                    testing::Pair(report.groups[1].name, kActivation),
-                                                    testing::Pair(report.groups[2].name, kActivation)));
-  });
-}
-
-TEST(RecordActivations, OfWhatBackwardComputesAgainAreThoseOfTheGroupsThatItReads) {
-  run_thread_ranks(2, [](int) {
-    Chain chain(/*own_groups=*/{0, 2});
-    chain.input.requires_grad_();
-    const RecordActivations recording(chain.group);
-    const auto part = [&](const torch::Tensor& x) { return chain.layers->forward(x); };
-    const auto loss = in_scope(chain.group, [&] { return activation_checkpoint(part, chain.input).sum(); });
-    chain.group.reset_peak_stats();
-    loss.backward();
-    const auto report = memory_report(chain.group);
-    for (size_t layer : {size_t{1}, size_t{2}}) {
-      EXPECT_GE(report.groups[layer].bytes.activation.peak, kActivation) << "the result of tanh, again";
-      EXPECT_LE(report.groups[layer].bytes.activation.peak, 2 * kActivation + 2 * kFloat)
-          << "and the loss, its gradient";
-    }
-  });
-}
 
 TEST(MemoryReport, WhatACheckpointKeepsIsThatOfTheGroupThatItReads) {
   run_thread_ranks(2, [](int) {
