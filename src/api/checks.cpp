@@ -1,4 +1,4 @@
-#include "api/checks.h"
+#include "api/plan.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
@@ -11,7 +11,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
 #include "runtime/param_group.h"

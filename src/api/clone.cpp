@@ -3,8 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 

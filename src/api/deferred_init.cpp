@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "api/agreement.h"
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/plan.h"
 #include "api/rows.h"

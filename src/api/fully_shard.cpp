@@ -9,8 +9,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "api/agreement.h"
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
 #include "api/placement_choice.h"

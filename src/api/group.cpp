@@ -4,8 +4,8 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

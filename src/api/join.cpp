@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "api/agreement.h"
 #include "api/group_view.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/rank_state.h"

@@ -2,9 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "api/agreement.h"
-#include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/scope.h"

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/plan.h"
 #include "api/rows.h"

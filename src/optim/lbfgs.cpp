@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "api/agreement.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/global_sums.h"
 #include "optim/line_search.h"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/placement_choice.h"
+#include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/state_tensors.h"

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>

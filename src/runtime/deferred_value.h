@@ -10,7 +10,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "memory/flat_buffer.h"
@@ -58,10 +57,6 @@ struct DeferredCall {
   std::vector<Operand> operands;
   std::optional<Random> random;
 };
-
-void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
-/// Lists among the values are copies from now on, which nobody else has.
-void own_lists(std::span<c10::IValue> values);
 
 /// The value of the storage that a tensor on the meta device lies on; null if nothing was put off that wrote it.
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "memory/block.h"
-
 namespace fsdp::runtime {
 namespace {
 

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -62,22 +61,6 @@ at::Tensor rows_to_print(const MarkedOperand& operand) {
                        ways_out(Verdict::kRefuseOutsideScope));
     });
   return copy;
-}
-
-void replace(std::span<c10::IValue> arguments, const std::vector<Replacement>& replacements) {
-  c10::SmallVector<size_t, 4> copied;  // lists
-  for (const auto& [operand, tensor] : replacements) {
-    auto& argument = arguments[operand.argument];
-    if (argument.isTensor()) {
-      argument = tensor;
-      continue;
-    }
-    if (std::ranges::find(copied, operand.argument) == copied.end()) {
-      argument = argument.toTensorList().copy();
-      copied.push_back(operand.argument);
-    }
-    argument.toTensorList().set(operand.element, tensor);
-  }
 }
 
 // Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
@@ -288,7 +271,8 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& r
   }
   if (call.traits.written_arguments != 0 && !results.empty()) results.add_written(call);
   plan.compute.cast_others(call, plan.replacements);
-  if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
+  if (!plan.replacements.empty()) own_lists(call.arguments);
+  for (const auto& [operand, tensor] : plan.replacements) put(call.arguments[operand.argument], operand.element, tensor);
 }
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

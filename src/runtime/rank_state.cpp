@@ -11,7 +11,7 @@ GroupId RankState::add(ParamGroup& group) {
 
 void RankState::remove(GroupId id) {
   const MutexLock lock(mutex);
-  residents.forget(id);
+  std::erase(residents, id);
   reads.orders.erase(id);
   std::erase(reducing, id);
   groups_.erase(id);

@@ -110,7 +110,7 @@ class RankState {
   std::map<GroupId, ParamGroup*> readers_at_rest;
   uint64_t writes_by_all = 0;
   GroupTree tree FSDP_GUARDED_BY(mutex);
-  Residents residents;
+  std::vector<GroupId> residents;  ///< groups that are in memory, or will be; least recently read first
   ReadHistory reads;
   /// The graph tasks that entered groups. Shared: a thread that waits may find its task closed afterwards.
   std::map<int, std::shared_ptr<BackwardTask>> backwards FSDP_GUARDED_BY(mutex);

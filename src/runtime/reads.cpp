@@ -41,7 +41,7 @@ std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, con
     return id == group.id() || rank.group(id)->stays_after_forward() || !rank.tree.contains(group.id(), id) ||
            std::ranges::find(ahead, id) != ahead.end();
   };
-  return std::ranges::all_of(rank.residents.by_reads(), may_stay) ? ahead : std::vector{next};
+  return std::ranges::all_of(rank.residents, may_stay) ? ahead : std::vector{next};
 }
 
 // The groups that are needed next: those that the user listed, or what followed in the last pass.
@@ -81,7 +81,7 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
         groups, [&](const ParamGroup* read) FSDP_REQUIRES(rank.mutex) { return rank.tree.are_nested(read->id(), id); });
   };
   std::vector<ParamGroup*> others;
-  for (GroupId id : rank.residents.by_reads())
+  for (GroupId id : rank.residents)
     if (auto& resident = *rank.group(id); !resident.stays_after_forward() && !resident.pins.are_there() &&
                                           std::ranges::find(next, id) == next.end() && !is_nested(id))
       others.push_back(&resident);
@@ -130,7 +130,8 @@ void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
   free_unrelated(rank, groups, next, in_backward || is_limited || !next.empty() ? 0 : 1);
   for (auto* group : groups) {
     group->wait_for_unshard();
-    rank.residents.note(group->id());
+    std::erase(rank.residents, group->id());
+    rank.residents.push_back(group->id());
   }
   current = groups.back()->id();
   for (GroupId id : next)

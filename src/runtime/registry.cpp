@@ -1,7 +1,6 @@
 #include "runtime/registry.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace fsdp::runtime {
 namespace {

@@ -10,7 +10,6 @@
 #include <functional>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace fsdp::runtime {
@@ -91,20 +90,6 @@ class GroupTree {
 
  private:
   std::unordered_map<GroupId, std::vector<GroupId>> parents_;
-};
-
-/// The groups that are in memory, or will be; least recently read first.
-class Residents {
- public:
-  void note(GroupId group) {
-    forget(group);
-    by_reads_.push_back(group);
-  }
-  void forget(GroupId group) { std::erase(by_reads_, group); }
-  const std::vector<GroupId>& by_reads() const { return by_reads_; }
-
- private:
-  std::vector<GroupId> by_reads_;
 };
 
 }  // namespace fsdp::runtime

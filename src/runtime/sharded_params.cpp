@@ -2,7 +2,6 @@
 
 #include <c10/util/irange.h>
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 

@@ -91,7 +91,7 @@ void ParamGroup::unshard(const std::string& call) {
   gathers += moves;
   gathers_within += within && moves;
   gathers_in_place_ += params_->shares_memory() ? 1 : 0;
-  if (!params_->rows_are_whole()) rank_state().residents.note(id_);
+  if (!params_->rows_are_whole()) rank_state().residents.push_back(id_);
 }
 
 void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
@@ -214,7 +214,7 @@ void ParamGroup::drop_whole_buffers() {
   state_ = GatherState::kSharded;
   fault_point("group sharded");
   unshard_was_asked = false;
-  rank_state().residents.forget(id_);
+  std::erase(rank_state().residents, id_);
 }
 
 void ParamGroup::copy_whole() {

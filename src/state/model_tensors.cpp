@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "api/checks.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
