@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes, which of
-/// them are kept in files, in which dtypes and on which devices what they hold is, and whether all ranks agree.
+/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes, which
+/// of them are kept in files, in which dtypes and on which devices what they hold is, and whether all ranks agree.
 
 #include <fsdp/options.h>
 
@@ -73,13 +73,11 @@ void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&
 void compute_deferred(const std::vector<runtime::NamedParameter>& tensors);
 
 /// Compares the ranks' groups, buffers if they are to be synchronised, options and axes; then, unless rank 0's values
-/// are taken, the values of parameters by one hash of all. One collective, and another one where values differ, which
-/// finds out the names. Throws Mismatch: of other values on every rank, naming the first parameter, and the process
-/// group can still be used.
+/// are taken, the values of parameters by one hash of all. Throws Mismatch; of other values on every rank, naming the
+/// first parameter, and the process group can still be used.
 ///
-/// Where rank 0's values are taken, returns the devices to have them on: of the plan's parameters, then of the buffers.
-/// They are of the kinds that rank 0 has them on: the tensor's own, or this thread's current one. Throws UsageError on
-/// every rank if rank 0 has no values of some.
+/// Where rank 0's values are taken, returns the devices to have them on, of the plan's parameters, then of the buffers:
+/// of the kinds that rank 0 has them on. Throws UsageError on every rank if rank 0 has no values of some.
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -18,13 +19,9 @@ namespace fsdp::memory {
 enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kHost, kDisk };
 constexpr size_t kByteClasses = 7;
 
-/// Is told of each change. Any thread.
-class ByteObserver {
- public:
-  virtual ~ByteObserver() = default;
-  /// `part`: the number of the account; `now`: what it has of the class. Must not change accounts.
-  virtual void changed(int64_t part, ByteClass cls, int64_t now) = 0;
-};
+/// Is told of each change: of the account's number, and what that has of the class now. Any thread; must not change
+/// accounts.
+using ByteObserver = std::function<void(int64_t part, ByteClass cls, int64_t now)>;
 
 /// Thread safety: all of it.
 class ByteAccount {
@@ -50,11 +47,14 @@ class ByteAccount {
 
   /// By which an observer knows the account; 0 unless it is said.
   void number(int64_t number) { number_ = number; }
-  /// From now on it is told of what this account and its parts count; null: nobody is. Returns who was before.
-  std::shared_ptr<ByteObserver> observe(std::shared_ptr<ByteObserver> observer) {
+  /// From now on it is told of what this account and its parts count; null: nobody is. Returns false, and changes
+  /// nothing, where another one is told already.
+  bool observe(ByteObserver observer) {
     const MutexLock lock(mutex_);
+    if (observer && observer_) return false;
     is_observed_ = observer != nullptr;
-    return std::exchange(observer_, std::move(observer));
+    observer_ = std::move(observer);
+    return true;
   }
 
  private:
@@ -71,7 +71,7 @@ class ByteAccount {
   }
   void tell(int64_t part, ByteClass cls, int64_t now) {
     const MutexLock lock(mutex_);
-    if (observer_) observer_->changed(part, cls, now);
+    if (observer_) observer_(part, cls, now);
   }
 
   std::array<Entry, kByteClasses> entries_;
@@ -79,7 +79,7 @@ class ByteAccount {
   std::atomic<int64_t> number_ = 0;
   std::atomic<bool> is_observed_ = false;
   Mutex mutex_;
-  std::shared_ptr<ByteObserver> observer_ FSDP_GUARDED_BY(mutex_);
+  ByteObserver observer_ FSDP_GUARDED_BY(mutex_);
 };
 
 /// Bytes on an account while this object, or a copy of it, lives.

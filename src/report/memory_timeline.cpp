@@ -17,7 +17,7 @@ namespace report {
 
 using Clock = std::chrono::steady_clock;
 
-class Recorder : public memory::ByteObserver {
+class Recorder {
  public:
   struct Change {
     int64_t nanoseconds = 0, part = 0;
@@ -25,9 +25,8 @@ class Recorder : public memory::ByteObserver {
     int64_t now = 0;
   };
 
-  void changed(int64_t part, memory::ByteClass cls, int64_t now) override {
-    const auto passed = std::chrono::nanoseconds(Clock::now() - start_).count();
-    add({passed, part, cls, now});
+  void changed(int64_t part, memory::ByteClass cls, int64_t now) {
+    add({std::chrono::nanoseconds(Clock::now() - start_).count(), part, cls, now});
   }
   void add(const Change& change) {
     const MutexLock lock(mutex_);
@@ -66,11 +65,12 @@ MemoryTimeline::MemoryTimeline(const Group& model) {
         state_->recorder->add({0, number, byte_class, now});
     }
   }
-  if (const auto other = state_->account->observe(state_->recorder)) {
-    state_->account->observe(other);
-    require(false, param_groups(model).front()->where("memory_timeline"),
-            "another timeline records this rank. Let it go first");
-  }
+  const bool is_the_only_one =
+      state_->account->observe([recorder = state_->recorder](int64_t part, memory::ByteClass cls, int64_t now) {
+        recorder->changed(part, cls, now);
+      });
+  require(is_the_only_one, param_groups(model).front()->where("memory_timeline"),
+          "another timeline records this rank. Let it go first");
 }
 
 MemoryTimeline::~MemoryTimeline() { state_->account->observe(nullptr); }

@@ -133,7 +133,8 @@ void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.m
   for (const auto& next : order) {
     const auto group = keep(rank.group(next.group));
     if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
-    if (group->buckets()[next.bucket].is_begun && !group->has_gradients_in(next.bucket)) continue;
+    const auto waits = [&](const ParamSlot& slot) { return slot.place.bucket == next.bucket && slot.waits; };
+    if (group->buckets()[next.bucket].is_begun && std::ranges::none_of(group->slots(), waits)) continue;
     while (finish_oldest_reduction(rank)) {
     }
     if (is_last(*group)) start_reduction(rank, *group, next.bucket);

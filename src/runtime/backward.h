@@ -32,25 +32,21 @@ void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tenso
 /// Note [Before a node]. Autograd enters a backward in two places.
 /// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
 ///   graph leads to: by accumulators; by the hooks of nodes that read a view or a frozen parameter, which have no edge
-///   to one. It costs no hook, but can be off, and what it throws is logged and dropped.
+///   to one. It can be off, and what it throws is logged and dropped.
 /// - So a parameter has a hook before its gradient is accumulated, which throws that again and keeps `.grad` as it is,
 ///   and the hooks of nodes, where observers are off of all nodes, enter too. Only custom Functions, whose nodes are
 ///   made after their operators ran, have none.
-/// Later calls for a group do nothing. Each of these has a test in tests/thread that fails without it.
 
 /// Hooks the parameters of a group that was installed: before a gradient is accumulated, and with the whole gradient
 /// after. The second hook owns the group, so a group lives as long as one of its parameters.
 void hook_parameters(const std::shared_ptr<ParamGroup>& group);
-
 /// The second hooks alone, where the slots of a group have other numbers than before.
 void hook_gradients(const std::shared_ptr<ParamGroup>& group);
-
 /// Hooks a node of an operator on parameters of `group`: before it runs, parameters show their whole sizes.
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
 
-/// From now on, in this process, what `hook_node` does happens without a hook for nodes that lead straight to a
-/// parameter, while LibTorch's observers are on (at::RecordFunctionGuard). LibTorch logs and drops what an observer
-/// throws; the operator or the accumulation that comes next throws it again. Any thread.
+/// From now on, in this process, LibTorch's observer does what `hook_node` does for nodes that lead straight to a
+/// parameter, while it is on (at::RecordFunctionGuard). Any thread.
 void observe_backward_nodes();
 
 /// Returns whether the node passes a gradient directly to this parameter, in which case the observer sees the node.

@@ -78,9 +78,8 @@ memory::Form form_of_values(const at::Tensor& tensor);
 at::Tensor compute(const at::Tensor& tensor);
 DeferredValuePtr computed(const DeferredValuePtr& value);
 
-/// While it lives, tensors that this thread makes are on the meta device. What operators would have written to them is
-/// put off (see DeferredValue), or forgotten. Random numbers are drawn when they would have been, on memory that is
-/// given back at once, so that generators go on as if nothing had been put off.
+/// While it lives, tensors that this thread makes are on the meta device, and what operators would have written to them
+/// is put off or forgotten. Random numbers are drawn when they would have been, on memory that is given back at once.
 class DeferredRecording {
  public:
   enum class Kind : uint8_t { kPutOff, kForget };

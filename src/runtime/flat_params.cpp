@@ -69,7 +69,7 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
 
 void FlatParams::allocate_copy() {
   const auto bytes = whole_.bytes();
-  whole_.buffer = counted(keeps_whole_memory_ ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes),
+  whole_.buffer = counted(keeps_whole_memory ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes),
                           bytes, ByteClass::kWhole);
 }
 

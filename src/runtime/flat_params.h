@@ -29,12 +29,10 @@ struct FlatForms {
 /// compute with. Each have a dtype and a device of their own, and these steps lead from the one to the other:
 ///
 /// - rows become what travels: this rank's slice of the whole buffer, in its form. Where both forms are the same the
-///   flat shard itself travels, and nothing is copied;
-/// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share, so that
-///   each host has them once; or they lie in memory that all ranks share, where they need not move. With
-///   one form the flat shard is a slice of that memory, so that who writes rows writes whole values. With two, each
-///   rank casts the rows that were written into its slice (`publish`) before the ranks meet. It may do so whenever it
-///   may write rows, see Note [Readers and writers of rows];
+///   flat shard itself travels;
+/// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share; or they
+///   lie in memory that all ranks share, where they need not move. With one form the flat shard is a slice of that
+///   memory. With two, each rank casts the rows that were written into its slice (`publish`) before the ranks meet;
 /// - whole gradients become rows' gradients: they are cast to the form in which they are reduced, and the sum of this
 ///   rank's slice lands in the form of the rows.
 ///
@@ -49,15 +47,12 @@ class FlatParams {
   bool is_on_disk() const { return disk_.has_value(); }
   /// Set before the rows have memory, where whole values are on an accelerator and rows and gradients on the CPU.
   std::optional<HostRows> host;
+  bool keeps_whole_memory = false;  ///< whole values that go leave their memory to the next ones
 
-  /// Makes the shard. `shared`: memory that every rank sees, which has room for the whole buffer from `first_byte` on;
-  /// null also where the shard is on disk or on the host. `on_host`: memory that the ranks of this host see; null where
-  /// there is none. Once.
+  /// Makes the shard, once. `shared`: memory that every rank sees, with room for the whole buffer from `first_byte` on;
+  /// `on_host`: memory that the ranks of this host see; null where there is none.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t first_byte = 0,
                       std::shared_ptr<HostBuffer> on_host = nullptr);
-
-  /// Whole values that go leave their memory to the next ones.
-  void keep_whole_memory() { keeps_whole_memory_ = true; }
 
   const layout::Plane& plane() const { return plane_; }
   const memory::FlatPart& rows() const { return rows_; }
@@ -74,9 +69,8 @@ class FlatParams {
   void allocate_whole(bool fills_alone = false);
   /// What an all_gather over the shard axis fills the whole buffer from, where ranks do not share its memory.
   GatherPlane plane_to_gather();
-  /// From forward to backward each of `neighbours` keeps a slice of the whole values, so that together they have all of
-  /// them (hpZ of ZeRO++, arXiv:2306.10209); those of one host keep the memory that they share. Not where all ranks
-  /// share memory. The current stream may read the whole buffer.
+  /// From forward to backward each of `neighbours` keeps a slice of the whole values (hpZ of ZeRO++, arXiv:2306.10209);
+  /// those of one host keep the memory that they share. The current stream may read the whole buffer.
   void keep_second_shard(const ProcessGroup& neighbours);
   bool has_second_shard() const { return kept_ || second_.buffer; }
   bool keeps_whole() const { return kept_ != nullptr; }
@@ -98,7 +92,7 @@ class FlatParams {
   /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
   memory::FlatPart allocate_gradient();
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// Puts what was reduced into what `allocate_gradient` gave; on a host it is there after `HostRows::finish_landing`.
+  /// Puts what was reduced into what `allocate_gradient` gave; see also `HostRows::finish_landing`.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
   /// Memory of any content for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
@@ -125,7 +119,6 @@ class FlatParams {
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
   memory::BlockPool whole_memory_{whole_.form.device};
   memory::BlockPool gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
-  bool keeps_whole_memory_ = false;
 };
 
 }  // namespace fsdp::runtime

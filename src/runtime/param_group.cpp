@@ -91,10 +91,6 @@ bool ParamGroup::stays_after_backward() const {
   return unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
 }
 
-bool ParamGroup::has_gradients_in(size_t bucket) {
-  return std::ranges::any_of(slots(), [&](const ParamSlot& slot) { return slot.place.bucket == bucket && slot.waits; });
-}
-
 // Whether reductions of backwards that have ended were not waited for.
 bool ParamGroup::has_late_reductions() const {
   const auto is_in_flight = [](const Bucket& bucket) { return bucket.in_flight.has_value(); };

@@ -98,10 +98,10 @@ class RankState {
   ParamGroup* group(GroupId id) const FSDP_REQUIRES(mutex);
   std::vector<ParamGroup*> groups() const FSDP_REQUIRES(mutex);
 
-  /// A forward begins; from the first one on it is measured how long this rank waits for others.
+  /// From the first forward on it is measured how long this rank waits for others.
   void note_forward();
   void forget_waiting();
-  /// Of the time since it began, none before a forward. A wait of several threads at once counts for each.
+  /// Of the time since then. A wait of several threads at once counts for each.
   std::optional<double> waiting_share() const;
 
   /// Operators that took a sharded tensor.
@@ -119,14 +119,12 @@ class RankState {
   /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
-  /// Without data for a step of fsdp::join the gradients of this rank's backwards are left out.
+  /// In a step of fsdp::join: without data the gradients of this rank's backwards are left out; what sums are divided
+  /// by is multiplied by the share of ranks that have data; and the rank whose buffers are broadcast is the first such.
   std::atomic<bool> has_data = true;
-  /// By which that step multiplies what sums are divided by.
   double share_with_data = 1;
-  /// The rank of the process group whose buffers are broadcast.
   int buffers_from FSDP_GUARDED_BY(mutex) = 0;
-  /// Some groups have rows in files.
-  bool keeps_files FSDP_GUARDED_BY(mutex) = false;
+  bool keeps_files FSDP_GUARDED_BY(mutex) = false;  ///< some groups have rows in files
   /// Made once, by their global ranks. See Placement::within.
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 

@@ -94,12 +94,6 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
       group->reshard();
 }
 
-void prefetch(ParamGroup& group) {
-  if (group.state() != GatherState::kSharded) return;
-  const Span span(group.rank_state().timeline, Track::kCompute, "prefetch", group.name());
-  group.unshard();
-}
-
 }  // namespace
 
 void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
@@ -134,8 +128,12 @@ void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
     rank.residents.push_back(group->id());
   }
   current = groups.back()->id();
-  for (GroupId id : next)
-    if (auto* group = rank.group(id); group != nullptr && group->is_inside()) prefetch(*group);
+  for (GroupId id : next) {
+    auto* group = rank.group(id);
+    if (group == nullptr || !group->is_inside() || group->state() != GatherState::kSharded) continue;
+    const Span span(rank.timeline, Track::kCompute, "prefetch", group->name());
+    group->unshard();
+  }
 }
 
 }  // namespace fsdp::runtime

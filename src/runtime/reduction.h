@@ -27,8 +27,7 @@ StartedReduction start_sum(const Placement& placement, bool over_replicas, std::
                            ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
 
 /// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
-/// the sum again. It is a power of two, and 1 for every dtype but fp16, whose largest number is 65504: dividing by the
-/// square root or so before the sum and by the rest after it keeps gradients and sum in fp16's range (as in FSDP1).
+/// the sum again: a power of two for fp16, whose largest number is 65504, 1 for others (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
 /// This rank's slice of a plane's sum, laid out as the flat shard and zero between parameters, for optimizers' walks.
@@ -63,8 +62,7 @@ struct Reduction {
 };
 
 /// What reductions of one bucket over the shard axis alone have summed, until one goes over the replicas too. It joins
-/// this rank's own gradients before the next reduction, which so sums one thing for each rank, whatever was kept: first
-/// what this rank's rows have, then the other ranks' in their order.
+/// this rank's own gradients before the next reduction.
 struct PartialSum {
   int reductions = 0;                            // whose sum it is; 0: there is none
   std::vector<uint8_t> votes = {};               // by parameter: whether some rank of the replica had a gradient

@@ -44,8 +44,8 @@ class Registry {
     return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
   }
 
-  /// A graph may keep a group longer than its module, and another module may then lie at the same address. `owner`
-  /// tells them apart: the module's pointer to itself, which may have expired; empty for TorchScript.
+  /// `owner`: the module's pointer to itself, which may have expired; empty for TorchScript. It tells the module from a
+  /// later one at the same address.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   struct ModuleGroup {
     std::shared_ptr<ParamGroup> group;

@@ -17,10 +17,8 @@ namespace fsdp::runtime {
 using GroupId = uint64_t;
 
 /// Predicts which group is read next: the one that followed when reads were last in the order that they are in now, in
-/// the pass before or in an earlier round of the same pass, such as a loop inside one scope.
-///
-/// A group that is read again after another one counts again, so blocks that are used several times are predicted too.
-/// Remembers a bounded number of reads; each takes constant time.
+/// the pass before or in an earlier round of the same pass, such as a loop inside one scope. A group that is read again
+/// after another one counts again. Remembers a bounded number of reads; each takes constant time.
 class ReadOrder {
  public:
   void start();

@@ -68,16 +68,10 @@ void require_no_graph(ParamGroup& group) {
   }
 }
 
-// The ranks of one shard axis meet before they read, of groups of which this is the first.
-struct ScopeBarrier {
-  ParamGroup* first;
-  uint32_t writes = 0;  // what they tell each other
-};
-
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
 // rank has counted the same writes and scopes.
 void meet(const Groups& groups, const std::string& call) {
-  std::vector<ScopeBarrier> barriers;
+  std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // for each shard axis its first group, and all writes
   const auto& first = *groups.front();
   size_t begun = 0;
   try {
@@ -85,10 +79,10 @@ void meet(const Groups& groups, const std::string& call) {
       const auto& group = groups[begun++];
       if (!group->begin_scope()) continue;
       const auto* ranks = &group->placement().shard();
-      const auto is_theirs = [&](const ScopeBarrier& known) { return &known.first->placement().shard() == ranks; };
+      const auto is_theirs = [&](const auto& known) { return &known.first->placement().shard() == ranks; };
       auto barrier = std::ranges::find_if(barriers, is_theirs);
-      if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get()});
-      barrier->writes += group->writes_told();
+      if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get(), 0});
+      barrier->second += group->writes_told();
     }
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)
@@ -99,7 +93,7 @@ void meet(const Groups& groups, const std::string& call) {
     for (const auto& work : works) first.rank_state().wait(*work);
   } catch (...) {
     for (const auto& group : std::span(groups).first(begun)) group->cancel_scope();
-    for (const auto& barrier : barriers) barrier.first->placement().pass_on_failure("forward scope");
+    for (const auto& [group, writes] : barriers) group->placement().pass_on_failure("forward scope");
     throw;
   }
 }

@@ -279,28 +279,26 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
   enter();
   if (!is_in_backward_) {
     gathers_before_backward_ = gathers_in_place_;
+    // This backward reads what its scope saw, and what all ranks have written since. A peer that has not come to that
+    // write yet does not wait for this reading.
+    const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
+    const auto writes = rank_state().writes_by_all;
+    const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
+    if (follows_a_write || reads_anew) ++epochs_.backwards_after_writes;
+    begin_read();
+    const bool is_stale = (follows_a_write && epochs_.counts_writes) || reads_anew;
     const bool gathers_again = policy.unshard_in_backward || params_->shares_memory();
-    if (begin_backward() && gathers_again && !pins.are_there()) {
+    if (is_stale && gathers_again && !pins.are_there()) {
       reshard();
       epochs_.has_to_meet = meets();  // before this backward reads, so that the ranks' writes are there
     }
-    open_backward(expects, may_recompute);
+    expect_gradients(expects, may_recompute);
+    is_in_backward_ = true;
   }
   tasks_.push_back(task);
 }
 
-// The backward reads what its scope saw, and what all ranks have written since. Returns whether there was such a write,
-// so that what was read before is stale. A peer that has not come to that write yet does not wait for this reading.
-bool ParamGroup::begin_backward() {
-  const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
-  const auto writes = rank_state().writes_by_all;
-  const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
-  if (follows_a_write || reads_anew) ++epochs_.backwards_after_writes;
-  begin_read();
-  return (follows_a_write && epochs_.counts_writes) || reads_anew;
-}
-
-void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recompute) {
+void ParamGroup::expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute) {
   for (auto& slot : slots()) {
     if (auto tensor = slot.tensor(); tensor.defined()) slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
     auto& bucket = buckets_[slot.place.bucket];
@@ -313,7 +311,6 @@ void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recom
       ++bucket.missing_inside;
     }
   }
-  is_in_backward_ = true;
 }
 
 // ---- Gradients arrive
