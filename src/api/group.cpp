@@ -9,7 +9,6 @@
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
-#include "runtime/scope.h"
 
 namespace fsdp {
 
@@ -191,8 +190,6 @@ void Group::set_modules_to_backward_prefetch(const std::vector<Group>& groups) c
   auto ids = ids_of(*view_->groups.front(), groups, "set_modules_to_backward_prefetch");
   change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids; });
 }
-
-void Group::reset_iter_state() const { runtime::reset_iteration(view_->groups); }
 
 std::vector<at::Tensor> Group::parameters() const {
   std::vector<at::Tensor> parameters;
