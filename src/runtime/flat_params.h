@@ -82,7 +82,7 @@ class FlatParams {
   /// Moves the whole buffer, which the current stream may read, to host memory; the host waits for it.
   void offload_whole();
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
-  bool note_reader() { return whole_.buffer && whole_.buffer->uses().note_current(); }
+  bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
   /// The rows were read, and are not for a while.
   void mark_cold();

@@ -298,13 +298,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
   int64_t arrived_bytes_ = 0;
-  // What was reduced, on its way to the rows' gradients: a plane's slice, in the form of the rows.
-  struct Landing {
-    size_t plane = 0;
-    std::vector<uint8_t> votes;
-    memory::FlatPart slice;
-  };
-  std::vector<Landing> landings_;
+  // What was reduced, in the form of the rows, on its way to their gradients; and the votes of all ranks.
+  std::vector<std::pair<ReducedPlane, std::vector<uint8_t>>> landings_;
   std::string error_;  // of the open backward, thrown when it ends
 
   int64_t version_ = 0;

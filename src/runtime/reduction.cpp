@@ -134,9 +134,7 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
 }
 
 std::vector<uint8_t> Reduction::votes_of_all() const {
-  bool is_known = true;
-  for (size_t i = 0; i < votes.size(); ++i) is_known = is_known && (votes[i] != 0 || takes_part[i] == 0);
-  if (is_known || !counts.defined()) return votes;
+  if (!lacks_gradients || !counts.defined()) return votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> of_all;
   for (const float count : std::span(on_host.const_data_ptr<float>(), votes.size())) of_all.push_back(count != 0);

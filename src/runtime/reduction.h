@@ -39,8 +39,8 @@ struct ReducedPlane {
 /// The reduction of one bucket's gradients, in flight from `start` until its works were waited for.
 struct Reduction {
   std::vector<ReducedPlane> planes = {};
-  /// For each parameter, whether it has a gradient on this rank, and whether its plane takes part.
-  std::vector<uint8_t> votes = {}, takes_part = {};
+  std::vector<uint8_t> votes = {};           ///< for each parameter, whether it has a gradient on this rank
+  bool lacks_gradients = false;              ///< of some parameter in these planes
   std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
   /// How many reductions within the replica have joined their sums to this one.
   int joined = 0;

@@ -379,7 +379,6 @@ void ParamGroup::start_reduction(size_t index) {
       reduction.factor =
           std::min(reduction.factor, factor_before_sum(flats()[plane].reduced_form().dtype, placement()));
     }
-    reduction.takes_part.resize(reduction.votes.size());
     std::vector<std::vector<Piece>> gradients;
     for (const auto& plane : reduction.planes) gradients.push_back(take_gradients(plane, kept, reduction));
     if (!gradients.empty()) {
@@ -408,7 +407,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     const size_t number = slot.place.number;
     const bool was_kept = kept.has(number);
     taken.votes[number] = gradient.defined() || was_kept;
-    taken.takes_part[number] = 1;
+    taken.lacks_gradients |= taken.votes[number] == 0;
     slot.waits = false;
     if (gradient.defined()) {
       if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // not in place: it may be shared
@@ -479,7 +478,7 @@ void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
       slice = flat.allocate_gradient();
       flat.land(plane.rows.tensor(), slice);
     }
-    landings_.push_back({plane.flat, votes, std::move(slice)});
+    landings_.push_back({{plane.flat, std::move(slice)}, votes});
   }
   // The host waits for copies once, when somebody needs the results.
   if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
@@ -493,9 +492,9 @@ void ParamGroup::finish_landing() {
   for (auto& flat : flats())
     if (flat.host) flat.host->finish_landing();
   if (!params_->is_on_cpu()) placement().progress();  // throws if what the host waited for was aborted
-  for (const auto& [plane, votes, slice] : std::exchange(landings_, {}))
-    for (auto& slot : params_->slots_in(plane))
-      if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, slice));
+  for (const auto& [plane, votes] : std::exchange(landings_, {}))
+    for (auto& slot : params_->slots_in(plane.flat))
+      if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, plane.rows));
 }
 
 // Their gradient is parked while a backward is open.
