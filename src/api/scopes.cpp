@@ -32,8 +32,7 @@ void hint_once(ParamGroup& own, const GroupView& view) {
   constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller one takes a gather of some milliseconds
   if (std::exchange(own.was_hinted, true) || own.placement().process_group().rank() != 0) return;
   if (view.groups.size() > 1 || own.placement().shard().world_size() == 1 || own.params().shares_memory()) return;
-  int64_t bytes = 0;
-  for (const auto& flat : own.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
+  const int64_t bytes = own.whole_bytes();
   if (bytes < kLargeBytes || !own.policy.reshard_after_backward) return;
   TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
              " of its parameters are whole at a time, and their gather hides behind nothing. If it has blocks that "

@@ -364,7 +364,7 @@ void ParamGroup::start_reduction(size_t index) {
     tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
   else
     tag.count.number = static_cast<uint32_t>(writes_.total());
-  try {
+  placement().pass_on_failure_of("backward", [&] {
     const auto& planes = params_->buckets()[index];
     auto kept = std::exchange(bucket.partial_sum, {});
     Reduction reduction{.joined = kept.reductions};
@@ -386,10 +386,7 @@ void ParamGroup::start_reduction(size_t index) {
                       std::move(tag));
       bucket.in_flight = std::move(reduction);
     }
-  } catch (...) {
-    placement().pass_on_failure("backward");
-    throw;
-  }
+  });
   ++reductions;
   fault_point("gradients reducing");
 }
