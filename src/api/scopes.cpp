@@ -293,14 +293,14 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
         group->wait_for_unshard(kSummon);
         if (!keeps)
           group->reshard();
-        else if (options.offload_to_cpu)
-          group->offload_whole();
+        else if (options.offload_to_cpu && !group->params().is_on_cpu())
+          group->copy_whole(/*to_host=*/true);
       }
     if (keeps) {
       for (const auto& group : groups) group->unshard(kSummon);
       for (const auto& group : groups) group->wait_for_unshard(kSummon);
       // What is written to whole parameters must not reach other ranks.
-      for (const auto& group : groups) group->copy_whole();
+      for (const auto& group : groups) group->copy_whole(/*to_host=*/false);
       for (const auto& group : groups) {
         ++group->summon_depth;
         group->leave_reading();

@@ -67,12 +67,6 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
     allocate_rows();
 }
 
-void FlatParams::allocate_copy() {
-  const auto bytes = whole_.bytes();
-  whole_.buffer = counted(keeps_whole_memory ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes),
-                          bytes, ByteClass::kWhole);
-}
-
 void FlatParams::allocate_whole(bool fills_alone) {
   if (shared_whole_ || kept_) {
     whole_.buffer = shared_whole_ ? shared_whole_ : kept_;
@@ -81,7 +75,9 @@ void FlatParams::allocate_whole(bool fills_alone) {
     const auto ranks = static_cast<size_t>(on_host_->ranks());
     whole_.buffer = counted(on_host_->hold(), (whole_.bytes() + ranks - 1) / ranks, ByteClass::kWhole);
   } else {
-    allocate_copy();
+    const auto bytes = whole_.bytes();
+    auto data = keeps_whole_memory ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes);
+    whole_.buffer = counted(std::move(data), bytes, ByteClass::kWhole);
   }
 }
 
@@ -132,17 +128,11 @@ void FlatParams::drop_second_shard() {
   kept_.reset();
 }
 
-void FlatParams::copy_whole() {
-  const FlatPart seen = whole_;
-  allocate_copy();
-  whole_.tensor().copy_(seen.tensor());
-}
-
-void FlatParams::offload_whole() {
-  auto on_cpu = whole_;
-  on_cpu.buffer = counted(memory::allocate(c10::kCPU, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
-  on_cpu.tensor().copy_(whole_.tensor());
-  whole_.buffer = on_cpu.buffer;
+void FlatParams::copy_whole(c10::Device device) {
+  auto copy = whole_;
+  copy.buffer = counted(memory::allocate(device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
+  copy.tensor().copy_(whole_.tensor());
+  whole_.buffer = copy.buffer;
 }
 
 FlatPart FlatParams::gradient_in(const memory::Form& form, memory::BlockPool& memory) {

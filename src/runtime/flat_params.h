@@ -77,10 +77,8 @@ class FlatParams {
   void drop_second_shard();
   /// What an all_gather among the neighbours fills the whole buffer from, unless it keeps all whole values.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
-  /// Whole values that others see become a copy that only this rank sees.
-  void copy_whole();
-  /// Moves the whole buffer, which the current stream may read, to host memory; the host waits for it.
-  void offload_whole();
+  /// Whole values, which the current stream may read, become a copy that only this rank sees.
+  void copy_whole(c10::Device device);
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
@@ -105,7 +103,6 @@ class FlatParams {
   std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
   memory::FlatPart gradient_in(const memory::Form& form, memory::BlockPool& memory);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
-  void allocate_copy();
 
   layout::Plane plane_;
   int rank_;

@@ -139,10 +139,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void reshard();
   /// kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any.
   void reshard_within();
-  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
-  void copy_whole();
-  /// kWhole: to host memory, which the parameters show.
-  void offload_whole();
+  /// kWhole, in memory that only this rank sees from now on, of the host if it goes there; if it throws: kSharded.
+  void copy_whole(bool to_host);
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();
@@ -284,7 +282,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int depth_ = 0;
 
   GatherState state_ = GatherState::kSharded;
-  std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
+  std::vector<std::shared_ptr<Work>> gathers_;  // in flight, and as long as their results are there
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream

@@ -75,9 +75,7 @@ struct BackwardTask {
 /// can do what those ranks wait for; whoever waits looks afterwards what has become of the group. It is kept while the
 /// ranks start over. Counts and the byte account are read without it.
 ///
-/// clang checks it where a declaration can name it: for members of this class and functions that are given it. The
-/// methods of a group, which all need its rank's lock, are left out: callers hold that of the rank, or of another group
-/// of it, and clang does not know that they are one.
+/// clang checks it for members of this class and functions that are given it.
 class RankState {
  public:
   RankLock mutex;

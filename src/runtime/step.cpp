@@ -120,7 +120,7 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
       if (auto& flat = flats()[number]; within ? !flat.keeps_whole() : !flat.shares_memory())
         moving.push_back(within ? flat.plane_to_gather_among() : flat.plane_to_gather());
     if (moving.empty()) continue;
-    gathers_in_flight_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
+    gathers_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
   }
 }
 
@@ -131,7 +131,7 @@ void ParamGroup::gather_rows(bool moves, const std::string& call) {
   const auto of_gather = tag(name_, writes_told_, call);
   auto& ranks = placement().shard().communicator();
   start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
-  if (epochs_.has_to_meet) gathers_in_flight_.push_back(ranks.barrier(of_gather));
+  if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
 }
 
 bool ParamGroup::has_second_shard() {
@@ -144,8 +144,8 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
   const auto unsharding = state_ == GatherState::kWhole ? Span() : span("unshard");
   while (state_ != GatherState::kWhole) {
     unshard(call);
-    const auto works = gathers_in_flight_;
-    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gathers_in_flight_ == works; };
+    const auto works = gathers_;
+    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gathers_ == works; };
     try {
       const auto waiting = works.empty() ? Span() : span("wait for all_gather");
       for (const auto& work : works) rank_state().wait(*work);
@@ -157,7 +157,6 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       throw;
     }
     if (!is_under_way()) continue;
-    gathered_ = std::exchange(gathers_in_flight_, {});
     for (auto& flat : flats()) flat.mark_cold();
     state_ = GatherState::kWhole;
     writes_told_ = 0;
@@ -178,7 +177,7 @@ void ParamGroup::abandon_gather() {
 void ParamGroup::order_read() {
   for (auto& flat : flats()) {
     if (!flat.note_reader()) continue;
-    for (const auto& gather : gathered_) gather->wait();
+    for (const auto& gather : gathers_) gather->wait();
     if (flat.host) flat.host->order_read();
   }
 }
@@ -208,8 +207,7 @@ void ParamGroup::reshard_within() {
 }
 
 void ParamGroup::drop_whole_buffers() {
-  gathers_in_flight_.clear();
-  gathered_.clear();
+  gathers_.clear();
   for (auto& flat : flats()) flat.free_whole();
   state_ = GatherState::kSharded;
   fault_point("group sharded");
@@ -217,23 +215,18 @@ void ParamGroup::drop_whole_buffers() {
   std::erase(rank_state().residents, id_);
 }
 
-void ParamGroup::copy_whole() {
+void ParamGroup::copy_whole(bool to_host) {
   params_->detach_whole();
+  order_read();
   try {
-    for (auto& flat : flats())
-      if (flat.is_seen_by_others()) flat.copy_whole();
+    for (auto& flat : flats()) {
+      const auto device = to_host ? c10::Device(c10::kCPU) : flat.whole().buffer->device();
+      if (flat.is_seen_by_others() || flat.whole().buffer->device() != device) flat.copy_whole(device);
+    }
   } catch (...) {
     drop_whole_buffers();
     throw;
   }
-  params_->attach_whole();
-}
-
-void ParamGroup::offload_whole() {
-  if (params_->is_on_cpu()) return;
-  params_->detach_whole();
-  order_read();
-  for (auto& flat : flats()) flat.offload_whole();
   params_->attach_whole();
   for (auto& slot : slots()) slot.show_whole();  // where it is now
 }
