@@ -156,9 +156,10 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
-    // Another backward of the same iteration would fault the pages in again.
-    if (member->policy.is_last_backward && member->policy.requires_gradient_sync) gradients += member->arrived_bytes();
     parameters += member->whole_bytes();
+    // Another backward of the same iteration would fault the pages in again.
+    const bool is_last = member->policy.is_last_backward && member->policy.requires_gradient_sync;
+    if (is_last && member->expects_gradients() && member->params().is_on_cpu()) gradients += member->whole_bytes();
     const auto failed = member->leave_backward(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();

@@ -172,8 +172,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
     return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
   }
-  /// Of the whole gradients that arrived in the open backward on the CPU.
-  int64_t arrived_bytes() const { return arrived_bytes_; }
   /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
@@ -295,7 +293,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
-  int64_t arrived_bytes_ = 0;
   // What was reduced, in the form of the rows, on its way to their gradients; and the votes of all ranks.
   std::vector<std::pair<ReducedPlane, std::vector<uint8_t>>> landings_;
   std::string error_;  // of the open backward, thrown when it ends

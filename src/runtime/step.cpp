@@ -311,7 +311,6 @@ void ParamGroup::expect_gradients(bool (*expects)(const ParamSlot&), bool may_re
 void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_inside) {
   auto& slot = slots()[index];
   slot.waits = true;
-  if (slot.whole_tensor.is_cpu()) arrived_bytes_ += static_cast<int64_t>(slot.whole_tensor.nbytes());
   if (slot.missing_from == (from_inside ? GradientSource::kInside : GradientSource::kTask)) {
     slot.missing_from = GradientSource::kNone;
     auto& bucket = buckets_[slot.place.bucket];
@@ -563,7 +562,6 @@ std::string ParamGroup::leave_backward(int task) {
 
 void ParamGroup::close_backward() {
   is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
-  arrived_bytes_ = 0;
   for (auto& bucket : buckets_) {
     bucket.is_begun = false;
     bucket.missing = bucket.missing_inside = 0;
