@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "api/group_view.h"
-#include "api/module_tree.h"
 #include "api/placement_choice.h"
 #include "api/plan.h"
 #include "api/rows.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "api/module_tree.h"
+#include "api/group_view.h"
 #include "runtime/placement.h"
 
 namespace fsdp {
