@@ -12,19 +12,14 @@
 
 namespace fsdp::runtime {
 
-struct StartedReduction {
-  /// To be waited for in this order.
-  std::vector<std::shared_ptr<Work>> works;
-  /// Scale that readers must still apply to the rows.
-  double scale = 1;
-};
-
 /// Starts to sum over the ranks of the shard axis in their order and, if it goes `over_replicas`, then over those of
-/// each replicate axis in theirs, and multiplies once. The outputs receive this rank's slices of the sums; those of
-/// `rows` are multiplied by `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard
-/// axis's own reduce_scatter. Collective.
-StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
+/// each replicate axis in theirs. The outputs receive this rank's slices of the sums. Over the shard axis alone those
+/// of `rows` are multiplied by `scale`, and `counts` may be; after replicas whoever reads the rows does. If there is a
+/// `with`, it reduces `rows` in place of the shard axis's own reduce_scatter. Returns what is to be waited for, in this
+/// order. Collective.
+std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool over_replicas,
+                                             std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
+                                             const ReduceScatter& with);
 
 /// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
 /// the sum again: a power of two for fp16, whose largest number is 65504, 1 for others (as in FSDP1).
@@ -46,7 +41,8 @@ struct Reduction {
   int joined = 0;
   double factor = 1;
   bool is_within_replica = false;
-  StartedReduction started = {};
+  std::vector<std::shared_ptr<Work>> works = {};
+  double scale = 1;  ///< that is left to be applied to the sums
   /// For each parameter, how many ranks have a gradient, times the scale of the sums; undefined on one rank.
   at::Tensor counts = {};
 

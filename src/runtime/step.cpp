@@ -421,8 +421,8 @@ void ParamGroup::finish_reductions() {
 void ParamGroup::finish_reduction(Bucket& bucket) {
   const OwnOperators own_operators;
   while (bucket.in_flight) {
-    const auto works = bucket.in_flight->started.works;
-    const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->started.works == works; };
+    const auto works = bucket.in_flight->works;
+    const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->works == works; };
     const auto& host = flats()[bucket.in_flight->planes.front().flat].host;
     const c10::OptionalStreamGuard guard(host ? std::optional(host->stream_of_results()) : std::nullopt);
     try {
