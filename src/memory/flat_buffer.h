@@ -3,7 +3,6 @@
 /// Blocks of memory that several tensors are parts of, the streams of an accelerator that use them, and storage that is
 /// kept for ever while its memory comes and goes.
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
@@ -116,19 +115,5 @@ struct FlatPart {
   size_t bytes() const { return form.bytes(numel); }
   at::Tensor tensor() const { return flat_tensor(buffer, byte_offset, numel, form.dtype); }
 };
-
-/// The bytes from a tensor's first element to its last one, with the gaps between them.
-struct MemoryRange {
-  const char *begin = nullptr, *end = nullptr;
-
-  bool overlaps(const MemoryRange& other) const { return begin < other.end && other.begin < end; }
-};
-
-/// Of a strided tensor; an empty range if it has no memory.
-inline MemoryRange range_of(const at::Tensor& tensor) {
-  const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
-  if (begin == nullptr) return {};
-  return {begin, begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size())};
-}
 
 }  // namespace fsdp::memory
