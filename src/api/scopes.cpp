@@ -15,6 +15,7 @@
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "comm/core/current_stream.h"
+#include "runtime/access_rules.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
