@@ -190,13 +190,20 @@ std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::
   return changing;
 }
 
+// A module that no shared pointer owns gets one that has gone already: to everybody else it is as it was.
+std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
+  if (module == nullptr) return {};
+  if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
+  return module->weak_from_this();
+}
+
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->params().install(group);
   runtime::hook_parameters(group);
   std::vector<torch::nn::Module*> watched;
   for (const auto* given : given_modules(node)) {
     if (given->module != nullptr) watched.push_back(given->module);
-    runtime::registry().add_module(given->identity, group);
+    runtime::registry().add_module(given->identity, owner_of(given->module), group);
   }
   if (!watched.empty()) group->watch = std::make_shared<ModuleWatch>(watched);
 }
