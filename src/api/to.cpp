@@ -13,7 +13,6 @@
 #include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "runtime/backward.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -46,7 +45,6 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
   // What autograd kept of them is for gradients of the former form.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
-  runtime::hook_gradients(group.shared_from_this());
 }
 
 void change_plain(const at::Tensor& tensor, const Form& form) {

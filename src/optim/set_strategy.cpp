@@ -15,7 +15,6 @@
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/state_tensors.h"
-#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 
@@ -142,7 +141,6 @@ class Move {
   // Neither communicates nor throws.
   void finish() {
     group_->move_to(std::move(params_), policy_);
-    runtime::hook_gradients(group_);
     for (auto& [place, moved] : states_) *place = std::move(moved);
     for (auto& [slot, moved] : gradients_) {
       group_->params().register_gradient(group_->slots()[slot], moved);

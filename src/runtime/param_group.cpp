@@ -7,6 +7,7 @@
 
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
+#include "runtime/backward.h"
 
 namespace fsdp::runtime {
 
@@ -61,6 +62,7 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
   published_version_ = std::nullopt;
   gathers_in_place_ = 0;
   params_->install(shared_from_this());
+  hook_gradients(shared_from_this());  // slots have other numbers than before
   for (auto& slot : former->slots())
     slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
                               "' was read by a forward before its rows moved to another strategy. Run backward before "
