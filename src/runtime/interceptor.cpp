@@ -157,7 +157,7 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Pl
 }
 
 // The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
-/// alone.
+// alone.
 class OperandGroups {
  public:
   OperandGroups() = default;
