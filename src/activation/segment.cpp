@@ -127,7 +127,7 @@ runtime::SavedTensorScope::Hooks Segment::leave_out() { return std::make_unique<
 void Segment::finish() {
   for (auto& input : inputs_) input.finish();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (slots_.empty()) return;
   }
   require_unwritten("when fn had run");
@@ -165,7 +165,7 @@ void Segment::require_unwritten(const char* when) const {
 
 void Segment::refuse_written(size_t index) {
   require_unwritten("before backward");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto& slot = slots_[index];
   throw UsageError(str_cat(where(), "expected what fn uses as fn used it, found tensor ", index,
                            " of those that autograd keeps of it, ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
@@ -179,7 +179,7 @@ void Segment::refuse_other_run(const std::string& found) const {
 }
 
 size_t Segment::add(const at::Tensor& tensor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   slots_.push_back({c10::DimVector(tensor.sizes()), tensor.scalar_type(), tensor.device()});
   if (!account_ && runtime::is_marked(*tensor.unsafeGetTensorImpl()))
     if (const auto part = runtime::registry().find(tensor)) {
@@ -193,7 +193,7 @@ at::Tensor Segment::value(size_t index) {
   const int task = torch::autograd::get_current_graph_task_id();
   const std::lock_guard computing(computing_);
   const auto find = [&]() -> at::Tensor {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return task_ == task ? slots_[index].value : at::Tensor();
   };
   auto value = find();
@@ -206,14 +206,14 @@ at::Tensor Segment::value(size_t index) {
 
 void Segment::forget(size_t index) {
   at::Tensor value;  // freed after the lock is released
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   slots_[index].is_wanted = false;
   std::swap(value, slots_[index].value);
 }
 
 void Segment::take(const at::Tensor& tensor) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (next_ < slots_.size()) {
       auto& slot = slots_[next_];
       if (tensor.sizes() != slot.sizes || tensor.scalar_type() != slot.dtype || tensor.device() != slot.device)
@@ -228,14 +228,14 @@ void Segment::take(const at::Tensor& tensor) {
 }
 
 bool Segment::is_complete() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::none_of(slots_.begin() + static_cast<std::ptrdiff_t>(std::min(next_, slots_.size())),
                               slots_.end(), &Slot::is_wanted);
 }
 
 void Segment::clear() {
   std::vector<at::Tensor> values;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& slot : slots_) values.push_back(std::exchange(slot.value, at::Tensor()));
   task_ = -1;
 }
@@ -247,7 +247,7 @@ void Segment::bring_ahead() {
   if (!computing) return;
   const auto is_missing = [](const Slot& slot) { return slot.is_wanted && !slot.value.defined(); };
   {
-    const std::lock_guard lock(ahead->mutex_);
+    const MutexLock lock(ahead->mutex_);
     if (std::ranges::none_of(ahead->slots_, is_missing)) return;
   }
   for (auto& input : ahead->inputs_) input.bring();
@@ -261,7 +261,7 @@ void Segment::drop_brought() {
 
 void Segment::end(int task) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (task_ != task) return;
   }
   clear();
@@ -275,7 +275,7 @@ void Segment::compute(int task) {
   require_unwritten("before backward");
   clear();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     task_ = task;
     next_ = 0;
   }
@@ -286,9 +286,9 @@ void Segment::compute(int task) {
     throw;
   }
   if (!is_complete()) {
-    const size_t found = next_;
     clear();
-    refuse_other_run(str_cat("that autograd keeps ", found, " tensors of it and kept ", slots_.size()));
+    const MutexLock lock(mutex_);
+    refuse_other_run(str_cat("that autograd keeps ", next_, " tensors of it and kept ", slots_.size()));
   }
   if (task == -1) return;
   torch::autograd::Engine::get_default_engine().queue_callback([segment = weak_from_this(), ahead = ahead_, task] {

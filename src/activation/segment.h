@@ -15,6 +15,7 @@
 #include "activation/kept_results.h"
 #include "activation/kept_tensor.h"
 #include "activation/tensor_version.h"
+#include "comm/core/mutex.h"
 #include "memory/byte_account.h"
 #include "parallel/sequence_scope.h"
 #include "parallel/token_slices.h"
@@ -110,10 +111,10 @@ class Segment : public std::enable_shared_from_this<Segment> {
 
   std::recursive_mutex computing_;  // held by the thread that recomputes
   bool is_computing_ = false;
-  std::mutex mutex_;  // protects the members below
-  std::vector<Slot> slots_;
-  size_t next_ = 0;  // index of the run's next saved tensor
-  int task_ = -1;    // the graph task for which values were computed
+  Mutex mutex_;
+  std::vector<Slot> slots_ FSDP_GUARDED_BY(mutex_);
+  size_t next_ FSDP_GUARDED_BY(mutex_) = 0;  // index of the run's next saved tensor
+  int task_ FSDP_GUARDED_BY(mutex_) = -1;    // the graph task for which values were computed
 
   std::shared_ptr<memory::ByteAccount> account_;      // of the first group that the region reads
   std::shared_ptr<memory::ChargesOnce> kept_inputs_;  // of that group's rank

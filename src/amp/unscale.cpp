@@ -169,7 +169,7 @@ std::string subject_of(const Question& question) {
 void find_on_all(ParamGroup& group, const at::Tensor& found, const std::string& subject, Votes& votes) {
   const auto& placement = group.placement();
   if (placement.process_group().world_size() == 1) return;
-  const std::lock_guard lock(group.rank_state().mutex);
+  const MutexLock lock(group.rank_state().mutex);
   placement.pass_on_failure_of(subject, [&] {
     const auto given = votes.tensor(found.options());
     const auto work = placement.process_group().communicator().all_reduce({found, given}, ReduceOp::kMax, {subject});

@@ -72,8 +72,7 @@ Advice advise(const Group& model, std::optional<int64_t> spare_bytes) {
   const Tag tag{"advise of " + own.name(), {}};
   const auto most = [&](int64_t bytes) { return extreme(bytes, ReduceOp::kMax, ranks, tag); };
   int64_t parameter_bytes = 0;
-  for (const auto& group : param_groups(model))
-    for (const auto& flat : group->flats()) parameter_bytes += static_cast<int64_t>(flat.whole().bytes());
+  for (const auto& group : param_groups(model)) parameter_bytes += group->whole_bytes();
   return choose_advice(
       {.strategy = strategy_of(own),
        .waiting_share = mean(*waiting_share, ranks, tag),

@@ -1,4 +1,4 @@
-#include "api/agreement.h"
+#include "api/plan.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -13,7 +13,7 @@
 #include <unordered_set>
 
 #include "api/placement_choice.h"
-#include "api/plan.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
 

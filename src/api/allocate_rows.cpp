@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "api/agreement.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"
 

@@ -5,7 +5,6 @@
 #include <ATen/core/ivalue.h>
 #include <fsdp/group.h>
 
-#include <mutex>
 #include <vector>
 
 #include "api/group_view.h"
@@ -56,7 +55,7 @@ void cast_floating(c10::IValue& value, at::ScalarType dtype) {
 
 CallCasts call_casts(const Group& group) {
   const auto& own = *param_groups(group).front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   return {own.policy.input_dtype, own.policy.output_dtype};
 }
 

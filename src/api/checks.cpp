@@ -1,5 +1,6 @@
-#include "api/checks.h"
+#include "api/plan.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -11,7 +12,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
 #include "runtime/param_group.h"
@@ -85,16 +85,21 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
 }
 
-// Where a tensor lies in memory; on the meta device, where there are no addresses, its storage counts as one byte.
-struct Extent : memory::MemoryRange {
+// Where a tensor lies in memory, with the gaps between its elements; on the meta device, where there are no addresses,
+// its storage counts as one byte.
+struct Extent {
+  const char *begin = nullptr, *end = nullptr;
   const std::string* name = nullptr;
   bool is_sharded = false;
 };
 
-Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
-  if (!tensor.tensor.is_meta()) return {memory::range_of(tensor.tensor), &tensor.name, is_sharded};
-  const auto* storage = reinterpret_cast<const char*>(tensor.tensor.storage().unsafeGetStorageImpl());
-  return {{storage, storage + 1}, &tensor.name, is_sharded};
+Extent extent_of(const runtime::NamedParameter& named, bool is_sharded) {
+  const auto& tensor = named.tensor;
+  const auto* begin =
+      static_cast<const char*>(tensor.is_meta() ? tensor.storage().unsafeGetStorageImpl() : tensor.const_data_ptr());
+  const auto bytes =
+      tensor.is_meta() ? 1 : at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size());
+  return {begin, begin + (begin == nullptr ? 0 : bytes), &named.name, is_sharded};
 }
 
 constexpr const char* kUntied =

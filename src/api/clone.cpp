@@ -3,10 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include <mutex>
-
-#include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 
@@ -15,7 +13,7 @@ namespace {
 
 void require_at_rest(const Group& model, const char* operation) {
   const auto& groups = param_groups(model);
-  std::lock_guard lock(groups.front()->rank_state().mutex);
+  const MutexLock lock(groups.front()->rank_state().mutex);
   require_values(groups, operation);
   for (const auto& group : groups) require_between_steps(*group, operation);
 }

@@ -4,11 +4,8 @@
 #include <fsdp/initialize.h>
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_set>
 
-#include "api/agreement.h"
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/plan.h"
 #include "api/rows.h"
@@ -145,7 +142,7 @@ void materialize(torch::nn::Module& module) { compute_deferred(subtree_tensors(*
 void initialize(const Group& model, const std::function<void()>& init) {
   const auto& groups = param_groups(model);
   auto& own = *groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   require_values(groups, "initialize");
   for (const auto& group : groups) require_between_steps(*group, "initialize");
   std::vector<Shown> parameters;
@@ -158,7 +155,10 @@ void initialize(const Group& model, const std::function<void()>& init) {
       for (size_t i = 0; i < group->slots().size(); ++i)
         if (group->slots()[i].tensor().defined()) parameters.push_back(show(group, i));
     const DeferredRecording recording(DeferredRecording::Kind::kPutOff);
-    init();
+    {
+      const RankLock::ScopedRelease users_code(own.rank_state().mutex);
+      init();
+    }
     require_in_place(parameters);
   }
   agree_on(parameters, own);

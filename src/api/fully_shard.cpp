@@ -9,10 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "api/agreement.h"
-#include "api/checks.h"
 #include "api/group_view.h"
-#include "api/module_tree.h"
 #include "api/placement_choice.h"
 #include "api/plan.h"
 #include "api/rows.h"
@@ -118,8 +115,12 @@ void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement
   if (!options.disk_policy) return;
   auto& ranks = placement.process_group();
   int64_t taken = 0;
-  for (const auto* group : Attachment::of<runtime::RankState>(ranks)->groups())
-    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
+  {
+    auto& rank = *Attachment::of<runtime::RankState>(ranks);
+    const MutexLock lock(rank.mutex);
+    for (const auto* group : rank.groups())
+      if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
+  }
   // Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
   const auto most = at::full({1}, taken, at::kLong);
   ranks.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();

@@ -4,12 +4,11 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
-#include "runtime/scope.h"
 
 namespace fsdp {
 
@@ -22,14 +21,14 @@ constexpr const char* kUnshard = "unshard";
 // Applies `change` to the module's own group, or to all groups under it.
 template <class Change>
 void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool recurse, const Change& change) {
-  std::lock_guard lock(groups.front()->rank_state().mutex);
+  const MutexLock lock(groups.front()->rank_state().mutex);
   for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
 }
 
 // Another thread may exchange what a group is made of.
 auto with_own(const GroupView& view, const auto& act) {
   auto& own = *view.groups.front();
-  const std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   return act(own);
 }
 
@@ -67,9 +66,9 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
 ByteCounts byte_counts(const memory::ByteAccount& account) {
   using memory::ByteClass;
   const auto of = [&](ByteClass cls) { return ByteCount{account.current(cls), account.peak(cls)}; };
-  // What is recorded has what checkpoints keep in it; of all groups the same of both counts.
-  const auto activation = [&](auto count) {
-    const auto& all = account.whole();
+  // While forward is recorded, its bytes include those that checkpoints keep.
+  const auto& all = account.whole();
+  const auto forward_or_kept = [&](auto count) {
     const bool is_recorded = (all.*count)(ByteClass::kForward) >= (all.*count)(ByteClass::kActivation);
     return (account.*count)(is_recorded ? ByteClass::kForward : ByteClass::kActivation);
   };
@@ -77,13 +76,13 @@ ByteCounts byte_counts(const memory::ByteAccount& account) {
           .whole = of(ByteClass::kWhole),
           .gradient = of(ByteClass::kGradient),
           .optimizer = of(ByteClass::kOptimizer),
-          .activation = {activation(&memory::ByteAccount::current), activation(&memory::ByteAccount::peak)},
+          .activation = {forward_or_kept(&memory::ByteAccount::current), forward_or_kept(&memory::ByteAccount::peak)},
           .host = of(ByteClass::kHost),
           .disk = of(ByteClass::kDisk)};
 }
 
 NoSync::NoSync(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {
-  std::lock_guard lock(view_->groups.front()->rank_state().mutex);
+  const MutexLock lock(view_->groups.front()->rank_state().mutex);
   for (const auto& group : view_->groups)
     previous_.push_back(std::exchange(group->policy.requires_gradient_sync, false));
 }
@@ -91,19 +90,19 @@ NoSync::NoSync(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {
 NoSync::~NoSync() {
   if (!view_) return;
   const auto& groups = view_->groups;
-  std::lock_guard lock(groups.front()->rank_state().mutex);
+  const MutexLock lock(groups.front()->rank_state().mutex);
   for (size_t i = 0; i < groups.size(); ++i) groups[i]->policy.requires_gradient_sync = previous_[i];
 }
 
 void UnshardHandle::wait() {
   const auto& own = view_->groups.front();
-  std::lock_guard lock(own->rank_state().mutex);
+  const MutexLock lock(own->rank_state().mutex);
   own->wait_for_unshard(kUnshard);
 }
 
 UnshardHandle Group::unshard() const {
   const auto& own = view_->groups.front();
-  std::lock_guard lock(own->rank_state().mutex);
+  const MutexLock lock(own->rank_state().mutex);
   require_values({own}, kUnshard);
   own->drop_stale_copy();
   own->unshard(kUnshard);
@@ -113,7 +112,7 @@ UnshardHandle Group::unshard() const {
 
 void Group::reshard() const {
   const auto& own = view_->groups.front();
-  std::lock_guard lock(own->rank_state().mutex);
+  const MutexLock lock(own->rank_state().mutex);
   require(own->summon_depth == 0, own->where("reshard"), "a summon_full_params is open on '", own->name(),
           "', whose values it would lose. Close it first");
   own->reshard();
@@ -133,7 +132,7 @@ void Group::set_is_last_backward(bool is_last) const {
 
 void Group::set_post_optim_event(c10::Event event) const {
   const auto& own = *view_->groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   for (const auto& group : view_->groups)
     for (const auto& flat : group->flats()) {
       const auto device = flat.whole().form.device;
@@ -198,8 +197,6 @@ void Group::set_modules_to_backward_prefetch(const std::vector<Group>& groups) c
   change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids; });
 }
 
-void Group::reset_iter_state() const { runtime::reset_iteration(view_->groups); }
-
 std::vector<at::Tensor> Group::parameters() const {
   std::vector<at::Tensor> parameters;
   for (const auto& parameter : subtree_parameters(*view_->tree)) parameters.push_back(parameter.tensor);
@@ -208,7 +205,7 @@ std::vector<at::Tensor> Group::parameters() const {
 
 GroupStats Group::stats() const {
   auto& rank = view_->groups.front()->rank_state();
-  const std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   GroupStats stats;
   for (const auto& group : view_->groups) {
     ++stats.groups;
@@ -228,7 +225,7 @@ GroupStats Group::stats() const {
 void Group::reset_peak_stats() const {
   auto& rank = view_->groups.front()->rank_state();
   rank.account().reset_peaks();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   for (const auto* group : rank.groups()) group->account()->reset_peaks();
   rank.forget_waiting();
 }

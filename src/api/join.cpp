@@ -3,11 +3,10 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 
-#include "api/agreement.h"
 #include "api/group_view.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/rank_state.h"
@@ -16,7 +15,7 @@ namespace fsdp {
 namespace {
 
 // The groups of all models of this rank.
-void require_outside(runtime::RankState& rank) {
+void require_outside(runtime::RankState& rank) FSDP_REQUIRES(rank.mutex) {
   for (const auto* group : rank.groups())
     require(!group->is_inside() && group->local_rows_depth == 0, group->where("join"), "a scope or a backward is open ",
             "on '", group->name(), "'. Join between steps; after an exception call reset_iter_state() on every rank");
@@ -31,8 +30,8 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
   const std::string subject = str_cat("join of ", own.name(), ", divided by the ",
                                       options.divide_by_initial_world_size ? "ranks" : "ranks that have data");
   {
-    std::lock_guard lock(rank.mutex);
-    const auto answer = [&]() -> uint8_t {
+    const MutexLock lock(rank.mutex);
+    const auto answer = [&]() FSDP_REQUIRES(rank.mutex) -> uint8_t {
       require(step != nullptr, own.where("join"), "expected a function that runs forward and backward, found none");
       require_outside(rank);
       return has_data;
@@ -46,7 +45,7 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
       rank.share_with_data = static_cast<double>(std::ranges::count(have_data, 1)) / ranks.world_size();
   }
   const auto restore = c10::make_scope_exit([&] {
-    std::lock_guard lock(rank.mutex);
+    const MutexLock lock(rank.mutex);
     rank.buffers_from = 0;
     rank.has_data = true;
     rank.share_with_data = 1;

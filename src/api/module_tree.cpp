@@ -1,4 +1,4 @@
-#include "api/module_tree.h"
+#include "api/group_view.h"
 
 #include <algorithm>
 #include <unordered_set>

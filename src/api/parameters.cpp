@@ -6,7 +6,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -66,7 +65,7 @@ ParameterPlacement placement_of(const at::Tensor& parameter) {
 at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tensor& rows, const std::string& call,
                        const std::string& path) {
   const runtime::OwnOperators own_operators;
-  std::lock_guard lock(group.rank_state().mutex);
+  const MutexLock lock(group.rank_state().mutex);
   auto& slot = group.slots()[index];
   require(!rows.is_meta(), group.where(call), "parameter '", slot.name(),
           "' is on the meta device and has no values. Give it memory with fsdp::to_empty(model, device)");
@@ -111,7 +110,7 @@ at::Tensor full_tensor(const at::Tensor& parameter) { return gather_whole(parame
 at::Tensor full_grad(const at::Tensor& parameter) {
   auto part = part_of(parameter, "full_grad");
   if (part) {
-    std::lock_guard lock(part->group->rank_state().mutex);
+    const MutexLock lock(part->group->rank_state().mutex);
     part->group->require_no_waiting_gradient(part->slot, "full_grad");
   }
   if (!parameter.grad().defined()) return {};

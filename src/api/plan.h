@@ -1,17 +1,19 @@
 #pragma once
 /// \file
-/// Which groups a call of `fully_shard` makes, which of them are kept in files, and in which dtypes and on which
-/// devices what they hold is afterwards.
+/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes, which
+/// of them are kept in files, in which dtypes and on which devices what they hold is, and whether all ranks agree.
 
 #include <fsdp/options.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "api/module_tree.h"
+#include "api/group_view.h"
+#include "runtime/placement.h"
 
 namespace fsdp {
 
@@ -69,5 +71,46 @@ void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&
 
 /// Gives those of `tensors` whose values were put off their memory, whole.
 void compute_deferred(const std::vector<runtime::NamedParameter>& tensors);
+
+/// Compares the ranks' groups, buffers if they are to be synchronised, options and axes; then, unless rank 0's values
+/// are taken, the values of parameters by one hash of all. Throws Mismatch; of other values on every rank, naming the
+/// first parameter, and the process group can still be used.
+///
+/// Where rank 0's values are taken, returns the devices to have them on, of the plan's parameters, then of the buffers:
+/// of the kinds that rank 0 has them on. Throws UsageError on every rank if rank 0 has no values of some.
+std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
+                               const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
+
+void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+                   const std::string& where);
+
+void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where);
+
+/// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
+void check_order(const ModuleNode& tree, const std::string& where);
+
+/// Throws UsageError naming the first that cannot be sharded, or shares its memory with another tensor of the tree.
+void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
+                      const std::string& where);
+
+/// Returns the tensor axis of the modules; null if there is none. Throws UsageError naming the first parameter whose
+/// cut cannot be, or that the ranks of `placement` have different parts of, and for parts on several tensor axes.
+std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,
+                                         const std::string& where);
+
+/// Throws UsageError if a tensor was written after what it holds had been put off.
+void require_put_off(const runtime::NamedParameter& tensor, const std::string& where);
+
+/// Throws UsageError in a scope, a backward or LocalRows of the group, and while its gradients wait. Under the lock.
+void require_between_steps(runtime::ParamGroup& group, const std::string& operation);
+
+/// Throws UsageError listing the parameters of `groups` that are on the meta device.
+void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation);
+
+/// Throws UsageError naming the first of the buffers that cannot take rank 0's values.
+void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where);
+
+/// Of the calls that a value is put off to, and of the random numbers that they will draw.
+int64_t fingerprint_of(const at::Tensor& tensor);
 
 }  // namespace fsdp

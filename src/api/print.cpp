@@ -5,7 +5,6 @@
 #include <ostream>
 
 #include "api/group_view.h"
-#include "api/module_tree.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

@@ -5,9 +5,11 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/collectives.h>
 
-#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -33,5 +35,22 @@ at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, co
 at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group,
                       const Tag& tag);
 double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag);
+
+/// What `answer` gave on each rank. Where it threw, this rank throws the same, and every other one an Error that names
+/// the first such rank. Collective; waits by `wait`.
+std::vector<uint8_t> answers_of_ranks(
+    const ProcessGroup& ranks, const std::string& operation, const std::string& subject,
+    const std::function<uint8_t()>& answer, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
+
+/// A tensor whose values another rank has: here its sizes and dtype count, and where they are to lie.
+struct WantedValues {
+  at::Tensor tensor;
+  c10::Device device;
+};
+
+/// A rank's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
+std::vector<at::Tensor> values_of_rank(
+    int root, const ProcessGroup& process_group, const std::vector<WantedValues>& tensors, const std::string& subject,
+    const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
 }  // namespace fsdp

@@ -1,28 +1,39 @@
 #include <fsdp/scopes.h>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
-#include <mutex>
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <thread>
 
-#include "api/agreement.h"
-#include "api/checks.h"
 #include "api/group_view.h"
+#include "api/plan.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
+#include "comm/core/current_stream.h"
+#include "runtime/access_rules.h"
+#include "runtime/backward.h"
+#include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/scope.h"
 
 namespace fsdp {
 namespace {
 
 using runtime::ParamGroup;
+using Groups = std::vector<std::shared_ptr<ParamGroup>>;
+
+constexpr const char* kSummon = "summon_full_params";
 
 // Tells the first rank once if the model is one large group that is gathered over a network and freed again.
 void hint_once(ParamGroup& own, const GroupView& view) {
   constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller one takes a gather of some milliseconds
   if (std::exchange(own.was_hinted, true) || own.placement().process_group().rank() != 0) return;
   if (view.groups.size() > 1 || own.placement().shard().world_size() == 1 || own.params().shares_memory()) return;
-  int64_t bytes = 0;
-  for (const auto& flat : own.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
+  const int64_t bytes = own.whole_bytes();
   if (bytes < kLargeBytes || !own.policy.reshard_after_backward) return;
   TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
              " of its parameters are whole at a time, and their gather hides behind nothing. If it has blocks that "
@@ -33,7 +44,7 @@ void hint_once(ParamGroup& own, const GroupView& view) {
 // Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
   const auto& ranks = own.placement().process_group();
   const auto buffers = subtree_buffers(tree);
@@ -51,7 +62,7 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
 void check_before_scope(const GroupView& view) {
   const auto& groups = view.groups;
   auto& own = *groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   if (own.is_inside()) return;
   require_values(groups, "forward scope");
   hint_once(own, view);
@@ -62,9 +73,166 @@ void check_before_scope(const GroupView& view) {
           "is named in FullyShardOptions::ignored_params. This is said once");
 }
 
+void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
+  if (group.is_in_backward() && torch::autograd::get_current_graph_task_id() == -1)
+    require(false, group.where(operation), "'", group.name(), "': ", runtime::kUnfinishedBackward);
+}
+
+// A whole copy that may be written is made from rows at rest.
+void require_outside(const Groups& groups) {
+  const MutexLock lock(groups.front()->rank_state().mutex);
+  for (const auto& group : groups) {
+    require_no_unfinished_backward(*group, kSummon);
+    if (group->is_inside())
+      require(false, group->where(kSummon), "'", group->name(),
+              "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, "
+              "or read single parameters with fsdp::full_tensor. ",
+              runtime::kOtherValuesInForward);
+  }
+}
+
+// Waits, before the last scope on a group closes, for operators of other threads, which need its parameters unsharded.
+void wait_for_operators(const Groups& groups) {
+  const auto waits = [](const auto& group) { return group->is_left_next() && group->wait_for_operators(); };
+  while (std::ranges::count_if(groups, waits) > 0) {
+  }
+}
+
+// A CUDA graph would repeat copies to and from the same addresses, but each step takes its memory anew.
+void require_no_graph(ParamGroup& group) {
+  for (const auto& flat : group.params().flats()) {
+    const auto device = flat.whole().form.device;
+    if (device.is_cpu() || !records_graph(current_stream(device))) continue;
+    require(false, group.where("forward scope"), "the current stream of ", device,
+            " records a graph, which a step of a sharded model cannot be part of: its gathers take memory anew each "
+            "time. Run the step outside of the capture.");
+  }
+}
+
+// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
+// rank has counted the same writes and scopes.
+void meet(const Groups& groups, const std::string& call) {
+  std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // for each shard axis its first group, and all writes
+  const auto& first = *groups.front();
+  size_t begun = 0;
+  try {
+    while (begun < groups.size()) {
+      const auto& group = groups[begun++];
+      if (!group->begin_scope()) continue;
+      const auto* ranks = &group->placement().shard();
+      const auto is_theirs = [&](const auto& known) { return &known.first->placement().shard() == ranks; };
+      auto barrier = std::ranges::find_if(barriers, is_theirs);
+      if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get(), 0});
+      barrier->second += group->writes_told();
+    }
+    std::vector<std::shared_ptr<Work>> works;
+    for (const auto& [group, writes] : barriers)
+      works.push_back(group->placement().shard().communicator().barrier(
+          first.tag("forward scope of " + first.name(), writes, call)));
+    const Span waiting(works.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
+                       first.name());
+    for (const auto& work : works) first.rank_state().wait(*work);
+  } catch (...) {
+    for (const auto& group : std::span(groups).first(begun)) group->cancel_scope();
+    for (const auto& [group, writes] : barriers) group->placement().pass_on_failure("forward scope");
+    throw;
+  }
+}
+
+// While this thread waits, another one may open and close scopes on `groups`, but neither run a backward nor write.
+void meet_before_scope(const Groups& groups, const std::string& call) {
+  Groups closed;
+  for (const auto& group : groups) {
+    if (!group->is_inside()) closed.push_back(group);
+    ++group->openings;
+  }
+  std::exception_ptr error;
+  try {
+    if (!closed.empty()) meet(closed, call);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (const auto& group : groups) {
+    --group->openings;
+    if (error && !group->is_inside()) group->leave_reading();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
 }  // namespace
 
-struct ForwardScope::Open : runtime::OpenScope {
+/// Shows whole parameters of `groups` (first the module's own) while it lives. Opening it is collective where ranks
+/// share memory; elsewhere the operators that read parameters are.
+class OpenScope {
+ public:
+  /// `call`: of the user's, if it does more than that.
+  explicit OpenScope(Groups groups, const std::string& call = {});
+  ~OpenScope();
+  OpenScope(const OpenScope&) = delete;
+  OpenScope& operator=(const OpenScope&) = delete;
+
+ private:
+  const Groups groups_;
+  const std::shared_ptr<runtime::ScopeRecord> record_ = std::make_shared<runtime::ScopeRecord>();
+  const std::thread::id thread_ = std::this_thread::get_id();
+  bool autocast_cached_ = false;  // on that thread, before
+  const Span span_;
+};
+
+OpenScope::OpenScope(Groups groups, const std::string& call)
+    : groups_(std::move(groups)),
+      span_(groups_.front()->rank_state().timeline, Track::kCompute, "forward", groups_.front()->name()) {
+  auto& rank = groups_.front()->rank_state();
+  const MutexLock lock(rank.mutex);
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  for (const auto& group : groups_) {
+    if (!in_backward) runtime::require_no_backward_elsewhere(rank, *group, "forward scope");
+    require_no_unfinished_backward(*group, "forward scope");
+    if (group->local_rows_depth > 0)
+      require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
+              "': close it before forward");
+    require_no_graph(*group);
+  }
+  record_->root = groups_.front()->id();
+  record_->observed = at::isRecordFunctionEnabled();
+  record_->records = at::GradMode::is_enabled();
+  record_->groups.reserve(groups_.size());
+  for (const auto& group : groups_) record_->groups.push_back(group->id());
+  rank.note_forward();
+  meet_before_scope(groups_, call);
+  bool outermost = !groups_.front()->is_inside();
+  for (const auto& group : groups_) {
+    if (!group->is_inside()) {
+      group->drop_stale_copy();
+      if (!group->stays_after_backward()) group->reshard();
+      group->scope = record_;
+      group->forget_reads();
+    }
+    group->enter();
+  }
+  // What autocast makes of whole parameters it would keep until it ends, also after they were written.
+  autocast_cached_ = at::autocast::is_autocast_cache_enabled();
+  at::autocast::set_autocast_cache_enabled(false);
+  rank.reads.current = 0;  // a new pass: the next read counts as a first one
+  if (outermost) rank.reads.orders[record_->root].forward.start();
+  fault_point("scope open");
+}
+
+OpenScope::~OpenScope() {
+  auto& rank = groups_.front()->rank_state();
+  const MutexLock lock(rank.mutex);
+  wait_for_operators(groups_);
+  for (const auto& group : groups_) {
+    group->leave();
+    if (group->is_inside()) continue;
+    if (!group->scope->recorded && !group->stays_after_backward()) group->reshard();
+    group->leave_reading();
+  }
+  if (thread_ == std::this_thread::get_id()) at::autocast::set_autocast_cache_enabled(autocast_cached_);
+  fault_point("scope closed");
+}
+
+struct ForwardScope::Open : OpenScope {
   using OpenScope::OpenScope;
 };
 ForwardScope::ForwardScope(const Group& model) {
@@ -75,20 +243,109 @@ ForwardScope::ForwardScope(const Group& model) {
 ForwardScope::~ForwardScope() = default;
 void ForwardScope::close() { open_.reset(); }
 
-struct LocalRows::Open : runtime::OpenLocalRows {
-  using OpenLocalRows::OpenLocalRows;
+struct LocalRows::Open {
+  const Groups groups;
 };
-LocalRows::LocalRows(const Group& model) : open_(std::make_unique<Open>(param_groups(model))) {}
-LocalRows::~LocalRows() = default;
 
-struct SummonFullParams::Open : runtime::OpenSummon {
-  using OpenSummon::OpenSummon;
-};
-SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
-  require_values(param_groups(model), "summon_full_params");
-  open_ = std::make_unique<Open>(param_groups(model), options.rank0_only, options.offload_to_cpu);
+LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) {
+  const auto& groups = open_->groups;
+  const MutexLock lock(groups.front()->rank_state().mutex);
+  for (bool waited = true; waited;) {  // meanwhile another thread may have done something
+    for (const auto& group : groups) {
+      require_no_unfinished_backward(*group, "LocalRows");
+      if (group->is_inside())
+        require(false, group->where("LocalRows"), "'", group->name(),
+                "' is whole: a forward scope or a backward is open. Close it first");
+    }
+    for (const auto& group : groups) group->begin_write();
+    waited = false;
+    for (const auto& group : groups) waited |= group->wait_to_write();
+  }
+  for (const auto& group : groups) group->note_write(runtime::WriteKind::kThisRank);
+  for (const auto& group : groups) ++group->local_rows_depth;
 }
-SummonFullParams::~SummonFullParams() = default;
-void SummonFullParams::write_back() { open_->write_back(); }
+
+LocalRows::~LocalRows() {
+  const auto& groups = open_->groups;
+  const MutexLock lock(groups.front()->rank_state().mutex);
+  for (const auto& group : groups) {
+    --group->local_rows_depth;
+    group->end_write();
+  }
+}
+
+struct SummonFullParams::Open {
+  const Groups groups;
+  const bool rank0_only;
+  std::optional<OpenScope> scope;  // none where nothing is kept
+};
+
+SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
+  const auto& groups = param_groups(model);
+  require_values(groups, kSummon);
+  require_outside(groups);
+  open_.reset(new Open{groups, options.rank0_only, {}});
+  open_->scope.emplace(groups, kSummon);
+  const MutexLock lock(groups.front()->rank_state().mutex);
+  const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
+  try {
+    if (options.rank0_only || options.offload_to_cpu)
+      for (const auto& group : groups) {  // one at a time, on every rank alike
+        group->wait_for_unshard(kSummon);
+        if (!keeps)
+          group->reshard();
+        else if (options.offload_to_cpu && !group->params().is_on_cpu())
+          group->copy_whole(/*to_host=*/true);
+      }
+    if (keeps) {
+      for (const auto& group : groups) group->unshard(kSummon);
+      for (const auto& group : groups) group->wait_for_unshard(kSummon);
+      // What is written to whole parameters must not reach other ranks.
+      for (const auto& group : groups) group->copy_whole(/*to_host=*/false);
+      for (const auto& group : groups) {
+        ++group->summon_depth;
+        group->leave_reading();
+      }
+    }
+  } catch (...) {
+    for (const auto& group : groups) group->reshard();
+    throw;
+  }
+  if (!keeps) open_->scope.reset();
+}
+
+SummonFullParams::~SummonFullParams() {
+  if (!open_->scope) return;
+  const auto& groups = open_->groups;
+  const MutexLock lock(groups.front()->rank_state().mutex);
+  wait_for_operators(groups);
+  for (const auto& group : groups) {
+    group->reshard();  // what was written to it is this rank's alone
+    --group->summon_depth;
+  }
+}
+
+void SummonFullParams::write_back() {
+  const auto& groups = open_->groups;
+  require(
+      !open_->rank0_only, groups.front()->where("SummonFullParams::write_back"),
+      "expected whole parameters on every rank, found rank0_only, with which the other ranks would keep the rows that "
+      "they had. Summon them without it, or write rows (fsdp::LocalRows)");
+  const MutexLock lock(groups.front()->rank_state().mutex);
+  for (const auto& group : groups)
+    for (const auto& slot : group->slots())
+      require(slot.whole_tensor.scalar_type() == slot.rows_tensor.scalar_type(),
+              group->where("SummonFullParams::write_back"), "whole values of parameter '", slot.name(), "' are ",
+              slot.whole_tensor.scalar_type(),
+              " by its MixedPrecisionPolicy, so all of its rows would be rounded from ", slot.rows_tensor.scalar_type(),
+              ". Write rows (fsdp::LocalRows)");
+  const runtime::OwnOperators own_operators;
+  for (const auto& group : groups) {
+    group->wait_for_unshard();
+    group->note_write(runtime::WriteKind::kEveryRank);
+    for (auto& slot : group->slots())
+      if (slot.rows_numel() > 0) runtime::rows_of_tensor(slot.whole_tensor)(slot, slot.rows_tensor);
+  }
+}
 
 }  // namespace fsdp

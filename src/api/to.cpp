@@ -7,15 +7,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "runtime/backward.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -48,7 +45,6 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
   // What autograd kept of them is for gradients of the former form.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
-  runtime::hook_gradients(group.shared_from_this());
 }
 
 void change_plain(const at::Tensor& tensor, const Form& form) {
@@ -62,7 +58,7 @@ void change_plain(const at::Tensor& tensor, const Form& form) {
 void change_all(const Group& model, const FormChange& change, const char* operation, const std::string& what) {
   const auto& [groups, tree] = GroupView::of(model);
   const auto& own = *groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
+  const MutexLock lock(own.rank_state().mutex);
   for (const auto& group : groups) {
     require_between_steps(*group, operation);
     for (const auto& slot : group->slots()) {

@@ -1,19 +1,32 @@
 #include "memory/block.h"
 
 #include <ATen/Context.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+#include <fcntl.h>
+#include <fsdp/error.h>
 #include <malloc.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <mutex>
 #include <utility>
+#include <vector>
+
+#include "comm/core/mutex.h"
+#include "comm/core/text.h"
+#include "comm/posix/file.h"
 
 namespace fsdp::memory {
 namespace {
+
+thread_local bool is_allocating = false;
 
 // Whether such a block is a mapping of its own: large ones on the CPU are.
 bool is_mapped(c10::Device device, size_t bytes) {
@@ -23,15 +36,39 @@ bool is_mapped(c10::Device device, size_t bytes) {
 }
 
 // A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
-void* map_block(size_t bytes) {
+char* map_block(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TORCH_CHECK(address != MAP_FAILED, "[fsdp] no memory: ", bytes, " bytes could not be mapped (", std::strerror(errno),
               "). Use a smaller model or more ranks, or raise the limit on address space (ulimit -v).");
   madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
-  return address;
+  return static_cast<char*>(address);
 }
 
-void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }
+size_t whole_pages(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::max(page, (bytes + page - 1) / page * page);
+}
+
+// Not every file system knows files that never had a name.
+int open_nameless(const std::string& folder) {
+  const int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string path = folder + "/fsdp.XXXXXX";
+  const int named = mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0) unlink(path.c_str());
+  return named;
+}
+
+[[noreturn]] void refuse(const std::string& folder, size_t bytes, const char* what, int error) {
+  struct statvfs disk{};
+  const bool is_known = statvfs(folder.c_str(), &disk) == 0;
+  throw Error(str_cat("DiskOffloadPolicy::folder '", folder, "': ", bytes,
+                      " bytes are needed for rows, gradients and optimizer state, ",
+                      is_known ? str_cat(uint64_t{disk.f_bavail} * disk.f_frsize) : "unknown", " bytes are free, and ",
+                      what, " failed (", std::strerror(error),
+                      "). Choose a folder with more room, use more ranks, raise DiskOffloadPolicy::host_limit_bytes, "
+                      "or raise the limit on files (ulimit -f)"));
+}
 
 }  // namespace
 
@@ -50,6 +87,15 @@ void keep_free_pages() noexcept {
 #endif
 }
 
+bool allocates_for_library() { return is_allocating; }
+
+c10::DataPtr allocate(c10::Device device, size_t bytes) {
+  const c10::DeviceGuard guard(device);
+  is_allocating = true;
+  const auto is_over = c10::make_scope_exit([] { is_allocating = false; });
+  return c10::GetAllocator(device.type())->allocate(bytes);
+}
+
 c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {
   return at::globalContext().getPinnedMemoryAllocator(accelerator)->allocate(bytes);
 }
@@ -57,43 +103,73 @@ c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
   if (!is_mapped(device, bytes)) return allocate(device, bytes);
   return c10::InefficientStdFunctionContext::makeDataPtr(
-      map_block(bytes), [bytes](void* address) { unmap_block(address, bytes); }, device);
+      map_block(bytes), [bytes](void* address) { munmap(address, bytes); }, device);
 }
 
-// The block that nobody has, if there is one.
-struct ReusedBlock::Spare {
-  std::mutex mutex;
-  void* address = nullptr;
-  size_t bytes = 0;
+// Those that nobody has: of a file all such, else the one that was given back first.
+struct BlockPool::Free {
+  int file = -1;
+  char* in_file = nullptr;  // where all blocks of the file are
+  size_t file_bytes = 0;
+  Mutex mutex;
+  std::vector<char*> blocks FSDP_GUARDED_BY(mutex);
+  size_t block_bytes FSDP_GUARDED_BY(mutex) = 0;
 
-  ~Spare() {
-    if (address != nullptr) unmap_block(address, bytes);
+  ~Free() {
+    if (in_file != nullptr) munmap(in_file, file_bytes);
+    if (file >= 0) close(file);
+    for (auto* block : blocks)
+      if (file < 0) munmap(block, block_bytes);
   }
 
-  void* take(size_t wanted) {
-    std::lock_guard lock(mutex);
-    return bytes == wanted ? std::exchange(address, nullptr) : nullptr;
+  char* take(size_t bytes) {
+    const MutexLock lock(mutex);
+    if (blocks.empty() || (file < 0 ? bytes != block_bytes : bytes > block_bytes)) return nullptr;
+    auto* block = blocks.back();
+    blocks.pop_back();
+    return block;
   }
 
-  void give_back(void* block, size_t block_bytes) {
-    std::lock_guard lock(mutex);
-    if (address != nullptr) {
-      unmap_block(block, block_bytes);
+  void give_back(char* block, size_t bytes) noexcept {
+    const MutexLock lock(mutex);
+    if (file >= 0) {
+      // What nobody wants any more is not written out, and keeps its room.
+      fallocate(file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, block - in_file, static_cast<off_t>(block_bytes));
+    } else if (!blocks.empty()) {
+      munmap(block, bytes);
       return;
+    } else {
+      madvise(block, bytes, MADV_FREE);
+      block_bytes = bytes;
     }
-    madvise(block, block_bytes, MADV_FREE);
-    address = block;
-    bytes = block_bytes;
+    blocks.push_back(block);  // had a place before
   }
 };
 
-c10::DataPtr ReusedBlock::take(size_t bytes) {
-  if (!is_mapped(device_, bytes)) return allocate_block(device_, bytes);
-  if (!spare_) spare_ = std::make_shared<Spare>();
-  void* address = spare_->take(bytes);
-  if (address == nullptr) address = map_block(bytes);
+BlockPool::BlockPool(c10::Device device) : device_(device), free_(std::make_shared<Free>()) {}
+
+BlockPool::BlockPool(std::string folder, size_t block_bytes, size_t blocks) : BlockPool(c10::kCPU) {
+  folder_ = std::move(folder);
+  const MutexLock lock(free_->mutex);
+  const size_t size = free_->block_bytes = whole_pages(block_bytes);
+  const size_t bytes = free_->file_bytes = size * blocks;
+  const int file = free_->file = open_nameless(folder_);
+  if (file < 0) refuse(folder_, bytes, "to make a file", errno);
+  if (const int error = set_file_size(file, bytes, /*now=*/true)) refuse(folder_, bytes, "to take the room", error);
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) refuse(folder_, bytes, "to map the file", errno);
+  free_->in_file = static_cast<char*>(mapped);
+  for (size_t i = blocks; i > 0; --i) free_->blocks.push_back(free_->in_file + (i - 1) * size);
+}
+
+c10::DataPtr BlockPool::take(size_t bytes) {
+  const bool is_in_file = !folder_.empty();
+  if (!is_in_file && !is_mapped(device_, bytes)) return allocate_block(device_, bytes);
+  auto* block = free_->take(bytes);
+  if (block == nullptr && is_in_file) return BlockPool(folder_, bytes, 1).take(bytes);
+  if (block == nullptr) block = map_block(bytes);
   return c10::InefficientStdFunctionContext::makeDataPtr(
-      address, [spare = spare_, bytes](void* block) { spare->give_back(block, bytes); }, device_);
+      block, [free = free_, bytes](void* given) { free->give_back(static_cast<char*>(given), bytes); }, device_);
 }
 
 }  // namespace fsdp::memory

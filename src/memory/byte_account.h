@@ -5,10 +5,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "comm/core/mutex.h"
 
 namespace fsdp::memory {
 
@@ -18,13 +20,9 @@ namespace fsdp::memory {
 enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kForward, kHost, kDisk };
 constexpr size_t kByteClasses = 8;
 
-/// Is told of each change. Any thread.
-class ByteObserver {
- public:
-  virtual ~ByteObserver() = default;
-  /// `part`: the number of the account; `now`: what it has of the class. Must not change accounts.
-  virtual void changed(int64_t part, ByteClass cls, int64_t now) = 0;
-};
+/// Is told of each change: of the account's number, and what that has of the class now. Any thread; must not change
+/// accounts.
+using ByteObserver = std::function<void(int64_t part, ByteClass cls, int64_t now)>;
 
 /// Thread safety: all of it.
 class ByteAccount {
@@ -41,7 +39,7 @@ class ByteAccount {
     auto& observed = whole_ ? *whole_ : *this;
     if (observed.is_observed_.load(std::memory_order_relaxed)) observed.tell(number_, cls, now);
   }
-  /// What counts this and other accounts; itself if that is nothing else.
+  /// The account that counts this one and others; itself if there is none.
   const ByteAccount& whole() const { return whole_ ? *whole_ : *this; }
   int64_t current(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].current; }
   int64_t peak(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].peak; }
@@ -52,11 +50,14 @@ class ByteAccount {
 
   /// By which an observer knows the account; 0 unless it is said.
   void number(int64_t number) { number_ = number; }
-  /// From now on it is told of what this account and its parts count; null: nobody is. Returns who was before.
-  std::shared_ptr<ByteObserver> observe(std::shared_ptr<ByteObserver> observer) {
-    const std::lock_guard lock(mutex_);
+  /// From now on it is told of what this account and its parts count; null: nobody is. Returns false, and changes
+  /// nothing, where another one is told already.
+  bool observe(ByteObserver observer) {
+    const MutexLock lock(mutex_);
+    if (observer && observer_) return false;
     is_observed_ = observer != nullptr;
-    return std::exchange(observer_, std::move(observer));
+    observer_ = std::move(observer);
+    return true;
   }
 
  private:
@@ -72,16 +73,16 @@ class ByteAccount {
     return now;
   }
   void tell(int64_t part, ByteClass cls, int64_t now) {
-    const std::lock_guard lock(mutex_);
-    if (observer_) observer_->changed(part, cls, now);
+    const MutexLock lock(mutex_);
+    if (observer_) observer_(part, cls, now);
   }
 
   std::array<Entry, kByteClasses> entries_;
   std::shared_ptr<ByteAccount> whole_;
   std::atomic<int64_t> number_ = 0;
   std::atomic<bool> is_observed_ = false;
-  std::mutex mutex_;
-  std::shared_ptr<ByteObserver> observer_;
+  Mutex mutex_;
+  ByteObserver observer_ FSDP_GUARDED_BY(mutex_);
 };
 
 /// Bytes on an account while this object, or a copy of it, lives.
@@ -104,7 +105,7 @@ class ChargesOnce {
   /// long as the charge, so no other memory has its address.
   std::shared_ptr<const Charge> hold(const void* memory, const std::shared_ptr<ByteAccount>& account, ByteClass cls,
                                      int64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(held_, [](const auto& held) { return held.second.expired(); });
     if (auto charge = held_[memory].lock()) return charge;
     auto charge = std::make_shared<const Charge>(account, cls, bytes);
@@ -113,8 +114,8 @@ class ChargesOnce {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<const void*, std::weak_ptr<const Charge>> held_;
+  Mutex mutex_;
+  std::unordered_map<const void*, std::weak_ptr<const Charge>> held_ FSDP_GUARDED_BY(mutex_);
 };
 
 }  // namespace fsdp::memory

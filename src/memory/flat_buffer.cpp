@@ -20,26 +20,29 @@ void drop_reference(void* context) { delete static_cast<std::shared_ptr<FlatBuff
 
 }  // namespace
 
-StreamUses::StreamUses(c10::Device device) : device_(device) {
-  if (!device.is_cpu()) own_ = current_stream(device);
+FlatBuffer::FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
+    : bytes_in_file_(cls == ByteClass::kDisk ? bytes : 0),
+      charge_(std::move(account), cls, static_cast<int64_t>(bytes)),
+      data_(std::move(data)) {
+  if (!device().is_cpu()) own_stream_ = current_stream(device());
 }
 
-StreamUses::~StreamUses() {
+FlatBuffer::~FlatBuffer() {
   try {
     for (const auto& user : users_) {
-      if (user == *own_) continue;
-      c10::Event used(device_.type());
+      if (user == *own_stream_) continue;
+      c10::Event used(device().type());
       used.record(user);
-      used.block(*own_);
+      used.block(*own_stream_);
     }
   } catch (const std::exception&) {
     // A device that failed orders nothing any more.
   }
 }
 
-bool StreamUses::note_current() {
-  if (!own_) return false;
-  const auto stream = current_stream(device_);
+bool FlatBuffer::note_use() {
+  if (!own_stream_) return false;
+  const auto stream = current_stream(device());
   if (std::ranges::find(users_, stream) != users_.end()) return false;
   users_.push_back(stream);
   return true;
@@ -80,7 +83,7 @@ std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor) {
 
 void note_use(const at::Tensor& tensor) {
   if (tensor.is_cpu() || !tensor.has_storage()) return;
-  if (const auto buffer = buffer_of(tensor)) buffer->uses().note_current();
+  if (const auto buffer = buffer_of(tensor)) buffer->note_use();
 }
 
 PartStorage::PartStorage(c10::Device device, size_t bytes)

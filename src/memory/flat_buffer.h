@@ -3,7 +3,6 @@
 /// Blocks of memory that several tensors are parts of, the streams of an accelerator that use them, and storage that is
 /// kept for ever while its memory comes and goes.
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
@@ -27,27 +26,6 @@ struct Form {
 
 inline Form form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.device()}; }
 
-/// A caching allocator hands a block out again on the stream that it was taken on as soon as the host lets it go; so
-/// that stream has to have been made to wait for all others that use the block. On the CPU this knows nothing and does
-/// nothing. Thread safety: the caller serialises.
-class StreamUses {
- public:
-  /// The block was taken on the calling thread's current stream of the device.
-  explicit StreamUses(c10::Device device);
-  /// That stream waits for the others.
-  ~StreamUses();
-  StreamUses(const StreamUses&) = delete;
-  StreamUses& operator=(const StreamUses&) = delete;
-
-  /// The calling thread's current stream uses the block; whether it is new here.
-  bool note_current();
-
- private:
-  const c10::Device device_;
-  std::optional<c10::Stream> own_;  // of the block
-  std::vector<c10::Stream> users_;
-};
-
 /// What the calling thread's current stream does with the tensor after `take` comes after all that the current stream
 /// of `put` had been given by then, and its memory stays until both are done. On the CPU this is the tensor. Thread
 /// safety: the caller serialises.
@@ -64,17 +42,21 @@ class HandedOn {
 };
 
 /// A block whose bytes are on an account while it lives. Parts hold a reference, so it is freed with the last of them.
+///
+/// A caching allocator hands a block out again on the stream that it was taken on as soon as the host lets it go; so
+/// that stream, the current one here, waits at the end for all others that use the block. Thread safety: the caller
+/// serialises.
 class FlatBuffer {
  public:
-  FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
-      : bytes_in_file_(cls == ByteClass::kDisk ? bytes : 0),
-        charge_(std::move(account), cls, static_cast<int64_t>(bytes)),
-        data_(std::move(data)),
-        uses_(data_.device()) {}
+  FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls);
+  ~FlatBuffer();
+  FlatBuffer(const FlatBuffer&) = delete;
+  FlatBuffer& operator=(const FlatBuffer&) = delete;
 
   void* data() const { return data_.get(); }
   c10::Device device() const { return data_.device(); }
-  StreamUses& uses() { return uses_; }
+  /// The calling thread's current stream uses the block. Returns whether it is new here; false on the CPU.
+  bool note_use();
   /// Of memory in a file: it is used soon, and is read ahead; or not for a while, and is what the system takes first.
   /// Only wishes.
   void read_ahead() const noexcept;
@@ -84,7 +66,8 @@ class FlatBuffer {
   size_t bytes_in_file_;
   Charge charge_;
   c10::DataPtr data_;
-  StreamUses uses_;  // goes first
+  std::optional<c10::Stream> own_stream_;  // none on the CPU
+  std::vector<c10::Stream> users_;
 };
 
 /// The buffer that a tensor's memory is a part of; null if it is memory of another kind.
@@ -132,19 +115,5 @@ struct FlatPart {
   size_t bytes() const { return form.bytes(numel); }
   at::Tensor tensor() const { return flat_tensor(buffer, byte_offset, numel, form.dtype); }
 };
-
-/// The bytes from a tensor's first element to its last one, with the gaps between them.
-struct MemoryRange {
-  const char *begin = nullptr, *end = nullptr;
-
-  bool overlaps(const MemoryRange& other) const { return begin < other.end && other.begin < end; }
-};
-
-/// Of a strided tensor; an empty range if it has no memory.
-inline MemoryRange range_of(const at::Tensor& tensor) {
-  const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
-  if (begin == nullptr) return {};
-  return {begin, begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size())};
-}
 
 }  // namespace fsdp::memory

@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 
-#include "api/agreement.h"
+#include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/global_sums.h"
 #include "optim/line_search.h"
@@ -47,7 +46,7 @@ class RowVector {
   const runtime::ParamGroup& group() const { return *group_; }
   /// Either every rank steps or none does. Collective.
   void require_at_rest() const {
-    std::lock_guard lock(group_->rank_state().mutex);
+    const MutexLock lock(group_->rank_state().mutex);
     const auto check = [&]() -> uint8_t {
       for (const auto& part : parts_) part.group->require_at_rest(kOperation);
       return 0;
@@ -82,20 +81,20 @@ class RowVector {
     for (const auto& part : parts_)
       sum.add(sum_of_products(left.narrow(0, part.first, part.numel), right.narrow(0, part.first, part.numel),
                               part.row_numel));
-    std::lock_guard lock(group_->rank_state().mutex);
+    const MutexLock lock(group_->rank_state().mutex);
     return sum_over_ranks({group_.get()}, sum, "LBFGS::step, dot product");
   }
   double norm(const at::Tensor& vector, double p) const {
     RowsOnAxis axis{{group_.get()}};
     for (const auto& part : parts_) axis.rows.push_back({vector.narrow(0, part.first, part.numel), part.row_numel});
-    std::lock_guard lock(group_->rank_state().mutex);
+    const MutexLock lock(group_->rank_state().mutex);
     return norm_over_ranks({&axis, 1}, p, str_cat("LBFGS::step, norm ", p));
   }
   // The mean of the ranks' losses, because gradients are averaged too.
   double mean(const at::Tensor& loss) const {
     const auto sum = loss.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true).reshape({1});
     auto& ranks = group_->placement().process_group();
-    std::lock_guard lock(group_->rank_state().mutex);
+    const MutexLock lock(group_->rank_state().mutex);
     group_->rank_state().wait(*ranks.communicator().all_reduce(sum, ReduceOp::kSum, {"LBFGS::step, loss", {}}));
     return sum.item<double>() / ranks.world_size();
   }

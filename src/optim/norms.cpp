@@ -172,7 +172,7 @@ at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
           "', of which the ranks of a tensor axis have parts. Sum all of its elements, or its rows under LocalRows");
   const auto rows = rows_of(*part, tensor, "sum");
   auto sums = sums_of_boxes(rows, slot, dims);
-  std::lock_guard lock(part->group->rank_state().mutex);
+  const MutexLock lock(part->group->rank_state().mutex);
   optim::add_over_ranks({part->group.get()}, sums, str_cat("sum over dims ", dims, " of ", slot.name()));
   const bool counts = at::isIntegralType(rows.scalar_type(), /*includeBool=*/true);
   if (!keepdim) sums = squeezed(sums, dims);

@@ -34,7 +34,7 @@ Sum sum_of_rows(int64_t rows, int64_t row_numel, const Term& term) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kSumsGrain / row_numel), [&](int64_t begin, int64_t end) {
     Sum part;
     for (int64_t row = begin; row < end; ++row) part.add(sum_of_row(row * row_numel, row_numel, term));
-    std::lock_guard lock(mutex);
+    const std::lock_guard lock(mutex);
     sum.add(part);
   });
   return sum;

@@ -5,18 +5,16 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/placement_choice.h"
+#include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "optim/state_tensors.h"
-#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 
@@ -144,7 +142,6 @@ class Move {
   // Does not communicate and does not throw.
   void finish() {
     group_->move_to(std::move(params_), policy_);
-    runtime::hook_gradients(group_);
     for (auto& [place, moved] : states_) *place = std::move(moved);
     for (auto& [slot, moved] : gradients_) {
       group_->params().register_gradient(group_->slots()[slot], moved);
@@ -183,7 +180,7 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
                   const std::optional<DeviceMesh>& mesh) {
   const auto& groups = param_groups(model);
   auto& rank = groups.front()->rank_state();
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   require_values(groups, kOperation);
   for (const auto& group : groups) {
     require_between_steps(*group, kOperation);

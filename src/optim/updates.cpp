@@ -58,11 +58,11 @@ void take_gradient(Update& update, const std::string& operation) {
 // waiting, because waiting releases and retakes locks, whose order could otherwise differ between threads.
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
-    const std::lock_guard lock(group->rank_state().mutex);
+    const MutexLock lock(group->rank_state().mutex);
     group->begin_write();
   }
   for (auto* group : groups) {
-    const std::lock_guard lock(group->rank_state().mutex);
+    const MutexLock lock(group->rank_state().mutex);
     group->wait_to_write();
   }
 }

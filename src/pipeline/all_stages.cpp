@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/module_tree.h"
+#include "api/group_view.h"
 #include "optim/clip_grad.h"
 #include "pipeline/run.h"
 #include "runtime/registry.h"

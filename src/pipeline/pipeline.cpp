@@ -128,7 +128,7 @@ Pipeline::Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule,
   plan_ = std::make_unique<Plan>(
       Plan{std::move(stages), std::move(schedule), std::move(forwards), std::move(group), std::move(ranks)});
   for (const auto& own : plan_->groups()) {
-    const std::lock_guard lock(own->rank_state().mutex);
+    const MutexLock lock(own->rank_state().mutex);
     own->params().placement.pipe_axis = plan_->group;
   }
 }

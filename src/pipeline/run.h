@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/module_tree.h"
+#include "api/group_view.h"
 #include "comm/core/text.h"
 #include "parallel/token_slices.h"
 #include "pipeline/messages.h"

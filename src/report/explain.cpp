@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iomanip>
-#include <mutex>
 #include <ostream>
 
 #include "api/group_view.h"
@@ -41,9 +40,8 @@ struct Largest {
   int64_t around = 0, inner = 0;
 };
 
-Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, const std::vector<Sizes>& sizes,
-                   int64_t Sizes::* bytes) {
-  const auto& tree = groups.front()->rank_state().tree;
+Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, const runtime::GroupTree& tree,
+                   const std::vector<Sizes>& sizes, int64_t Sizes::* bytes) {
   Largest largest;
   for (size_t i = 0; i < groups.size(); ++i) {
     int64_t around = 0;
@@ -88,7 +86,7 @@ std::string count_text(const char* what, int64_t count, int64_t bytes) {
 Explanation explain(const Group& model) {
   const auto& groups = param_groups(model);
   const auto& first = *groups.front();
-  const std::lock_guard lock(first.rank_state().mutex);
+  const MutexLock lock(first.rank_state().mutex);
   Explanation result;
   result.world_size = model.world_size();
   result.shards = first.placement().shard().world_size();
@@ -114,8 +112,8 @@ Explanation explain(const Group& model) {
     if (strategy != Strategy::kReplicate) gradients += sizes.gradient;
     add_moved(result, *group, strategy, sizes, group == groups.front());
   }
-  const auto whole = largest_of(groups, all_sizes, &Sizes::whole);
-  const auto gradient = largest_of(groups, all_sizes, &Sizes::gradient);
+  const auto whole = largest_of(groups, first.rank_state().tree, all_sizes, &Sizes::whole);
+  const auto gradient = largest_of(groups, first.rank_state().tree, all_sizes, &Sizes::gradient);
   if (!result.shares_memory) result.whole = stays + std::min(comes_and_goes, whole.around + 2 * whole.inner);
   result.gradient = 2 * replicated;
   if (gradients > 0)

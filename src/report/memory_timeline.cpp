@@ -1,13 +1,13 @@
 #include <fsdp/memory_timeline.h>
 
 #include <chrono>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "comm/core/mutex.h"
 #include "comm/posix/file.h"
 #include "report/byte_classes.h"
 #include "runtime/param_group.h"
@@ -17,7 +17,7 @@ namespace report {
 
 using Clock = std::chrono::steady_clock;
 
-class Recorder : public memory::ByteObserver {
+class Recorder {
  public:
   struct Change {
     int64_t nanoseconds = 0, part = 0;
@@ -25,23 +25,22 @@ class Recorder : public memory::ByteObserver {
     int64_t now = 0;
   };
 
-  void changed(int64_t part, memory::ByteClass cls, int64_t now) override {
-    const auto passed = std::chrono::nanoseconds(Clock::now() - start_).count();
-    add({passed, part, cls, now});
+  void changed(int64_t part, memory::ByteClass cls, int64_t now) {
+    add({std::chrono::nanoseconds(Clock::now() - start_).count(), part, cls, now});
   }
   void add(const Change& change) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     changes_.push_back(change);
   }
   std::vector<Change> changes() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return changes_;
   }
 
  private:
   const Clock::time_point start_ = Clock::now();
-  mutable std::mutex mutex_;
-  std::vector<Change> changes_;
+  mutable Mutex mutex_;
+  std::vector<Change> changes_ FSDP_GUARDED_BY(mutex_);
 };
 
 }  // namespace report
@@ -56,7 +55,7 @@ struct MemoryTimeline::State {
 MemoryTimeline::MemoryTimeline(const Group& model) {
   auto& rank = param_groups(model).front()->rank_state();
   state_ = std::make_unique<State>(State{rank.shared_account(), model.rank(), model.world_size()});
-  const std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   for (size_t cls = 0; cls < memory::kByteClasses; ++cls) {
     const auto byte_class = static_cast<memory::ByteClass>(cls);
     for (const auto* group : rank.groups()) {
@@ -66,11 +65,12 @@ MemoryTimeline::MemoryTimeline(const Group& model) {
         state_->recorder->add({0, number, byte_class, now});
     }
   }
-  if (const auto other = state_->account->observe(state_->recorder)) {
-    state_->account->observe(other);
-    require(false, param_groups(model).front()->where("memory_timeline"),
-            "another timeline records this rank. Let it go first");
-  }
+  const bool is_the_only_one =
+      state_->account->observe([recorder = state_->recorder](int64_t part, memory::ByteClass cls, int64_t now) {
+        recorder->changed(part, cls, now);
+      });
+  require(is_the_only_one, param_groups(model).front()->where("memory_timeline"),
+          "another timeline records this rank. Let it go first");
 }
 
 MemoryTimeline::~MemoryTimeline() { state_->account->observe(nullptr); }

@@ -77,22 +77,21 @@ bool ends_sharded(ParamGroup& group) {
   return !group.pins.are_there() && (!group.is_inside() || !group.stays_after_forward());
 }
 
-std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) {
+std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) FSDP_REQUIRES(rank.mutex) {
   const auto found = rank.backwards.find(id);
   return found == rank.backwards.end() ? nullptr : found->second;
 }
 
 // Groups whose sums are made where their rows' gradients lie take no more memory, so any number is in flight.
-void start_reduction(ParamGroup& group, size_t bucket) {
+void start_reduction(RankState& rank, ParamGroup& group, size_t bucket) FSDP_REQUIRES(rank.mutex) {
   group.start_reduction(bucket);
   if (group.placement().is_replicated_only()) return;
-  auto& reducing = group.rank_state().reducing;
-  std::erase(reducing, group.id());
-  reducing.push_back(group.id());
+  std::erase(rank.reducing, group.id());
+  rank.reducing.push_back(group.id());
 }
 
 // Returns whether there were as many reductions in flight as there may be.
-bool finish_oldest_reduction(RankState& rank) {
+bool finish_oldest_reduction(RankState& rank) FSDP_REQUIRES(rank.mutex) {
   constexpr size_t kInFlight = 2;
   if (rank.reducing.size() < kInFlight) return false;
   const auto oldest = keep(rank.group(rank.reducing.front()));
@@ -104,7 +103,7 @@ bool finish_oldest_reduction(RankState& rank) {
 // Starts the buckets that are next in order, as long as they are complete. Who takes no part by then may do so at the
 // end. Forwards run again in the reverse order, so what has not been computed again by the time that a bucket of a
 // later group, `completed`, is complete will not be.
-void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) {
+void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) FSDP_REQUIRES(rank.mutex) {
   while (const auto task = find_task(rank, id)) {
     if (task->buckets.empty()) return;
     const auto [is_last, first_read, group_id, number] = *task->buckets.begin();
@@ -119,12 +118,12 @@ void advance_reductions(RankState& rank, int id, const OrderedBucket& completed)
     const bool is_ready = bucket.is_complete() || (passes && bucket.missing == 0);
     if (!is_ready || group->policy.reduces_unused) return;
     // While it waits, another thread may start this one.
-    if (!finish_oldest_reduction(rank)) start_reduction(*group, number);
+    if (!finish_oldest_reduction(rank)) start_reduction(rank, *group, number);
   }
 }
 
 // At the end of the outermost graph task: what was not reduced yet, then waits for all, unless more backwards follow.
-void reduce_rest(RankState& rank, const BackwardTask& task) {
+void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   std::vector<OrderedBucket> order;
   for (GroupId id : task.groups)
     if (auto* member = rank.group(id)) add_buckets(*member, [&](const OrderedBucket& next) { order.push_back(next); });
@@ -134,10 +133,11 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
   for (const auto& next : order) {
     const auto group = keep(rank.group(next.group));
     if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
-    if (group->buckets()[next.bucket].is_begun && !group->has_gradients_in(next.bucket)) continue;
+    const auto waits = [&](const ParamSlot& slot) { return slot.place.bucket == next.bucket && slot.waits; };
+    if (group->buckets()[next.bucket].is_begun && std::ranges::none_of(group->slots(), waits)) continue;
     while (finish_oldest_reduction(rank)) {
     }
-    if (is_last(*group)) start_reduction(*group, next.bucket);
+    if (is_last(*group)) start_reduction(rank, *group, next.bucket);
   }
   for (const auto& next : order) {  // in one order on every rank: hooks may communicate
     const auto member = keep(rank.group(next.group));
@@ -148,7 +148,7 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
 }
 
 // All is reduced: the groups leave the backward. Throws what is wrong with their gradients.
-void close_task(RankState& rank, BackwardTask& task) {
+void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   if (rank.backwards.erase(task.id) == 0) return;
   task.span.end(Stage::kDone);
   std::string error;  // the first one; every group is left all the same
@@ -156,9 +156,10 @@ void close_task(RankState& rank, BackwardTask& task) {
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
-    // Another backward of the same iteration would fault the pages in again.
-    if (member->policy.is_last_backward && member->policy.requires_gradient_sync) gradients += member->arrived_bytes();
     parameters += member->whole_bytes();
+    // Another backward of the same iteration would fault the pages in again.
+    const bool is_last = member->policy.is_last_backward && member->policy.requires_gradient_sync;
+    if (is_last && member->expects_gradients() && member->params().is_on_cpu()) gradients += member->whole_bytes();
     const auto failed = member->leave_backward(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();
@@ -172,7 +173,7 @@ void close_task(RankState& rank, BackwardTask& task) {
 }
 
 void end_task(RankState& rank, int id) {
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   const auto task = find_task(rank, id);  // shared: reset_iter_state() may come while this thread waits
   if (!task) return;                      // it came first
   const OwnOperators own_operators;
@@ -183,17 +184,17 @@ void end_task(RankState& rank, int id) {
   close_task(rank, *task);
 }
 
-std::shared_ptr<BackwardTask> open_task(const ParamGroup& group, int id) {
+std::shared_ptr<BackwardTask> open_task(RankState& rank, const ParamGroup& group, int id) FSDP_REQUIRES(rank.mutex) {
   fault_point("backward open");
-  const auto& rank = group.shared_rank_state();
   const auto token = std::make_shared<char>();
-  torch::autograd::Engine::get_default_engine().queue_callback([rank, id, token] { end_task(*rank, id); });
-  return rank->backwards[id] =
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [shared = group.shared_rank_state(), id, token] { end_task(*shared, id); });
+  return rank.backwards[id] =
              std::make_shared<BackwardTask>(BackwardTask{.id = id,
                                                          .restricted = is_restricted_to_inputs(),
                                                          .runs = token,
                                                          .thread = std::this_thread::get_id(),
-                                                         .span = {rank->timeline, Track::kCompute, "backward", ""}});
+                                                         .span = {rank.timeline, Track::kCompute, "backward", ""}});
 }
 
 }  // namespace
@@ -205,11 +206,10 @@ bool runs_in_task(torch::autograd::Node* node) {
   return it != inputs->end() && it->second.needed_;
 }
 
-bool enter_backward(ParamGroup& group) {
+bool enter_backward(RankState& rank, ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (group.has_task(id)) return false;
-  auto& rank = group.rank_state();
   const auto is_unfinished = [](const auto& entry) { return entry.second->runs.expired(); };  // by an exception
   if (std::ranges::any_of(rank.backwards, is_unfinished)) require(false, group.where("backward"), kUnfinishedBackward);
   // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
@@ -225,10 +225,10 @@ bool enter_backward(ParamGroup& group) {
                 "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it"
                 ". Close the scope before backward");
       if (member->openings > 0) refuse_thread(*member, "backward", "opens a forward scope on");
-      require_no_backward_elsewhere(*member, "backward");
+      require_no_backward_elsewhere(rank, *member, "backward");
     }
   auto task = find_task(rank, id);
-  if (!task) task = open_task(group, id);
+  if (!task) task = open_task(rank, group, id);
   if (group.scope)
     if (auto* root = rank.group(group.scope->root); root != nullptr && !root->is_in_backward()) {
       rank.reads.orders[root->id()].backward.start();
@@ -246,16 +246,16 @@ bool enter_backward(ParamGroup& group) {
 
 // A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
 // of one parameter at once; a device has one thread for all.
-void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
+void require_no_backward_elsewhere(RankState& rank, ParamGroup& group, const char* operation) {
   if (!group.params().is_on_cpu()) return;
   for (const int id : group.tasks()) {
-    const auto task = find_task(group.rank_state(), id);
+    const auto task = find_task(rank, id);
     if (task && !task->runs.expired() && task->thread != std::this_thread::get_id())
       refuse_thread(group, operation, "runs a backward through");
   }
 }
 
-void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
+void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tensor gradient) {
   const OwnOperators own_operators;
   const int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(group.has_task(id), "the gradient of '", group.slots()[slot].name(),
@@ -265,7 +265,7 @@ void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
   group.placement().progress();  // earlier groups' gradients go the sooner
   const size_t bucket = group.slots()[slot].place.bucket;
   if (group.buckets()[bucket].is_complete())
-    advance_reductions(group.rank_state(), outermost, {.group = group.id(), .bucket = bucket});
+    advance_reductions(rank, outermost, {.group = group.id(), .bucket = bucket});
 }
 
 void reset_backward(RankState& rank) {

@@ -11,8 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
-#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -28,8 +26,9 @@ namespace {
 using torch::autograd::variable_list;
 
 void enter_group(ParamGroup& group) {
-  std::lock_guard lock(group.rank_state().mutex);
-  enter_backward(group);
+  auto& rank = group.rank_state();
+  const MutexLock lock(rank.mutex);
+  enter_backward(rank, group);
 }
 
 class BeforeBackward : public torch::autograd::FunctionPreHook {
@@ -52,9 +51,10 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   GradientArrived(std::shared_ptr<ParamGroup> group, size_t slot) : group_(std::move(group)), slot_(slot) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
-    std::lock_guard lock(group_->rank_state().mutex);
+    auto& rank = group_->rank_state();
+    const MutexLock lock(rank.mutex);
     auto gradient = std::exchange(const_cast<at::Tensor&>(parameter).mutable_grad(), at::Tensor());
-    if (gradient.defined()) gradient_arrived(*group_, slot_, std::move(gradient));
+    if (gradient.defined()) gradient_arrived(rank, *group_, slot_, std::move(gradient));
   }
 
   const std::shared_ptr<ParamGroup>& group() const { return group_; }

@@ -1,12 +1,10 @@
 #include "runtime/deferred_value.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -120,18 +118,6 @@ struct CarryOut {
 };
 
 }  // namespace
-
-void put(c10::IValue& value, size_t element, const at::Tensor& tensor) {
-  if (value.isTensor())
-    value = tensor;
-  else
-    value.toList().set(element, tensor);
-}
-
-void own_lists(std::span<c10::IValue> values) {
-  for (auto& value : values)
-    if (value.isList()) value = value.toList().copy();
-}
 
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor) {
   const auto* kept = kept_of(tensor);

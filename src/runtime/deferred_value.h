@@ -10,7 +10,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "memory/flat_buffer.h"
@@ -59,10 +58,6 @@ struct DeferredCall {
   std::optional<Random> random;
 };
 
-void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
-/// Lists among the values are copies from now on, which nobody else has.
-void own_lists(std::span<c10::IValue> values);
-
 /// The value of the storage that a tensor on the meta device lies on; null if nothing was put off that wrote it.
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
 /// The storage of `tensor`, on the meta device, holds `value` from now on.
@@ -83,9 +78,8 @@ memory::Form form_of_values(const at::Tensor& tensor);
 at::Tensor compute(const at::Tensor& tensor);
 DeferredValuePtr computed(const DeferredValuePtr& value);
 
-/// While it lives, tensors that this thread makes are on the meta device. What operators would have written to them is
-/// put off (see DeferredValue), or forgotten. Random numbers are drawn when they would have been, on memory that is
-/// given back at once, so that generators go on as if nothing had been put off.
+/// While it lives, tensors that this thread makes are on the meta device, and what operators would have written to them
+/// is put off or forgotten. Random numbers are drawn when they would have been, on memory that is given back at once.
 class DeferredRecording {
  public:
   enum class Kind : uint8_t { kPutOff, kForget };

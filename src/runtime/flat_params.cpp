@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "memory/block.h"
-
 namespace fsdp::runtime {
 namespace {
 
@@ -69,12 +67,6 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
     allocate_rows();
 }
 
-void FlatParams::allocate_copy() {
-  const auto bytes = whole_.bytes();
-  whole_.buffer = counted(keeps_whole_memory_ ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes),
-                          bytes, ByteClass::kWhole);
-}
-
 void FlatParams::allocate_whole(bool fills_alone) {
   if (shared_whole_ || kept_) {
     whole_.buffer = shared_whole_ ? shared_whole_ : kept_;
@@ -83,7 +75,9 @@ void FlatParams::allocate_whole(bool fills_alone) {
     const auto ranks = static_cast<size_t>(on_host_->ranks());
     whole_.buffer = counted(on_host_->hold(), (whole_.bytes() + ranks - 1) / ranks, ByteClass::kWhole);
   } else {
-    allocate_copy();
+    const auto bytes = whole_.bytes();
+    auto data = keeps_whole_memory ? whole_memory_.take(bytes) : memory::allocate(whole_.form.device, bytes);
+    whole_.buffer = counted(std::move(data), bytes, ByteClass::kWhole);
   }
 }
 
@@ -134,20 +128,14 @@ void FlatParams::drop_second_shard() {
   kept_.reset();
 }
 
-void FlatParams::copy_whole() {
-  const FlatPart seen = whole_;
-  allocate_copy();
-  whole_.tensor().copy_(seen.tensor());
+void FlatParams::copy_whole(c10::Device device) {
+  auto copy = whole_;
+  copy.buffer = counted(memory::allocate(device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
+  copy.tensor().copy_(whole_.tensor());
+  whole_.buffer = copy.buffer;
 }
 
-void FlatParams::offload_whole() {
-  auto on_cpu = whole_;
-  on_cpu.buffer = counted(memory::allocate(c10::kCPU, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
-  on_cpu.tensor().copy_(whole_.tensor());
-  whole_.buffer = on_cpu.buffer;
-}
-
-FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
+FlatPart FlatParams::gradient_in(const memory::Form& form, memory::BlockPool& memory) {
   const auto bytes = form.bytes(rows_.numel);
   auto buffer = form == rows_.form ? kept_elsewhere(bytes) : nullptr;
   if (!buffer) buffer = counted(memory.take(bytes), bytes, ByteClass::kGradient);

@@ -12,7 +12,6 @@
 
 #include "layout/planes.h"
 #include "memory/block.h"
-#include "memory/disk_store.h"
 #include "memory/flat_buffer.h"
 #include "runtime/host_rows.h"
 
@@ -30,12 +29,10 @@ struct FlatForms {
 /// compute with. Each have a dtype and a device of their own, and these steps lead from the one to the other:
 ///
 /// - rows become what travels: this rank's slice of the whole buffer, in its form. Where both forms are the same the
-///   flat shard itself travels, and nothing is copied;
-/// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share, so that
-///   each host has them once; or they lie in memory that all ranks share, where they need not move. With
-///   one form the flat shard is a slice of that memory, so that who writes rows writes whole values. With two, each
-///   rank casts the rows that were written into its slice (`publish`) before the ranks meet. It may do so whenever it
-///   may write rows, see Note [Readers and writers of rows];
+///   flat shard itself travels;
+/// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share; or they
+///   lie in memory that all ranks share, where they need not move. With one form the flat shard is a slice of that
+///   memory. With two, each rank casts the rows that were written into its slice (`publish`) before the ranks meet;
 /// - whole gradients become rows' gradients: they are cast to the form in which they are reduced, and the sum of this
 ///   rank's slice lands in the form of the rows.
 ///
@@ -50,15 +47,12 @@ class FlatParams {
   bool is_on_disk() const { return disk_.has_value(); }
   /// Set before the rows have memory, where whole values are on an accelerator and rows and gradients on the CPU.
   std::optional<HostRows> host;
+  bool keeps_whole_memory = false;  ///< whole values that go leave their memory to the next ones
 
-  /// Makes the shard. `shared`: memory that every rank sees, which has room for the whole buffer from `first_byte` on;
-  /// null also where the shard is on disk or on the host. `on_host`: memory that the ranks of this host see; null where
-  /// there is none. Once.
+  /// Makes the shard, once. `shared`: memory that every rank sees, with room for the whole buffer from `first_byte` on;
+  /// `on_host`: memory that the ranks of this host see; null where there is none.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t first_byte = 0,
                       std::shared_ptr<HostBuffer> on_host = nullptr);
-
-  /// Whole values that go leave their memory to the next ones.
-  void keep_whole_memory() { keeps_whole_memory_ = true; }
 
   const layout::Plane& plane() const { return plane_; }
   const memory::FlatPart& rows() const { return rows_; }
@@ -75,21 +69,18 @@ class FlatParams {
   void allocate_whole(bool fills_alone = false);
   /// What an all_gather over the shard axis fills the whole buffer from, where ranks do not share its memory.
   GatherPlane plane_to_gather();
-  /// From forward to backward each of `neighbours` keeps a slice of the whole values, so that together they have all of
-  /// them (hpZ of ZeRO++, arXiv:2306.10209); those of one host keep the memory that they share. Not where all ranks
-  /// share memory. The current stream may read the whole buffer.
+  /// From forward to backward each of `neighbours` keeps a slice of the whole values (hpZ of ZeRO++, arXiv:2306.10209);
+  /// those of one host keep the memory that they share. The current stream may read the whole buffer.
   void keep_second_shard(const ProcessGroup& neighbours);
   bool has_second_shard() const { return kept_ || second_.buffer; }
   bool keeps_whole() const { return kept_ != nullptr; }
   void drop_second_shard();
   /// What an all_gather among the neighbours fills the whole buffer from, unless it keeps all whole values.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
-  /// Whole values that others see become a copy that only this rank sees.
-  void copy_whole();
-  /// Moves the whole buffer, which the current stream may read, to host memory; the host waits for it.
-  void offload_whole();
+  /// Whole values, which the current stream may read, become a copy that only this rank sees.
+  void copy_whole(c10::Device device);
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
-  bool note_reader() { return whole_.buffer && whole_.buffer->uses().note_current(); }
+  bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
   /// The rows were read, and are not for a while.
   void mark_cold();
@@ -99,7 +90,7 @@ class FlatParams {
   /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
   memory::FlatPart allocate_gradient();
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// Puts what was reduced into what `allocate_gradient` gave; on a host it is there after `HostRows::finish_landing`.
+  /// Puts what was reduced into what `allocate_gradient` gave; see also `HostRows::finish_landing`.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
   /// Memory of any content for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
@@ -110,23 +101,21 @@ class FlatParams {
   void copy_rows_to(const at::Tensor& slice);
   std::shared_ptr<memory::FlatBuffer> counted(c10::DataPtr data, size_t bytes, memory::ByteClass cls) const;
   std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
-  memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
+  memory::FlatPart gradient_in(const memory::Form& form, memory::BlockPool& memory);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
-  void allocate_copy();
 
   layout::Plane plane_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
   memory::FlatPart rows_, whole_;
   memory::Form reduced_form_;
-  std::optional<memory::DiskStore> disk_;
+  std::optional<memory::BlockPool> disk_;
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // in memory that all ranks share
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
-  memory::ReusedBlock whole_memory_{whole_.form.device};
-  memory::ReusedBlock gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
-  bool keeps_whole_memory_ = false;
+  memory::BlockPool whole_memory_{whole_.form.device};
+  memory::BlockPool gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
 };
 
 }  // namespace fsdp::runtime

@@ -19,8 +19,7 @@
 namespace fsdp::runtime {
 
 struct ReductionPolicy {
-  /// The number by which the sum is divided; unset, it is the number of ranks of both axes.
-  std::optional<double> divide_factor;
+  std::optional<double> divide_factor;  ///< unset: the number of ranks of both axes
   /// Whether replicas are summed too. Otherwise the sum over the shard axis is kept for the next reduction.
   bool all_reduces = true;
   /// Reduces over the shard axis in place of the communicator's own reduce_scatter, if it is set.
@@ -37,8 +36,7 @@ struct GroupPolicy {
   /// What stays after backward goes when rows are written; without it the memory stays, for the next gather.
   bool free_when_written = true;
   bool requires_gradient_sync = true;
-  /// Wait for reductions at the end of backward.
-  bool is_last_backward = true;
+  bool is_last_backward = true;  ///< wait for reductions at the end of backward
   /// Gather again in backward; without it whole parameters stay from forward to backward.
   bool unshard_in_backward = true;
   /// Take part in the reduction of a backward even if forward never reached the group.
@@ -55,12 +53,10 @@ struct GroupPolicy {
   /// Buffers are rank 0's when a forward begins; what the user said of that, else the strategy says it.
   bool broadcasts_buffers = false;
   std::optional<bool> told_to_broadcast = std::nullopt;
-  /// In which rows, gradients and optimizer state are kept in files; empty: they are in memory.
+  /// In which rows, gradients and optimizer state are kept in files; empty: `row_memory` says where they are.
   std::string disk_folder = {};
-  /// Where rows, gradients and optimizer state are otherwise.
   RowMemory row_memory = RowMemory::kBesideWhole;
-  /// What they are expected to take on a rank, the same on every rank.
-  int64_t expected_bytes = 0;
+  int64_t expected_bytes = 0;  ///< what they take on a rank, the same on every rank
   /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
   std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
   /// Groups to prefetch, instead of the recorded order.

@@ -25,16 +25,14 @@ enum class RowMemory : uint8_t {
 /// Copies between host memory and an accelerator, beside the host and beside what the accelerator computes, of one
 /// rank.
 ///
-/// Note [Copies beside the host]. A copy from or to pinned memory goes on while the host does other things. Until the
-/// host has waited for it (`wait`), such memory is not to be written, of a copy to the host not to be read, and it is
-/// kept here, so that it cannot be given back. Whoever writes or reads it on the host waits first: who writes rows, and
-/// a backward before it hands gradients out. One wait is for all copies so far, and without any it is none.
+/// Note [Copies beside the host]. A copy from or to pinned memory goes on while the host does other things, and the
+/// memory is kept here meanwhile. Whoever writes or reads it on the host waits first (`wait`): who writes rows, and a
+/// backward before it hands gradients out. One wait is for all copies so far. Copies from or to other host memory are
+/// over when they return.
 ///
 /// On the accelerator a copy is ordered as any operator on the current stream. Copies to the host have a stream of
 /// their own, so that nothing is computed after them; the source of the last one is kept until the next, since the
-/// stream that its memory was taken on waits for this one when it goes.
-///
-/// Copies from or to other host memory are over when they return. Thread safety: under the rank's lock.
+/// stream that its memory was taken on waits for this one when it goes. Thread safety: under the rank's lock.
 class HostCopies {
  public:
   HostCopies() = default;
@@ -59,11 +57,9 @@ class HostCopies {
   std::set<std::shared_ptr<memory::FlatBuffer>> kept_;
 };
 
-/// The two steps of Note [Rows and whole] that cross the bus, of one flat shard. Each goes in the narrower dtype of its
-/// two ends: what is wider there is cast before, what is wider here behind. Rows that are cast on the host are cast
-/// once for each write to them, into memory that stays.
-///
-/// See Note [Copies beside the host]. Thread safety: under the rank's lock.
+/// The two steps of Note [Rows and whole] that cross the bus, of one flat shard, in the narrower dtype of their ends.
+/// Rows that are cast on the host are cast once for each write to them, into memory that stays. Thread safety: under
+/// the rank's lock.
 class HostRows {
  public:
   HostRows(c10::Device device, bool is_pinned, std::shared_ptr<HostCopies> copies,

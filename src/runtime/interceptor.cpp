@@ -12,8 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -63,22 +61,6 @@ at::Tensor rows_to_print(const MarkedOperand& operand) {
                        ways_out(Verdict::kRefuseOutsideScope));
     });
   return copy;
-}
-
-void replace(std::span<c10::IValue> arguments, const std::vector<Replacement>& replacements) {
-  c10::SmallVector<size_t, 4> copied;  // lists
-  for (const auto& [operand, tensor] : replacements) {
-    auto& argument = arguments[operand.argument];
-    if (argument.isTensor()) {
-      argument = tensor;
-      continue;
-    }
-    if (std::ranges::find(copied, operand.argument) == copied.end()) {
-      argument = argument.toTensorList().copy();
-      copied.push_back(operand.argument);
-    }
-    argument.toTensorList().set(operand.element, tensor);
-  }
 }
 
 // Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
@@ -131,10 +113,10 @@ void require_not_observed(const MarkedOperand& operand) {
           "then call reset_iter_state()");
 }
 
-void show_whole_in_backward(MarkedOperand& operand) {
+void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
   auto& group = *operand.part.group;
   if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
-  if (enter_backward(group)) require_not_observed(operand);
+  if (enter_backward(rank, group)) require_not_observed(operand);
   operand.part.kind = PartKind::kWhole;
 }
 
@@ -175,7 +157,7 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Pl
 }
 
 // The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
-/// alone.
+// alone.
 class OperandGroups {
  public:
   OperandGroups() = default;
@@ -223,7 +205,7 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   }
   if (std::exchange(scopes_know_, true)) return;
   for (const auto& group : groups_) {
-    std::lock_guard lock(group->rank_state().mutex);
+    const MutexLock lock(group->rank_state().mutex);
     if (group->scope) group->scope->recorded = true;
   }
 }
@@ -233,11 +215,11 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
                 OperandGroups& takes_whole, RowResults& results, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
-  std::lock_guard lock(rank.mutex);
+  const MutexLock lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
-    for (auto& operand : operands) show_whole_in_backward(operand);
+    for (auto& operand : operands) show_whole_in_backward(rank, operand);
   for (const auto& operand : operands) {
     const auto verdict = judge_operand(call, operand, plan);
     auto* group = operand.part.group.get();
@@ -269,7 +251,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     if (operand.part.kind == PartKind::kWhole)
       takes_whole.add_once(std::move(operand.part.group),
                            operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
-  if (!reads.empty()) read_groups({reads.begin(), reads.end()});
+  if (!reads.empty()) read_groups(rank, {reads.begin(), reads.end()});
 }
 
 // Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it
@@ -289,7 +271,8 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& r
   }
   if (call.traits.written_arguments != 0 && !results.empty()) results.add_written(call);
   plan.compute.cast_others(call, plan.replacements);
-  if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
+  if (!plan.replacements.empty()) own_lists(call.arguments);
+  for (const auto& [operand, tensor] : plan.replacements) put(call.arguments[operand.argument], operand.element, tensor);
 }
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -8,9 +8,8 @@
 
 namespace fsdp::runtime {
 
-/// Registers the interceptor with LibTorch's dispatcher, once per process. A call rather than a static initialiser,
-/// which the linker would drop from a static archive.
-/// Throws UsageError if another copy of the library, or somebody else, has done that already.
+/// Registers the interceptor with LibTorch's dispatcher, once per process. A static initialiser would be dropped from a
+/// static archive by the linker. Throws UsageError if another copy of the library has done that already.
 void install_interceptor();
 
 /// Whether somebody else intercepts sharded tensors, and not this copy of the library.
@@ -25,10 +24,8 @@ const char* noun_of(PartKind part);
                          const at::Tensor* misfit, Verdict verdict);
 
 /// From now on LibTorch asks here before it pickles a tensor: rows of a parameter or of its gradient are refused by a
-/// UsageError outside of LocalRows, as whoever reads them would take their sizes for the parameter's. Once per process.
-///
-/// It uses the place where LibTorch asks a backend what it wants to keep with a tensor, of which there is one for each
-/// kind of device. What was there before is asked too.
+/// UsageError outside of LocalRows. It uses the place where LibTorch asks a backend what it wants to keep with a
+/// tensor, of which there is one for each kind of device; what was there before is asked too. Once per process.
 void observe_written_tensors();
 
 }  // namespace fsdp::runtime

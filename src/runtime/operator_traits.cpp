@@ -3,7 +3,6 @@
 #include <ATen/core/enum_tag.h>
 #include <c10/util/flat_hash_map.h>
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -133,6 +132,18 @@ OperatorTraits operator_traits(const c10::OperatorHandle& op) {
   auto it = known.find(key);
   if (it == known.end()) it = known.emplace(key, work_out(op)).first;
   return it->second;
+}
+
+void own_lists(std::span<c10::IValue> values) {
+  for (auto& value : values)
+    if (value.isList()) value = value.toList().copy();
+}
+
+void put(c10::IValue& value, size_t element, const at::Tensor& tensor) {
+  if (value.isTensor())
+    value = tensor;
+  else
+    value.toList().set(element, tensor);
 }
 
 Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {

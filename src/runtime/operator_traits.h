@@ -68,6 +68,11 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
   }
 }
 
+/// Lists among the values are copies from now on, which nobody else has.
+void own_lists(std::span<c10::IValue> values);
+/// Puts the tensor in place of the value, or of the element of a list.
+void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
+
 struct OperatorCall {
   struct Operand {
     const at::Tensor* tensor;

@@ -7,14 +7,17 @@
 
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
+#include "runtime/backward.h"
 
 namespace fsdp::runtime {
 
 std::shared_ptr<ParamGroup> ParamGroup::create(const GroupSpec& spec) {
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  group->id_ = group->rank_state().add(*group);
+  auto& rank = group->rank_state();
+  const MutexLock lock(rank.mutex);
+  group->id_ = rank.add(*group);
   group->account_->number(static_cast<int64_t>(group->id_));
-  group->rank_state().keeps_files |= !spec.policy.disk_folder.empty();
+  rank.keeps_files |= !spec.policy.disk_folder.empty();
   return group;
 }
 
@@ -59,6 +62,7 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
   published_version_ = std::nullopt;
   gathers_in_place_ = 0;
   params_->install(shared_from_this());
+  hook_gradients(shared_from_this());  // slots have other numbers than before
   for (auto& slot : former->slots())
     slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
                               "' was read by a forward before its rows moved to another strategy. Run backward before "
@@ -87,10 +91,6 @@ bool ParamGroup::stays_after_forward() const {
 
 bool ParamGroup::stays_after_backward() const {
   return unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
-}
-
-bool ParamGroup::has_gradients_in(size_t bucket) {
-  return std::ranges::any_of(slots(), [&](const ParamSlot& slot) { return slot.place.bucket == bucket && slot.waits; });
 }
 
 // Whether reductions of backwards that have ended were not waited for.

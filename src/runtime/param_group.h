@@ -34,7 +34,6 @@ namespace fsdp::runtime {
 /// Counts the operators, on any thread, that compute with a group's unsharded parameters, which stay until they end.
 class Pins {
  public:
-  /// An operator of the calling thread begins, which has the rank's lock.
   void add() {
     ++count_;
     ++own_;
@@ -44,8 +43,8 @@ class Pins {
     if (--count_ == 0) count_.notify_all();
   }
   bool are_there() const { return count_ > 0; }
-  /// Lets the rank's lock go until there are none. Returns whether it did, so that others may have done something
-  /// meanwhile. A thread that is inside of an operator, which its own wait would keep from ending, waits for none.
+  /// Lets the rank's lock go until there are none. Returns whether it did: others may have done something meanwhile. A
+  /// thread that is inside of an operator, which its own wait would keep from ending, waits for none.
   bool wait_until_gone(RankLock& lock) {
     if (!are_there() || own_ > 0) return false;
     fault_point("waiting for operators");
@@ -72,9 +71,9 @@ struct Bucket {
   bool is_complete() const { return missing == 0 && missing_inside == 0; }
 };
 
-/// One `fully_shard` call, and its step: step.cpp has what happens to its parameters from the opening of a scope to the
-/// write of rows, in this order. Owned by its parameters (the hook stored on each tensor holds it), which it refers to
-/// weakly, and by nodes of graphs. Thread safety: every method is called under `rank_state().mutex`.
+/// One `fully_shard` call, and its step, which step.cpp has in the order of time. Owned by its parameters (the hook
+/// stored on each tensor holds it), which it refers to weakly, and by nodes of graphs. Thread safety: every method is
+/// called under `rank_state().mutex`.
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
@@ -88,7 +87,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const Placement& placement() const { return params_->placement; }
   RankState& rank_state() const { return *rank_state_; }
   const std::shared_ptr<RankState>& shared_rank_state() const { return rank_state_; }
-  /// What the group holds, a part of what its rank does.
   const std::shared_ptr<memory::ByteAccount>& account() const { return account_; }
   /// Of a collective on this group. `call`: what messages say that it is of, a call of the user's if there is one.
   Tag tag(std::string subject, uint32_t writes = 0, const std::string& call = {}) const;
@@ -106,10 +104,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return bytes;
   }
 
-  /// `parent`: the group of the module next around this group's. A module in two others has two.
+  /// `parent`: the group of the module next around this group's.
   void add_parent(const ParamGroup& parent) {
-    const std::lock_guard lock(rank_state().mutex);
-    rank_state().tree.add_parent(id(), parent.id());
+    auto& rank = rank_state();
+    const MutexLock lock(rank.mutex);
+    rank.tree.add_parent(id(), parent.id());
   }
   /// `other`, which has no parameters that could keep it, lives as long as this group from now on.
   void keep(std::shared_ptr<ParamGroup> other) {
@@ -119,7 +118,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return this == &other || std::ranges::any_of(kept_, [&](const auto& kept) { return kept.get() == &other; });
   }
 
-  /// Whole parameters of this group stay after they were read in forward; after its backward.
+  /// Whether whole parameters stay after they were read in forward; after its backward.
   bool stays_after_forward() const;
   bool stays_after_backward() const;
 
@@ -135,22 +134,19 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void unshard(const std::string& call = {});
   /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
   void wait_for_unshard(const std::string& call = {});
-  /// -> kSharded, after waiting for operators of other threads that compute with the parameters. A thread that is
-  /// inside an operator itself does not wait; the parameters then stay until the next scope opens.
+  /// -> kSharded, after waiting for operators (see Pins); where it may not wait, the parameters stay until the next
+  /// scope opens.
   void reshard();
   /// kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any.
   void reshard_within();
-  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
-  void copy_whole();
-  /// kWhole: to host memory, which the parameters show.
-  void offload_whole();
+  /// kWhole, in memory that only this rank sees from now on, of the host if it goes there; if it throws: kSharded.
+  void copy_whole(bool to_host);
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();
   }
   /// Until rows are written again, gathers of them come after `event` alone.
   void gather_after(std::shared_ptr<const c10::Event> event);
-  /// See Pins::wait_until_gone.
   bool wait_for_operators() { return pins.wait_until_gone(rank_state().mutex); }
 
   // While a backward is open, autograd writes whole gradients to `.grad` and the rows' gradients are parked. A
@@ -176,9 +172,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
     return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
   }
-  bool has_gradients_in(size_t bucket);
-  /// Of the whole gradients that arrived in the open backward on the CPU.
-  int64_t arrived_bytes() const { return arrived_bytes_; }
   /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
@@ -188,11 +181,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients.
   /// Then it calls the hook of complete gradients, if this is the last backward.
   void finish_reductions();
-  /// Adds what was reduced to the rows' gradients. The host waits for it; throws if a device failed meanwhile.
+  /// Adds what was reduced to the rows' gradients, for which the host waits. Throws if a device failed meanwhile.
   void finish_landing();
   void drop_gradients();
   void forget_reads();
-  /// Whether set_post_accumulate_grad_hook's hook runs in a backward: parameters then show rows, which it may write.
+  /// Whether set_post_accumulate_grad_hook's hook runs: parameters then show rows, which it may write.
   bool is_in_hook() const { return is_in_hook_; }
   /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
   void require_not_handed_out() const;
@@ -210,8 +203,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Lets peers write: this rank is about to. Call it for all groups that are written together before waiting for the
   /// first, or ranks meet at each of them. Throws UsageError in a scope or a backward of another thread.
   void begin_write();
-  /// The same, and waits until no peer reads the rows, without the rank's lock. Returns whether it did, so that others
-  /// may have done something meanwhile.
+  /// The same, and waits until no peer reads the rows, without the rank's lock. Returns whether it did.
   bool wait_to_write();
   /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
@@ -244,15 +236,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::atomic<int64_t> gathers = 0, gathers_within = 0, reductions = 0;
   int local_rows_depth = 0;
   int summon_depth = 0;
-  /// The user brought whole parameters to memory, where they stay until they are freed.
   bool unshard_was_asked = false;
   bool was_hinted = false;
-  /// The group's place in its scope's order of first reads, by which backwards reduce; 0: not read.
-  uint64_t first_read = 0;
-  /// The outermost scope that was opened last.
-  std::shared_ptr<ScopeRecord> scope;
-  /// Of the group's module, for the layer above; null for TorchScript.
-  std::shared_ptr<ModuleWatch> watch;
+  uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
+  std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
+  std::shared_ptr<ModuleWatch> watch;  ///< for the layer above; null for TorchScript
 
  private:
   explicit ParamGroup(const GroupSpec& spec);
@@ -267,7 +255,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool has_second_shard();
   void drop_whole_buffers();
 
-  void open_backward(bool (*expects)(const ParamSlot&), bool may_recompute);
+  void expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close_backward();
   memory::Charge charge_of(const at::Tensor& gradient) const;
   std::vector<Piece> take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken);
@@ -281,7 +269,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint64_t epoch() const { return (epochs_.scopes << 32) + epochs_.backwards_after_writes; }
   bool meets() const { return !params_->shared_buffers.empty() && placement().shard().world_size() > 1; }
   void begin_read();
-  bool begin_backward();
   void forget_whole();
 
   const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before what follows is read
@@ -293,7 +280,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int depth_ = 0;
 
   GatherState state_ = GatherState::kSharded;
-  std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
+  std::vector<std::shared_ptr<Work>> gathers_;  // in flight, and as long as their results are there
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
@@ -306,14 +293,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
-  int64_t arrived_bytes_ = 0;
-  // What was reduced, on its way to the rows' gradients: a plane's slice, in the form of the rows.
-  struct Landing {
-    size_t plane = 0;
-    std::vector<uint8_t> votes;
-    memory::FlatPart slice;
-  };
-  std::vector<Landing> landings_;
+  // What was reduced, in the form of the rows, on its way to their gradients; and the votes of all ranks.
+  std::vector<std::pair<ReducedPlane, std::vector<uint8_t>>> landings_;
   std::string error_;  // of the open backward, thrown when it ends
 
   int64_t version_ = 0;
@@ -321,8 +302,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ReadEpochs epochs_;
 };
 
-/// An operator reads `groups` of one rank next: they become whole, others are freed or gathered ahead. Under the lock.
-void read_groups(std::span<ParamGroup* const> groups);
+/// An operator reads `groups` of the rank next: they become whole, others are freed or gathered ahead.
+void read_groups(RankState& rank, std::span<ParamGroup* const> groups) FSDP_REQUIRES(rank.mutex);
 
 /// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.
 [[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups);

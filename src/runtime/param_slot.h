@@ -31,12 +31,9 @@ struct Precision {
 };
 
 struct GroupMember : NamedParameter {
-  /// Unset: its own dtype in all.
-  std::optional<Precision> precision = {};
-  /// See ParamSlot::form; unset: as the tensor is.
-  std::optional<memory::Form> form = {};
-  /// Of which whole tensor it is a part, if it is one.
-  std::optional<TensorCut> cut = {};
+  std::optional<Precision> precision = {};  ///< unset: its own dtype in all
+  std::optional<memory::Form> form = {};    ///< see ParamSlot::form; unset: as the tensor is
+  std::optional<TensorCut> cut = {};        ///< of which whole tensor it is a part, if it is one
 };
 
 class ParamSlot;
@@ -46,19 +43,16 @@ class ParamSlot;
 /// it, which need not take part in the same order.
 using RowSource = std::function<void(const ParamSlot& slot, const at::Tensor& values)>;
 
-/// Copies them out of a tensor of the parameter's sizes. A value that was put off is computed, and gone afterwards.
+/// Copies them out of a tensor of the parameter's sizes, whose value is computed if it was put off.
 RowSource rows_of_tensor(at::Tensor whole);
 
 /// Whence a slot's gradient comes: the outermost graph task, or a backward inside it, of a forward that runs again.
 enum class GradientSource : uint8_t { kNone, kTask, kInside };
 
-/// Where a parameter lies: in which plane of its group and at which place there.
 struct SlotPlace {
-  size_t plane = 0, item = 0;
-  /// Its number in the list that the group was made of.
-  size_t given = 0;
-  /// What it is reduced with, and its number there.
-  size_t bucket = 0, number = 0;
+  size_t plane = 0, item = 0;     ///< of its group, and there
+  size_t given = 0;               ///< its number in the list that the group was made of
+  size_t bucket = 0, number = 0;  ///< what it is reduced with, and its number there
 };
 
 /// The module's, the optimizer's and the user's tensor is one object for ever; what changes is what it shows: this
@@ -70,7 +64,6 @@ class ParamSlot {
 
   const std::string& name() const { return name_; }
   void rename(std::string name) { name_ = std::move(name); }
-  /// What its group's policy says of it, if that has one.
   const std::optional<Precision>& precision() const { return precision_; }
   const std::optional<TensorCut>& cut() const { return cut_; }
   /// What the parameter is, whatever its group makes of it: the dtype of its rows, on the device of its whole values.
@@ -107,8 +100,7 @@ class ParamSlot {
   memory::PartStorage rows_storage, whole_storage;
   /// The templates that the parameter shows.
   at::Tensor rows_tensor, whole_tensor;
-  /// What raw access says while the whole parameter has no memory.
-  std::string no_memory_error;
+  std::string no_memory_error;  ///< what raw access says while the whole parameter has no memory
   /// The storage of the gradient that was handed out last; weak, so that zero_grad() frees it.
   c10::weak_intrusive_ptr<c10::StorageImpl> gradient_storage;
   /// The mark of what operators make of the rows; see Note [Results of rows].

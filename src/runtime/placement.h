@@ -32,8 +32,8 @@ class Placement {
   const std::shared_ptr<ProcessGroup>& shared_shard() const { return shard_; }
   /// Over these ranks the gradients of rows are summed, over one axis after the other; none if there is one replica.
   const Axes& replicate() const { return replicate_; }
-  /// Communicators that carry these sums. They have orders of their own, since whichever thread finds that the sum over
-  /// one axis is done begins the sum over the next.
+  /// Communicators that carry these sums, with orders of their own: whichever thread finds that the sum over one axis
+  /// is done begins the sum over the next.
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
   int replicas() const;
   /// Whether every rank has all rows, and there are several: what each of them has is summed where it lies.

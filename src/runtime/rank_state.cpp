@@ -1,19 +1,17 @@
 #include "runtime/rank_state.h"
 
-#include <mutex>
-
 namespace fsdp::runtime {
 
 GroupId RankState::add(ParamGroup& group) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   groups_[++last_id_] = &group;
   tree.add(last_id_);
   return last_id_;
 }
 
 void RankState::remove(GroupId id) {
-  std::lock_guard lock(mutex);
-  residents.forget(id);
+  const MutexLock lock(mutex);
+  std::erase(residents, id);
   reads.orders.erase(id);
   std::erase(reducing, id);
   groups_.erase(id);

@@ -69,10 +69,13 @@ struct BackwardTask {
 /// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
 ///
 /// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user
-/// code may run forward on any thread. Every public entry of the runtime takes `mutex`; no operator of the user's runs
-/// under it. A thread that waits for other ranks lets it go, so that other threads can do what those ranks wait for;
-/// whoever waits looks afterwards what has become of the group. It is kept while the ranks start over. Counts and the
-/// byte account are read without it.
+/// code may run forward on any thread. Every public entry of the runtime takes `mutex`. Of the user's code only custom
+/// collectives and the hooks of a group's gradients run under it, as their headers say: which collective comes next is
+/// decided under it, and they start collectives. A thread that waits for other ranks lets it go, so that other threads
+/// can do what those ranks wait for; whoever waits looks afterwards what has become of the group. It is kept while the
+/// ranks start over. Counts and the byte account are read without it.
+///
+/// clang checks it for members of this class and functions that are given it.
 class RankState {
  public:
   RankLock mutex;
@@ -90,38 +93,36 @@ class RankState {
   GroupId add(ParamGroup& group);
   void remove(GroupId id);
   /// Null if the group is gone.
-  ParamGroup* group(GroupId id) const;
-  std::vector<ParamGroup*> groups() const;
+  ParamGroup* group(GroupId id) const FSDP_REQUIRES(mutex);
+  std::vector<ParamGroup*> groups() const FSDP_REQUIRES(mutex);
 
-  /// A forward begins; from the first one on it is measured how long this rank waits for others.
+  /// From the first forward on it is measured how long this rank waits for others.
   void note_forward();
   void forget_waiting();
-  /// Of the time since it began, none before a forward. A wait of several threads at once counts for each.
+  /// Of the time since then. A wait of several threads at once counts for each.
   std::optional<double> waiting_share() const;
 
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
-  std::set<GroupId> readers_at_rest;
+  std::map<GroupId, ParamGroup*> readers_at_rest;
   uint64_t writes_by_all = 0;
-  GroupTree tree;
-  Residents residents;
+  GroupTree tree FSDP_GUARDED_BY(mutex);
+  std::vector<GroupId> residents;  ///< groups that are in memory, or will be; least recently read first
   ReadHistory reads;
   /// The graph tasks that entered groups. Shared: a thread that waits may find its task closed afterwards.
-  std::map<int, std::shared_ptr<BackwardTask>> backwards;
+  std::map<int, std::shared_ptr<BackwardTask>> backwards FSDP_GUARDED_BY(mutex);
   /// Groups that have a reduction in flight, the oldest first.
-  std::deque<GroupId> reducing;
+  std::deque<GroupId> reducing FSDP_GUARDED_BY(mutex);
   /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
-  /// Without data for a step of fsdp::join the gradients of this rank's backwards are left out.
+  /// In a step of fsdp::join: without data the gradients of this rank's backwards are left out; what sums are divided
+  /// by is multiplied by the share of ranks that have data; and the rank whose buffers are broadcast is the first such.
   std::atomic<bool> has_data = true;
-  /// By which that step multiplies what sums are divided by.
   double share_with_data = 1;
-  /// The rank of the process group whose buffers are broadcast.
-  int buffers_from = 0;
-  /// Some groups have rows in files.
-  bool keeps_files = false;
+  int buffers_from FSDP_GUARDED_BY(mutex) = 0;
+  bool keeps_files FSDP_GUARDED_BY(mutex) = false;  ///< some groups have rows in files
   /// Made once, by their global ranks. See Placement::within.
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
@@ -132,8 +133,8 @@ class RankState {
   const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
   std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
   std::atomic<Clock::rep> waited_ = 0;
-  GroupId last_id_ = 0;
-  std::unordered_map<GroupId, ParamGroup*> groups_;
+  GroupId last_id_ FSDP_GUARDED_BY(mutex) = 0;
+  std::unordered_map<GroupId, ParamGroup*> groups_ FSDP_GUARDED_BY(mutex);
 };
 
 }  // namespace fsdp::runtime

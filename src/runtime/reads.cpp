@@ -13,13 +13,13 @@ namespace fsdp::runtime {
 namespace {
 
 // Whether the group shows whole parameters, without which it is not gathered ahead.
-bool shows_whole(RankState& rank, GroupId id) {
+bool shows_whole(RankState& rank, GroupId id) FSDP_REQUIRES(rank.mutex) {
   const auto* group = rank.group(id);
   return group != nullptr && group->is_inside();
 }
 
 // One that is not gathered ahead yet: gathers come after what the disk takes.
-void read_files_ahead(RankState& rank, const ReadOrder& order) {
+void read_files_ahead(RankState& rank, const ReadOrder& order) FSDP_REQUIRES(rank.mutex) {
   constexpr size_t kAhead = 2;
   for (GroupId id : order.ahead(kAhead))
     if (auto* group = rank.group(id))
@@ -30,19 +30,22 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) {
 // What is gathered ahead where the user set nothing: what followed in the last pass. Beside the groups around them two
 // may be in memory, the one that is read and one more; while a group is read that lies around the next two, these two,
 // unless others inside it are there still.
-std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, const ReadOrder& order, GroupId next) {
+std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, const ReadOrder& order, GroupId next)
+    FSDP_REQUIRES(rank.mutex) {
   const auto ahead = order.ahead(2);
-  const auto is_inside = [&](GroupId id) { return rank.group(id) != nullptr && rank.tree.contains(group.id(), id); };
+  const auto is_inside = [&](GroupId id) FSDP_REQUIRES(rank.mutex) {
+    return rank.group(id) != nullptr && rank.tree.contains(group.id(), id);
+  };
   if (ahead.size() < 2 || !std::ranges::all_of(ahead, is_inside)) return {next};
-  const auto may_stay = [&](GroupId id) {
+  const auto may_stay = [&](GroupId id) FSDP_REQUIRES(rank.mutex) {
     return id == group.id() || rank.group(id)->stays_after_forward() || !rank.tree.contains(group.id(), id) ||
            std::ranges::find(ahead, id) != ahead.end();
   };
-  return std::ranges::all_of(rank.residents.by_reads(), may_stay) ? ahead : std::vector{next};
+  return std::ranges::all_of(rank.residents, may_stay) ? ahead : std::vector{next};
 }
 
 // The groups that are needed next: those that the user listed, or what followed in the last pass.
-std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) {
+std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) FSDP_REQUIRES(rank.mutex) {
   if (!group.scope || rank.group(group.scope->root) == nullptr) return {};
   if (group.summon_depth > 0) return {};  // what is read there may differ between ranks
   auto& orders = rank.reads.orders[group.scope->root];
@@ -51,7 +54,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   if (rank.keeps_files) read_files_ahead(rank, order);
   const auto& limit = group.policy.max_prefetched_bytes;
   // Gathers as many groups as fit; those around the group that is read are not counted.
-  const auto fits = [&, bytes = limit.value_or(0)](GroupId id) mutable {
+  const auto fits = [&, bytes = limit.value_or(0)](GroupId id) FSDP_REQUIRES(rank.mutex) mutable {
     if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= rank.group(id)->whole_bytes();
     return bytes >= 0;
   };
@@ -62,7 +65,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
     chosen = order.ahead(SIZE_MAX, fits);
   else if (followed)
     chosen = that_followed(rank, group, order, *followed);
-  std::erase_if(chosen, [&](GroupId id) { return !shows_whole(rank, id); });
+  std::erase_if(chosen, [&](GroupId id) FSDP_REQUIRES(rank.mutex) { return !shows_whole(rank, id); });
   return chosen;
 }
 
@@ -71,13 +74,14 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
 // Note [What frees]. While a scope or a backward goes on, only a read frees, and by nothing but what was read before
 // and what the user set, which is the same on every rank. Which gradients a rank's graph has yet to give is not: a
 // group freed once they are there would be gathered again, for a later read, on some ranks only.
-void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const std::vector<GroupId>& next,
-                    size_t left) {
-  const auto is_nested = [&](GroupId id) {
-    return std::ranges::any_of(groups, [&](const ParamGroup* read) { return rank.tree.are_nested(read->id(), id); });
+void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const std::vector<GroupId>& next, size_t left)
+    FSDP_REQUIRES(rank.mutex) {
+  const auto is_nested = [&](GroupId id) FSDP_REQUIRES(rank.mutex) {
+    return std::ranges::any_of(
+        groups, [&](const ParamGroup* read) FSDP_REQUIRES(rank.mutex) { return rank.tree.are_nested(read->id(), id); });
   };
   std::vector<ParamGroup*> others;
-  for (GroupId id : rank.residents.by_reads())
+  for (GroupId id : rank.residents)
     if (auto& resident = *rank.group(id); !resident.stays_after_forward() && !resident.pins.are_there() &&
                                           std::ranges::find(next, id) == next.end() && !is_nested(id))
       others.push_back(&resident);
@@ -90,16 +94,9 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
       group->reshard();
 }
 
-void prefetch(ParamGroup& group) {
-  if (group.state() != GatherState::kSharded) return;
-  const Span span(group.rank_state().timeline, Track::kCompute, "prefetch", group.name());
-  group.unshard();
-}
-
 }  // namespace
 
-void read_groups(std::span<ParamGroup* const> groups) {
-  auto& rank = groups.front()->rank_state();
+void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
   auto& current = rank.reads.current;
   if (groups.size() == 1 && groups[0]->id() == current && groups[0]->state() == GatherState::kWhole)
     return groups[0]->wait_for_unshard();
@@ -127,11 +124,16 @@ void read_groups(std::span<ParamGroup* const> groups) {
   free_unrelated(rank, groups, next, in_backward || is_limited || !next.empty() ? 0 : 1);
   for (auto* group : groups) {
     group->wait_for_unshard();
-    rank.residents.note(group->id());
+    std::erase(rank.residents, group->id());
+    rank.residents.push_back(group->id());
   }
   current = groups.back()->id();
-  for (GroupId id : next)
-    if (auto* group = rank.group(id); group != nullptr && group->is_inside()) prefetch(*group);
+  for (GroupId id : next) {
+    auto* group = rank.group(id);
+    if (group == nullptr || !group->is_inside() || group->state() != GatherState::kSharded) continue;
+    const Span span(rank.timeline, Track::kCompute, "prefetch", group->name());
+    group->unshard();
+  }
 }
 
 }  // namespace fsdp::runtime

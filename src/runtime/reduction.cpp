@@ -85,10 +85,11 @@ at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device d
 
 }  // namespace
 
-StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) {
+std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool over_replicas,
+                                             std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
+                                             const ReduceScatter& with) {
   if (!over_replicas)
-    return {start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with)};
+    return start_over_shard_axis(placement, std::move(rows), std::move(counts), scale, std::move(tag), with);
   std::vector<at::Tensor> sums{counts.output};
   for (const auto& plane : rows) sums.push_back(plane.output);
   auto second = std::make_shared<OverReplicas>(placement.further_steps(), std::move(sums), tag);
@@ -102,7 +103,7 @@ StartedReduction start_sum(const Placement& placement, bool over_replicas, std::
     second->begin();
   });
   works.push_back(std::move(second));
-  return {std::move(works), scale};
+  return works;
 }
 
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
@@ -121,7 +122,8 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
   if (joined > 0) tag.subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) tag.subject += str_cat(" divided by ", *policy.divide_factor);
   const double divisor = policy.divide_factor.value_or(placement.divisor()) * share_with_data;
-  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
+  const bool over_replicas = has_replicas && !is_within_replica;
+  const double whole_scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
   ReducePlane counting;
   if (placement.process_group().world_size() > 1) {
     const auto given = counts_of(votes, placement.shard().world_size(), planes.front().rows.form.device);
@@ -129,14 +131,13 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
   }
   std::vector<ReducePlane> rows;
   for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(gradients[i])});
-  started = start_sum(placement, has_replicas && !is_within_replica, std::move(rows), std::move(counting), scale,
-                      std::move(tag), policy.custom_reduce_scatter);
+  if (over_replicas) scale = whole_scale;
+  works = start_sum(placement, over_replicas, std::move(rows), std::move(counting), whole_scale, std::move(tag),
+                    policy.custom_reduce_scatter);
 }
 
 std::vector<uint8_t> Reduction::votes_of_all() const {
-  bool is_known = true;
-  for (size_t i = 0; i < votes.size(); ++i) is_known = is_known && (votes[i] != 0 || takes_part[i] == 0);
-  if (is_known || !counts.defined()) return votes;
+  if (!lacks_gradients || !counts.defined()) return votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> of_all;
   for (const float count : std::span(on_host.const_data_ptr<float>(), votes.size())) of_all.push_back(count != 0);
@@ -144,7 +145,6 @@ std::vector<uint8_t> Reduction::votes_of_all() const {
 }
 
 void Reduction::finish() {
-  const double scale = std::exchange(started.scale, 1.0);
   if (scale == 1.0) return;
   for (const auto& plane : planes) {
     const auto rows = plane.rows.tensor();

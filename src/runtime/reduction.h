@@ -12,23 +12,17 @@
 
 namespace fsdp::runtime {
 
-struct StartedReduction {
-  /// To be waited for in this order.
-  std::vector<std::shared_ptr<Work>> works;
-  /// Scale that readers must still apply to the rows.
-  double scale = 1;
-};
-
 /// Starts to sum over the ranks of the shard axis in their order and, if it goes `over_replicas`, then over those of
-/// each replicate axis in theirs, and multiplies once. The outputs receive this rank's slices of the sums; those of
-/// `rows` are multiplied by `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard
-/// axis's own reduce_scatter. Collective.
-StartedReduction start_sum(const Placement& placement, bool over_replicas, std::vector<ReducePlane> rows,
-                           ReducePlane counts, double scale, Tag tag, const ReduceScatter& with);
+/// each replicate axis in theirs. The outputs receive this rank's slices of the sums. Over the shard axis alone those
+/// of `rows` are multiplied by `scale`, and `counts` may be; after replicas whoever reads the rows does. If there is a
+/// `with`, it reduces `rows` in place of the shard axis's own reduce_scatter. Returns what is to be waited for, in this
+/// order. Collective.
+std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool over_replicas,
+                                             std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
+                                             const ReduceScatter& with);
 
 /// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
-/// the sum again. It is a power of two, and 1 for every dtype but fp16, whose largest number is 65504: dividing by the
-/// square root or so before the sum and by the rest after it keeps gradients and sum in fp16's range (as in FSDP1).
+/// the sum again: a power of two for fp16, whose largest number is 65504, 1 for others (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
 /// This rank's slice of a plane's sum, laid out as the flat shard and zero between parameters, for optimizers' walks.
@@ -40,14 +34,15 @@ struct ReducedPlane {
 /// The reduction of one bucket's gradients, in flight from `start` until its works were waited for.
 struct Reduction {
   std::vector<ReducedPlane> planes = {};
-  /// For each parameter, whether it has a gradient on this rank, and whether its plane takes part.
-  std::vector<uint8_t> votes = {}, takes_part = {};
+  std::vector<uint8_t> votes = {};           ///< for each parameter, whether it has a gradient on this rank
+  bool lacks_gradients = false;              ///< of some parameter in these planes
   std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
   /// How many reductions within the replica have joined their sums to this one.
   int joined = 0;
   double factor = 1;
   bool is_within_replica = false;
-  StartedReduction started = {};
+  std::vector<std::shared_ptr<Work>> works = {};
+  double scale = 1;  ///< that is left to be applied to the sums
   /// For each parameter, how many ranks have a gradient, times the scale of the sums; undefined on one rank.
   at::Tensor counts = {};
 
@@ -63,8 +58,7 @@ struct Reduction {
 };
 
 /// What reductions of one bucket over the shard axis alone have summed, until one goes over the replicas too. It joins
-/// this rank's own gradients before the next reduction, which so sums one thing for each rank, whatever was kept: first
-/// what this rank's rows have, then the other ranks' in their order.
+/// this rank's own gradients before the next reduction.
 struct PartialSum {
   int reductions = 0;                            // whose sum it is; 0: there is none
   std::vector<uint8_t> votes = {};               // by parameter: whether some rank of the replica had a gradient

@@ -1,7 +1,6 @@
 #include "runtime/registry.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace fsdp::runtime {
 namespace {
@@ -14,17 +13,17 @@ bool are_same(const std::weak_ptr<const void>& one, const std::weak_ptr<const vo
 
 void Registry::add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot,
                    PartKind kind) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   storages_[storage] = {group, slot, kind};
 }
 
 void Registry::remove(const c10::StorageImpl* storage) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   storages_.erase(storage);
 }
 
 std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto it = storages_.find(storage);
   if (it == storages_.end()) return std::nullopt;
   auto group = it->second.group.lock();
@@ -34,7 +33,7 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
 
 void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
                           const std::shared_ptr<ParamGroup>& group) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (modules_.size() >= tidy_at_) {
     std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
     tidy_at_ = 2 * modules_.size() + 64;
@@ -43,7 +42,7 @@ void Registry::add_module(const void* module, const std::weak_ptr<const void>& o
 }
 
 Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_ptr<const void>& owner) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto it = modules_.find(module);
   if (it == modules_.end() || it->second.is_gone()) return {};
   const bool is_same = are_same(owner, it->second.owner), has_none = are_same(owner, {});
@@ -51,13 +50,13 @@ Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_
 }
 
 void Registry::ignore(const at::Tensor& parameter) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(ignored_, [](const auto& known) { return known.expired(); });
   ignored_.emplace_back(parameter.getIntrusivePtr());
 }
 
 bool Registry::is_ignored(const at::Tensor& parameter) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto is_it = [&](const auto& known) { return known._unsafe_get_target() == parameter.unsafeGetTensorImpl(); };
   return std::ranges::any_of(ignored_, is_it);
 }

@@ -7,12 +7,12 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "comm/core/mutex.h"
 #include "runtime/access_rules.h"
 
 namespace fsdp::runtime {
@@ -44,8 +44,8 @@ class Registry {
     return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
   }
 
-  /// A graph may keep a group longer than its module, and another module may then lie at the same address. `owner`
-  /// tells them apart: the module's pointer to itself, which may have expired; empty for TorchScript.
+  /// `owner`: the module's pointer to itself, which may have expired; empty for TorchScript. It tells the module from a
+  /// later one at the same address.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   struct ModuleGroup {
     std::shared_ptr<ParamGroup> group;
@@ -71,11 +71,12 @@ class Registry {
     bool has_owner;
     bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
   };
-  mutable std::mutex mutex_;  // held for a look-up: a shared one costs more than it saves
-  ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
-  std::unordered_map<const void*, ModuleEntry> modules_;
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_;
-  size_t tidy_at_ = 64;  // how many modules there are when those that are gone are forgotten
+  mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
+  ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
+  // How many modules there are when those that are gone are forgotten.
+  size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;
 };
 
 Registry& registry();

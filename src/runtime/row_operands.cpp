@@ -5,7 +5,6 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <mutex>
 #include <typeinfo>
 
 #include "comm/core/check.h"
@@ -203,7 +202,7 @@ AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IV
   if (traits.written_arguments != 0) return {.holds = traits.writes(0)};
   const auto group = mark->group.lock();
   if (!group) return {};
-  const std::lock_guard lock(group->rank_state().mutex);
+  const MutexLock lock(group->rank_state().mutex);
   if (group->local_rows_depth > 0) return {.holds = true};
   return {.holds = true, .made = first->unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr()};
 }

@@ -5,15 +5,13 @@
 ///
 /// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
 /// rank's rows only, so a sum of them is another number on every rank. Each carries the sharded key, so that the
-/// interceptor sees what is computed with it, and a mark that says whose rows it has. The mark lies in the tensor
-/// rather than in the registry: it has no lifetime to follow, detach() copies it, and all results of a parameter share
-/// one. Where one rank has all rows results are whole, and nothing is marked; nor is it in LocalRows, where rows are
-/// what is meant. Results have rows as their first dim: what would put them elsewhere is refused.
+/// interceptor sees what is computed with it, and a mark that says whose rows it has. The mark lies in the tensor,
+/// where it has no lifetime to follow, and detach() copies it. Nothing is marked where one rank has all rows, nor in
+/// LocalRows. Results have rows as their first dim: what would put them elsewhere is refused.
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -87,13 +85,10 @@ class RowResults {
   c10::SmallVector<Written, 1> written_;
 };
 
-/// Note [Operands of low precision]. An operator computes in the dtype of the whole parameters that it reads, by the
-/// policies of their groups: its other floating-point operands are cast to that, and autograd records the casts. So a
-/// model needs no casts where parts of different precision meet, and what no parameter takes part in computes as it is
-/// given. Some operands stay as they are: views and what is written, which would be views of a copy; tensors without
-/// dims, which LibTorch's own promotion leaves out; and running statistics.
-///
-/// Of one operator; filled as its operands are judged.
+/// Note [Operands of low precision]. An operator computes in the dtype of the whole parameters that it reads: its other
+/// floating-point operands are cast to that, and autograd records the casts. So a model needs no casts where parts of
+/// different precision meet. Some operands stay as they are: views and what is written, which would be views of a copy;
+/// tensors without dims, which LibTorch's own promotion leaves out; and running statistics.
 class ComputeDtype {
  public:
   /// The operator reads a slot's whole parameter.

@@ -57,15 +57,12 @@ class WriteCounts {
 /// Reading takes place in epochs: scopes, and in them backwards that follow a write. A scope that opens says that this
 /// rank reads, then meets the other ranks, so that all earlier writes are there. The first write after it waits for the
 /// peers that still read. A rank reads until it writes rows of the group itself, or opens a newer epoch; a scope that
-/// leaves no graph behind, and follows none since that write, ends the reading as it closes. So a graph that may still
-/// run backward reads what its forward read, without anybody having to know whether it was kept, dropped or consumed:
-/// ranks that run one program all come to the write, and who writes alone (LocalRows) waits for the peers' next scope.
-/// The first write that every rank makes ends all of the rank's reading but that of open scopes and backwards, so that
-/// ranks which step an optimizer meet at one group and not at each. A backward after such a write, to whichever group,
-/// reads in a newer epoch, in which the ranks meet again. Where some rank has no rows, which then need not write,
-/// nobody reads after a scope or a backward has closed, and each backward meets the ranks.
-///
-/// Where ranks share no memory, nothing waits. `step.cpp` does this.
+/// leaves no graph behind, and follows none since that write, ends the reading as it closes. So nobody has to know what
+/// became of a graph: ranks that run one program all come to the write, and who writes alone (LocalRows) waits for the
+/// peers' next scope. The first write that every rank makes ends all of the rank's reading but that of open scopes and
+/// backwards, so that ranks which step an optimizer meet at one group and not at each. A backward after such a write,
+/// to whichever group, reads in a newer epoch, in which the ranks meet again. Where some rank has no rows, which then
+/// need not write, nobody reads after a scope or a backward has closed, and each backward meets the ranks.
 struct ReadEpochs {
   bool counts_writes = true;  // every rank has rows; else an update by hand may leave out ranks
   bool reads = false;

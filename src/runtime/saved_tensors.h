@@ -13,14 +13,12 @@ namespace fsdp::runtime {
 /// asked back from them in backward. Null: it is kept as ever. Of several scopes the innermost counts. Guards close
 /// last in, first out.
 ///
-/// It counts in the graph task that it was opened in, -1 outside of all, and not in one that begins inside it: what a
-/// backward inside keeps, with `create_graph`, is kept as ever. On an accelerator such a backward runs on a thread of
-/// the engine's, which knows of no scope, unless it begins on that thread already; so it must not matter which.
+/// It counts in the graph task that it was opened in, -1 outside of all, and not in one that begins inside it (with
+/// `create_graph`), which on an accelerator may run on another thread.
 ///
 /// Note [Hooks of kept tensors]. LibTorch asks its engine for such hooks (Engine::get_default_saved_variable_hooks), of
 /// which only Python's has some. So the first scope of a process puts an engine before the one that is there, which
-/// answers this question and hands everything else on: backwards run as before, also those under way. Python's hooks
-/// are asked for where no scope is open.
+/// answers this question and hands everything else on. Python's hooks are asked for where no scope is open.
 class [[nodiscard]] SavedTensorScope {
  public:
   using Hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;

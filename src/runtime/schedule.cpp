@@ -1,7 +1,8 @@
 #include "runtime/schedule.h"
 
-namespace fsdp::runtime {
+#include <unordered_set>
 
+namespace fsdp::runtime {
 namespace {
 
 constexpr GroupId kBeginning = 0;  // of a pass

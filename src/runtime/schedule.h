@@ -10,7 +10,6 @@
 #include <functional>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace fsdp::runtime {
@@ -18,10 +17,8 @@ namespace fsdp::runtime {
 using GroupId = uint64_t;
 
 /// Predicts which group is read next: the one that followed when reads were last in the order that they are in now, in
-/// the pass before or in an earlier round of the same pass, such as a loop inside one scope.
-///
-/// A group that is read again after another one counts again, so blocks that are used several times are predicted too.
-/// Remembers a bounded number of reads; each takes constant time.
+/// the pass before or in an earlier round of the same pass, such as a loop inside one scope. A group that is read again
+/// after another one counts again. Remembers a bounded number of reads; each takes constant time.
 class ReadOrder {
  public:
   void start();
@@ -91,20 +88,6 @@ class GroupTree {
 
  private:
   std::unordered_map<GroupId, std::vector<GroupId>> parents_;
-};
-
-/// The groups that are in memory, or will be; least recently read first.
-class Residents {
- public:
-  void note(GroupId group) {
-    forget(group);
-    by_reads_.push_back(group);
-  }
-  void forget(GroupId group) { std::erase(by_reads_, group); }
-  const std::vector<GroupId>& by_reads() const { return by_reads_; }
-
- private:
-  std::vector<GroupId> by_reads_;
 };
 
 }  // namespace fsdp::runtime

@@ -2,9 +2,7 @@
 
 #include <c10/util/irange.h>
 
-#include <algorithm>
-#include <map>
-#include <tuple>
+#include <utility>
 
 #include "runtime/compat.h"
 #include "runtime/deferred_value.h"
@@ -23,13 +21,7 @@ struct BufferKind {
   FlatForms forms;
   bool is_frozen;
 
-  auto key() const {
-    const auto key_of = [](const memory::Form& form) {
-      return std::tuple(form.dtype, form.device.type(), form.device.index());
-    };
-    return std::tuple(key_of(forms.rows), key_of(forms.whole), key_of(forms.reduced), is_frozen);
-  }
-  bool operator<(const BufferKind& other) const { return key() < other.key(); }
+  bool operator==(const BufferKind&) const = default;
 };
 
 BufferKind buffer_kind_of(const GroupMember& parameter, RowMemory row_memory, const FormChange& change) {
@@ -73,9 +65,12 @@ ShardedParams::ShardedParams(const GroupSpec& group, std::shared_ptr<memory::Byt
                              const FormChange& change)
     : group_name(group.name), placement(group.placement), disk_folder(group.policy.disk_folder) {
   const auto& parameters = group.parameters;
-  std::map<BufferKind, std::vector<size_t>> by_kind;
-  for (size_t i : c10::irange(parameters.size()))
-    by_kind[buffer_kind_of(parameters[i], group.policy.row_memory, change)].push_back(i);
+  std::vector<std::pair<BufferKind, std::vector<size_t>>> by_kind;
+  for (size_t i : c10::irange(parameters.size())) {
+    const auto kind = buffer_kind_of(parameters[i], group.policy.row_memory, change);
+    const auto known = std::ranges::find(by_kind, kind, [](const auto& entry) { return entry.first; });
+    (known == by_kind.end() ? by_kind.emplace_back(kind, std::vector<size_t>()) : *known).second.push_back(i);
+  }
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
     std::vector<int64_t> bytes;
@@ -109,7 +104,7 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
                           forms.whole);
     }
     auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), account);
-    if (!group.policy.free_when_written) flat.keep_whole_memory();
+    flat.keeps_whole_memory = !group.policy.free_when_written;
     if (forms.rows.device != forms.whole.device)
       flat.host.emplace(forms.whole.device, group.policy.row_memory == RowMemory::kPinned,
                         group.rank_state->host_copies, account);

@@ -25,12 +25,10 @@ struct SlotRun {
 };
 
 /// Note [Order of buckets]. What travels together is a bucket: all planes of a device where ranks have rows each; where
-/// every rank has all rows, a single plane. Those buckets are one stretch of memory each, which is summed where it
-/// lies. Gradients arrive in about the reverse order of the parameters, so they are cut from the end: what is reduced
-/// first is complete first. The order is part of the model, so it is the same on every rank without asking. A model
-/// that registers its parameters in another order than it uses them, or whose several dtypes put the buckets of one
-/// dtype after those of another, is reduced as correctly but later, because a complete bucket waits for those before
-/// it. torch's DDP records the order in which gradients arrived, and its buckets are copies.
+/// every rank has all rows, a single plane, which is one stretch of memory and is summed where it lies. Gradients
+/// arrive in about the reverse order of the parameters, so buckets are cut from the end, and the last one is reduced
+/// first. A complete bucket waits for those before it: a model that registers its parameters in another order than it
+/// uses them is reduced later. torch's DDP records the order in which gradients arrived, and its buckets are copies.
 
 /// Runs of neighbours in ascending order, each as long as its gradients take at most `cap_bytes`, the last one at most
 /// `last_cap_bytes`, so that it is complete early; but a run has one parameter at least. `bytes`: of the parameters'
@@ -54,12 +52,10 @@ inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t 
 /// What parameters are to be that were, or would have been, of `form` (see ParamSlot::form); none: the same.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
-/// What follows from the placement of a group. Thread safety: under the rank's lock; what does not change after
-/// `take_rows`, all of it.
+/// What follows from the placement of a group. Thread safety: under the rank's lock.
 class ShardedParams {
  public:
-  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`. Where every
-  /// rank has all rows there is a plane for each bucket, whose gradients take at most `bucket_cap_bytes`.
+  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
   ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account, const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;

@@ -91,7 +91,7 @@ void ParamGroup::unshard(const std::string& call) {
   gathers += moves;
   gathers_within += within && moves;
   gathers_in_place_ += params_->shares_memory() ? 1 : 0;
-  if (!params_->rows_are_whole()) rank_state().residents.note(id_);
+  if (!params_->rows_are_whole()) rank_state().residents.push_back(id_);
 }
 
 void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
@@ -120,7 +120,7 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
       if (auto& flat = flats()[number]; within ? !flat.keeps_whole() : !flat.shares_memory())
         moving.push_back(within ? flat.plane_to_gather_among() : flat.plane_to_gather());
     if (moving.empty()) continue;
-    gathers_in_flight_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
+    gathers_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
   }
 }
 
@@ -131,7 +131,7 @@ void ParamGroup::gather_rows(bool moves, const std::string& call) {
   const auto of_gather = tag(name_, writes_told_, call);
   auto& ranks = placement().shard().communicator();
   start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
-  if (epochs_.has_to_meet) gathers_in_flight_.push_back(ranks.barrier(of_gather));
+  if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
 }
 
 bool ParamGroup::has_second_shard() {
@@ -144,8 +144,8 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
   const auto unsharding = state_ == GatherState::kWhole ? Span() : span("unshard");
   while (state_ != GatherState::kWhole) {
     unshard(call);
-    const auto works = gathers_in_flight_;
-    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gathers_in_flight_ == works; };
+    const auto works = gathers_;
+    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gathers_ == works; };
     try {
       const auto waiting = works.empty() ? Span() : span("wait for all_gather");
       for (const auto& work : works) rank_state().wait(*work);
@@ -157,7 +157,6 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       throw;
     }
     if (!is_under_way()) continue;
-    gathered_ = std::exchange(gathers_in_flight_, {});
     for (auto& flat : flats()) flat.mark_cold();
     state_ = GatherState::kWhole;
     writes_told_ = 0;
@@ -178,7 +177,7 @@ void ParamGroup::abandon_gather() {
 void ParamGroup::order_read() {
   for (auto& flat : flats()) {
     if (!flat.note_reader()) continue;
-    for (const auto& gather : gathered_) gather->wait();
+    for (const auto& gather : gathers_) gather->wait();
     if (flat.host) flat.host->order_read();
   }
 }
@@ -208,32 +207,26 @@ void ParamGroup::reshard_within() {
 }
 
 void ParamGroup::drop_whole_buffers() {
-  gathers_in_flight_.clear();
-  gathered_.clear();
+  gathers_.clear();
   for (auto& flat : flats()) flat.free_whole();
   state_ = GatherState::kSharded;
   fault_point("group sharded");
   unshard_was_asked = false;
-  rank_state().residents.forget(id_);
+  std::erase(rank_state().residents, id_);
 }
 
-void ParamGroup::copy_whole() {
+void ParamGroup::copy_whole(bool to_host) {
   params_->detach_whole();
+  order_read();
   try {
-    for (auto& flat : flats())
-      if (flat.is_seen_by_others()) flat.copy_whole();
+    for (auto& flat : flats()) {
+      const auto device = to_host ? c10::Device(c10::kCPU) : flat.whole().buffer->device();
+      if (flat.is_seen_by_others() || flat.whole().buffer->device() != device) flat.copy_whole(device);
+    }
   } catch (...) {
     drop_whole_buffers();
     throw;
   }
-  params_->attach_whole();
-}
-
-void ParamGroup::offload_whole() {
-  if (params_->is_on_cpu()) return;
-  params_->detach_whole();
-  order_read();
-  for (auto& flat : flats()) flat.offload_whole();
   params_->attach_whole();
   for (auto& slot : slots()) slot.show_whole();  // where it is now
 }
@@ -263,7 +256,7 @@ void ParamGroup::leave_reading() {
   };
   epochs_.has_graph |= (scope && scope->recorded) || std::ranges::any_of(slots(), may_be_read_again);
   if (!epochs_.has_graph) return end_read();
-  rank_state().readers_at_rest.insert(id_);
+  rank_state().readers_at_rest[id_] = this;
 }
 
 void ParamGroup::end_read() {
@@ -279,28 +272,26 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
   enter();
   if (!is_in_backward_) {
     gathers_before_backward_ = gathers_in_place_;
+    // This backward reads what its scope saw, and what all ranks have written since. A peer that has not come to that
+    // write yet does not wait for this reading.
+    const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
+    const auto writes = rank_state().writes_by_all;
+    const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
+    if (follows_a_write || reads_anew) ++epochs_.backwards_after_writes;
+    begin_read();
+    const bool is_stale = (follows_a_write && epochs_.counts_writes) || reads_anew;
     const bool gathers_again = policy.unshard_in_backward || params_->shares_memory();
-    if (begin_backward() && gathers_again && !pins.are_there()) {
+    if (is_stale && gathers_again && !pins.are_there()) {
       reshard();
       epochs_.has_to_meet = meets();  // before this backward reads, so that the ranks' writes are there
     }
-    open_backward(expects, may_recompute);
+    expect_gradients(expects, may_recompute);
+    is_in_backward_ = true;
   }
   tasks_.push_back(task);
 }
 
-// The backward reads what its scope saw, and what all ranks have written since. Returns whether there was such a write,
-// so that what was read before is stale. A peer that has not come to that write yet does not wait for this reading.
-bool ParamGroup::begin_backward() {
-  const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
-  const auto writes = rank_state().writes_by_all;
-  const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
-  if (follows_a_write || reads_anew) ++epochs_.backwards_after_writes;
-  begin_read();
-  return (follows_a_write && epochs_.counts_writes) || reads_anew;
-}
-
-void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recompute) {
+void ParamGroup::expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute) {
   for (auto& slot : slots()) {
     if (auto tensor = slot.tensor(); tensor.defined()) slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
     auto& bucket = buckets_[slot.place.bucket];
@@ -313,7 +304,6 @@ void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recom
       ++bucket.missing_inside;
     }
   }
-  is_in_backward_ = true;
 }
 
 // ---- Gradients arrive
@@ -321,7 +311,6 @@ void ParamGroup::open_backward(bool (*expects)(const ParamSlot&), bool may_recom
 void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_inside) {
   auto& slot = slots()[index];
   slot.waits = true;
-  if (slot.whole_tensor.is_cpu()) arrived_bytes_ += static_cast<int64_t>(slot.whole_tensor.nbytes());
   if (slot.missing_from == (from_inside ? GradientSource::kInside : GradientSource::kTask)) {
     slot.missing_from = GradientSource::kNone;
     auto& bucket = buckets_[slot.place.bucket];
@@ -367,7 +356,7 @@ void ParamGroup::start_reduction(size_t index) {
     tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
   else
     tag.count.number = static_cast<uint32_t>(writes_.total());
-  try {
+  placement().pass_on_failure_of("backward", [&] {
     const auto& planes = params_->buckets()[index];
     auto kept = std::exchange(bucket.partial_sum, {});
     Reduction reduction{.joined = kept.reductions};
@@ -382,7 +371,6 @@ void ParamGroup::start_reduction(size_t index) {
       reduction.factor =
           std::min(reduction.factor, factor_before_sum(flats()[plane].reduced_form().dtype, placement()));
     }
-    reduction.takes_part.resize(reduction.votes.size());
     std::vector<std::vector<Piece>> gradients;
     for (const auto& plane : reduction.planes) gradients.push_back(take_gradients(plane, kept, reduction));
     if (!gradients.empty()) {
@@ -390,10 +378,7 @@ void ParamGroup::start_reduction(size_t index) {
                       std::move(tag));
       bucket.in_flight = std::move(reduction);
     }
-  } catch (...) {
-    placement().pass_on_failure("backward");
-    throw;
-  }
+  });
   ++reductions;
   fault_point("gradients reducing");
 }
@@ -411,7 +396,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     const size_t number = slot.place.number;
     const bool was_kept = kept.has(number);
     taken.votes[number] = gradient.defined() || was_kept;
-    taken.takes_part[number] = 1;
+    taken.lacks_gradients |= taken.votes[number] == 0;
     slot.waits = false;
     if (gradient.defined()) {
       if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // not in place: it may be shared
@@ -436,8 +421,8 @@ void ParamGroup::finish_reductions() {
 void ParamGroup::finish_reduction(Bucket& bucket) {
   const OwnOperators own_operators;
   while (bucket.in_flight) {
-    const auto works = bucket.in_flight->started.works;
-    const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->started.works == works; };
+    const auto works = bucket.in_flight->works;
+    const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->works == works; };
     const auto& host = flats()[bucket.in_flight->planes.front().flat].host;
     const c10::OptionalStreamGuard guard(host ? std::optional(host->stream_of_results()) : std::nullopt);
     try {
@@ -482,7 +467,7 @@ void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
       slice = flat.allocate_gradient();
       flat.land(plane.rows.tensor(), slice);
     }
-    landings_.push_back({plane.flat, votes, std::move(slice)});
+    landings_.push_back({{plane.flat, std::move(slice)}, votes});
   }
   // The host waits for copies once, when somebody needs the results.
   if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
@@ -496,9 +481,9 @@ void ParamGroup::finish_landing() {
   for (auto& flat : flats())
     if (flat.host) flat.host->finish_landing();
   if (!params_->is_on_cpu()) placement().progress();  // throws if what the host waited for was aborted
-  for (const auto& [plane, votes, slice] : std::exchange(landings_, {}))
-    for (auto& slot : params_->slots_in(plane))
-      if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, slice));
+  for (const auto& [plane, votes] : std::exchange(landings_, {}))
+    for (auto& slot : params_->slots_in(plane.flat))
+      if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, plane.rows));
 }
 
 // Their gradient is parked while a backward is open.
@@ -577,7 +562,6 @@ std::string ParamGroup::leave_backward(int task) {
 
 void ParamGroup::close_backward() {
   is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
-  arrived_bytes_ = 0;
   for (auto& bucket : buckets_) {
     bucket.is_begun = false;
     bucket.missing = bucket.missing_inside = 0;
@@ -620,8 +604,8 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   if (!params_->is_on_cpu()) placement().progress();
   const bool is_by_all = kind == WriteKind::kEveryRank && epochs_.counts_writes;
   if (is_by_all)
-    for (const GroupId reader : std::exchange(rank.readers_at_rest, {}))
-      if (auto* group = rank.group(reader); !group->epochs_.is_open) group->end_read();
+    for (const auto& [id, group] : std::exchange(rank.readers_at_rest, {}))
+      if (!group->epochs_.is_open) group->end_read();
   while (wait_to_write()) {
   }
   rank.host_copies->wait();  // some may be of these rows

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "api/checks.h"
+#include "api/plan.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
@@ -53,7 +53,7 @@ void require_takes_parts(bool takes_parts, const TensorCut& cut, const std::stri
 ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool takes_parts,
                     const std::string& operation) {
   auto& group = *part.group;
-  std::lock_guard lock(group.rank_state().mutex);
+  const MutexLock lock(group.rank_state().mutex);
   require(!group.is_inside(), group.where(operation), "group '", group.name(),
           "' is in a scope or a backward. Call it outside of them");
   require_values({part.group}, operation);

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "api/module_tree.h"
+#include "api/group_view.h"
 #include "layout/planes.h"
 #include "state/format/manifest.h"
 

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <string_view>
 
+#include "comm/core/mutex.h"
 #include "comm/posix/signals.h"
 #include "launch/end_requests.h"
 #include "launch/variables.h"
@@ -52,10 +52,10 @@ bool is_ours(const struct sigaction& action) {
 
 // State of the process.
 struct Installed {
-  std::mutex mutex;
-  std::weak_ptr<const StopSignals> current;
+  Mutex mutex;
+  std::weak_ptr<const StopSignals> current FSDP_GUARDED_BY(mutex);
   // Actions before the first object, by signal; ignored signals are not included.
-  std::map<int, struct sigaction> original;
+  std::map<int, struct sigaction> original FSDP_GUARDED_BY(mutex);
 };
 
 Installed& installed() {
@@ -88,7 +88,7 @@ StopSignals::StopSignals() {
 
 StopSignals::~StopSignals() {
   auto& [mutex, current, original] = installed();
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   const bool has_successor = !current.expired();
   if (has_successor || received() != 0) return;
   for (const auto& [number, action] : original) sigaction(number, &action, nullptr);
@@ -96,7 +96,7 @@ StopSignals::~StopSignals() {
 
 std::shared_ptr<const StopSignals> StopSignals::of_process() {
   auto& [mutex, current, original] = installed();
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   auto signals = current.lock();
   if (!signals) current = signals = std::shared_ptr<const StopSignals>(new StopSignals);
   return signals;

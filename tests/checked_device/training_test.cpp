@@ -11,7 +11,7 @@ namespace {
 class CheckedRuntime : public CheckedDevice {};
 
 // A quarter of the sum of ones, of which this rank gets a slice in `rows`.
-runtime::StartedReduction start_sum(const runtime::Placement& placement, const torch::Tensor& rows) {
+std::vector<std::shared_ptr<Work>> start_sum(const runtime::Placement& placement, const torch::Tensor& rows) {
   const int64_t ranks = placement.shard().world_size();
   const ReducePlane counts{torch::empty({1}, rows.options()), {{0, torch::ones({ranks}, rows.options())}}};
   const auto whole = torch::ones({ranks * rows.numel()}, rows.options());
@@ -34,12 +34,12 @@ TEST_F(CheckedRuntime, AReductionOverBothAxesIsReadOnTwoStreams) {
     const auto placement = placement_over({1, 2});
     const auto rows = torch::empty({64}, device(rank));
     const auto started = start_sum(placement, rows);
-    for (const auto& work : started.works) work->wait();
+    for (const auto& work : started) work->wait();
     const auto side = new_stream_of(rank);
     {
       const c10::StreamGuard guard(side);
-      for (const auto& work : started.works) work->wait();
-      EXPECT_EQ(rows.mul(started.scale).sum().item<float>(), 32);
+      for (const auto& work : started) work->wait();
+      EXPECT_EQ(rows.mul(0.25).sum().item<float>(), 32);
     }
     order(side, current_stream_of(rank));
   });

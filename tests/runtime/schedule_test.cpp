@@ -191,16 +191,5 @@ TEST(GroupTree, NestsAGroupInBothModelsThatHaveItAndTakesOneWhoseParentIsGoneFor
   EXPECT_FALSE(tree.are_nested(6, 7) || tree.are_nested(1, 6));
 }
 
-TEST(Residents, ComeInTheOrderInWhichTheyWereReadLast) {
-  Residents residents;
-  for (GroupId group : {5, 4, 2, 4, 3}) residents.note(group);
-  EXPECT_EQ(residents.by_reads(), Ids({5, 2, 4, 3}));
-  residents.forget(2);
-  residents.forget(2);
-  EXPECT_EQ(residents.by_reads(), Ids({5, 4, 3}));
-  residents.note(2);
-  EXPECT_EQ(residents.by_reads(), Ids({5, 4, 3, 2}));
-}
-
 }  // namespace
 }  // namespace fsdp::runtime

@@ -1,5 +1,7 @@
 // Models on the meta device: where their values come from, and what sets or converts them.
 
+#include <thread>
+
 #include "state/trainee.h"
 
 namespace fsdp::test {
@@ -114,6 +116,17 @@ TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
                 }),
                 AllOf(HasSubstr("'head.weight'"), HasSubstr("set_data"), HasSubstr("copy_")));
     EXPECT_EQ(net->head->weight.size(0), local_rows(net->head->weight).count) << "it shows its rows again";
+  });
+}
+
+// Where another thread waits for the model's lock meanwhile, and the user's code for that thread.
+TEST(Initialize, CallsTheUsersCodeWithoutTheLock) {
+  run_thread_ranks(1, [](int) {
+    const auto net = build_alike(net_with_seen);
+    const auto group = shard_blocks(*net);
+    int64_t groups = 0;
+    initialize(group, [&] { std::thread([&] { groups = group.stats().groups; }).join(); });
+    EXPECT_EQ(groups, group.stats().groups);
   });
 }
 

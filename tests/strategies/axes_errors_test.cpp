@@ -15,14 +15,14 @@ using testing::HasSubstr;
 using testing::Not;
 
 // Starts a sum over both axes of 2 x 2 ranks, to which each rank contributes its number + 1.
-runtime::StartedReduction start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
+std::vector<std::shared_ptr<Work>> start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
   const ReducePlane counts{torch::zeros({1}), {{0, torch::ones({2})}}};
   const auto whole = torch::full({4}, rank + 1.0);
   return runtime::start_sum(placement, /*over_replicas=*/true, {{rows, {{0, whole}}}}, counts, 1.0, {"sum", {}}, {});
 }
 
-void wait_for(const runtime::StartedReduction& sum) {
-  for (const auto& work : sum.works) work->wait();
+void wait_for(const std::vector<std::shared_ptr<Work>>& sum) {
+  for (const auto& work : sum) work->wait();
 }
 
 TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
