@@ -15,22 +15,16 @@
 namespace fsdp::test {
 namespace {
 
-std::shared_ptr<RollCall> start(const c10::intrusive_ptr<c10d::Store>& store, const Ranks& ranks,
-                                const RollCallOptions& options) {
-  options.alarm->start([&] { return store; }, ranks, nullptr);
-  return RollCall::start(store, ranks, options);
-}
-
 // A program's exit leaves every group, even one that another thread is about to destroy.
 TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   for (int round = 0; round < 20; ++round) {
-    const auto call = start(store, {}, {});
+    const auto call = RollCall::start([&] { return store; }, {}, {});
     std::thread other([&] { call->leave(); });
     call->leave();
     other.join();
-    EXPECT_TRUE(store->check({"left/0"}));
-    store->deleteKey("left/0");
+    EXPECT_TRUE(store->check({"roll_call/0/left/0"}));
+    store->deleteKey("roll_call/0/left/0");
   }
 }
 
@@ -43,7 +37,7 @@ double questions_by_rank(bool one_is_silent) {
   std::vector<std::shared_ptr<RollCall>> calls;
   for (int rank = 0; rank < (one_is_silent ? kRanks - 1 : kRanks); ++rank) {
     const RollCallOptions options{.answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
-    calls.push_back(start(store, {rank, kRanks}, options));
+    calls.push_back(RollCall::start([&] { return store; }, {rank, kRanks}, options));
   }
   asked = 0;
   const auto verdict = calls[0]->alarm(Cause::kTimeout, kRanks - 1, "barrier", "no news");

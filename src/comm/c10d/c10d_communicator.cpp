@@ -74,12 +74,11 @@ struct Family {
 void Family::begin() {
   if (roll_call) roll_call->leave();
   transport = nullptr;
-  options.roll_call.alarm->start([this] { return own_connection(); }, options.ranks, options.roll_call.neighbours);
-  const auto store_for = [&](const char* use) {
-    return c10::make_intrusive<c10d::PrefixStore>(str_cat(use, '/', beginnings), own_connection());
-  };
-  roll_call = RollCall::start(store_for("roll_call"), options.ranks, options.roll_call);
-  if (options.data) windows = std::make_shared<IssuedWindows>(store_for("windows"), options.ranks);
+  const auto connect = [this] { return own_connection(); };
+  roll_call = RollCall::start(connect, options.ranks, options.roll_call, beginnings);
+  if (options.data)
+    windows = std::make_shared<IssuedWindows>(
+        c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
 }
 
 // The other one may be in the middle of a wait.

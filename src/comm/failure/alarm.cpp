@@ -132,8 +132,7 @@ Alarm::~Alarm() {
   if (state_) state_->stop();
 }
 
-void Alarm::start(const std::function<StorePtr()>& connect, const Ranks& ranks,
-                  std::shared_ptr<Neighbours> neighbours) {
+void Alarm::start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours) {
   const std::lock_guard lock(mutex_);
   if (state_) return;
   auto listening = connect(), ringing = connect();

@@ -21,6 +21,8 @@ namespace fsdp {
 class Alarm {
  public:
   using StorePtr = c10::intrusive_ptr<c10d::Store>;
+  /// Makes a connection to the store that nothing else waits on.
+  using Connect = std::function<StorePtr()>;
 
   /// What hears of failures. It is called from the alarm's threads.
   class Listener {
@@ -40,9 +42,9 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// Begins to listen, as one of these ranks; only the first call does. `connect` makes a connection to the store,
-  /// where the ranks that ring for each other see the same keys.
-  void start(const std::function<StorePtr()>& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
+  /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
+  /// keys there.
+  void start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
   void add(std::weak_ptr<Listener> listener);
   /// Makes the listeners of these global ranks look. Throws what the store throws.
   void ring(const std::vector<int>& ranks) const;

@@ -1,5 +1,7 @@
 #include "comm/failure/roll_call.h"
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include <algorithm>
 #include <utility>
 
@@ -34,9 +36,12 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 // The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
 // may end of it, and would take the verdict with it.
 
-std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options) {
+std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
+                                          int beginning) {
+  options.alarm->start(connect, ranks, options.neighbours);
+  auto store = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginning), connect());
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
-  if (call->options_.alarm) call->options_.alarm->add(call);
+  call->options_.alarm->add(call);
   call->look();  // it may have rung before
   return call;
 }
@@ -140,7 +145,6 @@ bool RollCall::answer(const Report& report) {
 }
 
 void RollCall::ring() const {
-  if (!options_.alarm) return;
   std::vector<int> ranks;
   for (int rank = 0; rank < ranks_.world_size; ++rank)
     if (rank != ranks_.rank) ranks.push_back(ranks_.name_of(rank));

@@ -24,7 +24,7 @@ struct RollCallOptions {
   std::chrono::milliseconds answer_time = std::chrono::seconds(5);
   /// True if the store lives in rank 0, so that a broken store means that rank 0 is lost.
   bool store_in_rank_0 = false;
-  /// That of the rank, for all its groups; null: nobody is rung for, or hears it.
+  /// That of the rank, for all its groups.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
   /// Ranks of this host whose end is noticed though their connections stay open; may be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
@@ -49,8 +49,9 @@ class RollCall : public Alarm::Listener {
     virtual void interrupt() = 0;
   };
 
-  /// `store`: a connection that nothing else waits on. The alarm listens already.
-  static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
+  /// `connect`: see Alarm; the keys are this group's alone. `beginning`: how often the ranks have started over.
+  static std::shared_ptr<RollCall> start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
+                                         int beginning = 0);
 
   void enroll(std::weak_ptr<Order> order);
 

@@ -162,15 +162,29 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
   fault_point("joined");
 }
 
-// The verdict for all ranks where some of them met or connected in vain: that of the rank that says it first, since one
-// that gives up looks lost to others from then on. Without a store it is that rank 0, which hosted it, is lost: ranks
-// may have given up because of it.
-Verdict agree(const Rendezvous& rendezvous, const Verdict& own) {
-  const RollCallOptions options{
-      .answer_time = kFarewell, .store_in_rank_0 = rendezvous.store_in_rank_0, .alarm = nullptr};
-  const auto holds = RollCall::start(rendezvous.store, rendezvous.membership.ranks, options)->pronounce(own);
-  rendezvous.store->setTimeout(rendezvous.timeout);
-  return holds;
+// Runs `act`, of which a rank may fail alone. All ranks throw the verdict of the first one that says it, since one that
+// gives up looks lost to others from then on: those that connect already hear of it as of any other one. Without a
+// store it is that rank 0, which hosted it, is lost: ranks may have given up because of it.
+void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
+  const auto& ranks = rendezvous.membership.ranks;
+  const auto agree = [&](const Verdict& own) {
+    const RollCallOptions options{
+        .answer_time = kFarewell, .store_in_rank_0 = rendezvous.store_in_rank_0, .alarm = rendezvous.alarm};
+    return RollCall::start([&] { return rendezvous.store->clone(); }, ranks, options)->pronounce(own);
+  };
+  try {
+    act();
+  } catch (const PeerLost& error) {
+    const auto holds = agree({Verdict::Kind::kPeerLost, error.rank(),
+                              str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
+    if (holds.rank == error.rank()) throw;
+    raise(holds, ranks, kOperation);
+  } catch (const c10::DistError&) {
+    throw;  // the store's own
+  } catch (const std::exception& error) {
+    try_to([&] { agree({Verdict::Kind::kError, -1, what_without_backtrace(error)}); });
+    throw;
+  }
 }
 
 C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
@@ -220,22 +234,10 @@ std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous, const Ho
 }
 
 std::shared_ptr<Communicator> join_ranks(Rendezvous& rendezvous) {
-  try {
-    if (!rendezvous.roster) meet(rendezvous, *rendezvous.store);
-    auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
-    rendezvous.page = nullptr;
-    return communicator;
-  } catch (const PeerLost& error) {
-    const auto holds = agree(rendezvous, {Verdict::Kind::kPeerLost, error.rank(),
-                                          str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
-    if (holds.rank == error.rank()) throw;
-    raise(holds, rendezvous.membership.ranks, kOperation);
-  } catch (const c10::DistError&) {
-    throw;  // the store's own
-  } catch (const std::exception& error) {
-    agree(rendezvous, {Verdict::Kind::kError, -1, error.what()});
-    throw;
-  }
+  if (!rendezvous.roster) agreed(rendezvous, [&] { meet(rendezvous, *rendezvous.store); });
+  auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
+  rendezvous.page = nullptr;
+  return communicator;
 }
 
 // The store with keys of this group alone, of which every call ends.
@@ -250,21 +252,26 @@ StorePtr rendezvous_store(const Rendezvous& rendezvous) {
 
 std::shared_ptr<Communicator> connect_ranks(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
   const auto& membership = rendezvous.membership;
-  const auto [carrier, obstacle] =
-      choose_carrier(membership.backend, membership.ranks, *rendezvous.roster, prefix_of(membership));
-  if (!obstacle.empty() && membership.rank() == 0)
-    std::cerr << "fsdp: the ranks of " << (std::ranges::max(hosts) == 0 ? "this" : "each")
-              << " host use Gloo instead of shared memory: " << obstacle << ".\n";
-  log(LogLevel::kInfo, prefix_of(membership),
-      str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
-              carrier == Carrier::kSharedMemory   ? "over shared memory"
-              : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
-                                                  : "over the network"));
   const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
-  if (carrier == Carrier::kSharedMemory) return join_inside(rendezvous, *grid);
+  Carrier carrier{};
+  std::shared_ptr<Communicator> host;
+  agreed(rendezvous, [&] {
+    const auto choice = choose_carrier(membership.backend, membership.ranks, *rendezvous.roster, prefix_of(membership));
+    carrier = choice.carrier;
+    if (!choice.obstacle.empty() && membership.rank() == 0)
+      std::cerr << "fsdp: the ranks of " << (std::ranges::max(hosts) == 0 ? "this" : "each")
+                << " host use Gloo instead of shared memory: " << choice.obstacle << ".\n";
+    log(LogLevel::kInfo, prefix_of(membership),
+        str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
+                carrier == Carrier::kSharedMemory   ? "over shared memory"
+                : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
+                                                    : "over the network"));
+    if (carrier != Carrier::kNetwork) host = join_inside(rendezvous, *grid);
+  });
+  if (carrier == Carrier::kSharedMemory) return host;
   auto options = network_options(rendezvous, hosts);
   if (carrier == Carrier::kHierarchical) {
-    options.host = join_inside(rendezvous, *grid);
+    options.host = std::move(host);
     options.grid = grid;
   }
   return make_c10d_communicator(rendezvous.store, std::move(options));
