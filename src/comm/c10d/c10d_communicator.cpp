@@ -273,7 +273,8 @@ class C10dCommunicator : public Front {
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
     const bool connects = !family_->transport;
     if (connects)
-      family_->transport.reset(new Transport{family_->connect(options.control, "control", rank(), world_size())});
+      family_->transport =
+          std::make_shared<Transport>(family_->connect(options.control, "control", rank(), world_size()));
     all_ = make_order(others, 0);
     if (connects) meet(*all_.mail, *all_.messages);
     if (host_)

@@ -252,14 +252,14 @@ Mail::Transfer Mail::post_send(const at::Tensor& tensor, int peer, Channel chann
   const bool is_header = channel == Channel::kHeader;
   if (options_.traffic) options_.traffic->note_sent(peer, tensor.nbytes() - (is_header ? kFrontBytes : 0), is_header);
   std::vector<at::Tensor> tensors{tensor};
-  std::lock_guard lock(transport_->mutex);
+  const MutexLock lock(transport_->mutex);
   return {transport_->backend->send(tensors, peer, tag(channel)), peer};
 }
 
 Mail::Transfer Mail::post_recv(const at::Tensor& tensor, int peer, Channel channel) {
   if (options_.traffic && channel != Channel::kHeader) options_.traffic->note_received(peer, tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
-  std::lock_guard lock(transport_->mutex);
+  const MutexLock lock(transport_->mutex);
   return {transport_->backend->recv(tensors, peer, tag(channel)), peer};
 }
 
@@ -279,7 +279,7 @@ void Mail::wait(const Transfer& transfer) {
 
 void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void()> end) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (interrupted_) throw Interrupted();
     end_ = std::move(end);
   }
@@ -289,7 +289,7 @@ void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void(
   } catch (...) {
     error = std::current_exception();
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   end_ = nullptr;
   changed_.notify_all();
   if (interrupted_) throw Interrupted();
@@ -297,14 +297,14 @@ void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void(
 }
 
 void Mail::interrupt() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   interrupted_ = true;
   const auto end = end_;
   if (!end) return;
   lock.unlock();
   end();
   lock.lock();
-  changed_.wait(lock, [&] { return !end_; });
+  changed_.wait(lock, [&]() FSDP_REQUIRES(mutex_) { return !end_; });
 }
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/mutex.h"
 #include "comm/core/traffic_count.h"
 
 #include <array>
@@ -21,7 +22,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +33,7 @@ using Parcel = std::vector<at::Tensor>;
 
 /// The parcels of `tensors`: small ones share a parcel, and larger ones follow in stretches of at most `most` bytes,
 /// each by itself. They depend on sizes and dtypes alone, so both ends divide alike. Empty tensors are left out.
-std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors,
-                               int64_t most = std::numeric_limits<int64_t>::max());
+std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most = std::numeric_limits<int64_t>::max());
 int64_t bytes_of(const Parcel& parcel);
 /// Tensors like those of `parcel`, as they lie in `memory`, of bytes.
 Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel);
@@ -55,8 +54,9 @@ struct Disagreement : std::exception {
 
 /// Connections that several orders use, one call at a time.
 struct Transport {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::mutex mutex = {};
+  explicit Transport(c10::intrusive_ptr<c10d::Backend> its_backend) : backend(std::move(its_backend)) {}
+  Mutex mutex;
+  const c10::intrusive_ptr<c10d::Backend> backend FSDP_GUARDED_BY(mutex);
 };
 
 /// Sends parcels to other ranks and receives theirs, operation by operation.
@@ -139,7 +139,7 @@ class Mail {
   struct Box {
     at::Tensor outgoing, incoming;  // headers
     Transfer leaving;
-    std::deque<Transit> expected, arriving;  // headers and parcels
+    std::deque<Transit> expected, arriving;                                 // headers and parcels
     bool sent = false, answers = false, checked = false, encloses = false;  // in this operation
   };
 
@@ -162,10 +162,10 @@ class Mail {
   std::array<Fingerprint, 16> latest_{};
   std::chrono::steady_clock::time_point deadline_{};
   std::atomic<int> waiting_for_{-1};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool interrupted_ = false;
-  std::function<void()> end_;  // of the wait in progress
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  bool interrupted_ FSDP_GUARDED_BY(mutex_) = false;
+  std::function<void()> end_ FSDP_GUARDED_BY(mutex_);  // of the wait in progress
 };
 
 }  // namespace fsdp

@@ -35,8 +35,7 @@ std::string_view name_of(Stage stage) {
   return number < kNames.size() ? kNames[number] : "unknown";
 }
 
-TimelineEntry TimelineEntry::of(Track track, std::string_view name, std::string_view subject,
-                                std::string_view order) {
+TimelineEntry TimelineEntry::of(Track track, std::string_view name, std::string_view subject, std::string_view order) {
   TimelineEntry entry;
   entry.track = track;
   fill(entry.name, name);
@@ -86,13 +85,13 @@ int64_t Timeline::since_1970_at_zero() {
 int64_t Timeline::now() const { return epoch_ + steady_nanoseconds(); }
 
 void Timeline::record_into(std::shared_ptr<EntryRing> ring) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   rings_.push_back(std::move(ring));
   is_on_ = true;
 }
 
 void Timeline::forget(const std::shared_ptr<EntryRing>& ring) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase(rings_, ring);
   is_on_ = !rings_.empty();
 }
@@ -100,18 +99,18 @@ void Timeline::forget(const std::shared_ptr<EntryRing>& ring) {
 void Timeline::begin(TimelineEntry& entry) {
   entry.begun = now();
   entry.thread = this_thread();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   entry.number = ++last_number_;
   for (const auto& ring : rings_) ring->put(entry);
 }
 
 void Timeline::put(const TimelineEntry& entry) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& ring : rings_) ring->put(entry);
 }
 
 std::vector<TimelineEntry> Timeline::entries_of(const EntryRing& ring) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return ring.entries();
 }
 

@@ -7,12 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "comm/core/mutex.h"
 
 namespace fsdp {
 
@@ -91,9 +92,9 @@ class Timeline {
   static int64_t since_1970_at_zero();
 
   std::atomic<bool> is_on_ = false;
-  std::mutex mutex_;
-  uint64_t last_number_ = 0;
-  std::vector<std::shared_ptr<EntryRing>> rings_;
+  Mutex mutex_;
+  uint64_t last_number_ FSDP_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<EntryRing>> rings_ FSDP_GUARDED_BY(mutex_);
 };
 
 /// An entry from its beginning to its end. Empty where the timeline is off or null.

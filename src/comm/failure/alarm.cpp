@@ -42,7 +42,7 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 struct Alarm::State {
   template <class Act>
   void tell(Act act) {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     const auto all = listeners;
     lock.unlock();
     for (const auto& weak : all)
@@ -94,8 +94,7 @@ struct Alarm::State {
       patience = {};
     }
     const auto own = std::this_thread::get_id();
-    const bool ended =
-        ear.get_id() != own && has_listened.get_future().wait_for(patience) == std::future_status::ready;
+    const bool ended = ear.get_id() != own && has_listened.get_future().wait_for(patience) == std::future_status::ready;
     ended ? ear.join() : ear.detach();
     if (eye.joinable()) eye.get_id() != own ? eye.join() : eye.detach();
   }
@@ -107,8 +106,8 @@ struct Alarm::State {
   const pid_t process = getpid();
   std::atomic<bool> is_stopping{false};
   std::promise<void> has_listened{};
-  std::mutex mutex{};
-  std::vector<std::weak_ptr<Listener>> listeners{};
+  Mutex mutex{};
+  std::vector<std::weak_ptr<Listener>> listeners FSDP_GUARDED_BY(mutex){};
   std::thread ear{}, eye{};  // of listen, of watch_processes
 };
 
@@ -116,8 +115,8 @@ namespace {
 
 // leave_all() walks through these.
 struct Started {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<Alarm::State>> alarms;
+  Mutex mutex;
+  std::vector<std::weak_ptr<Alarm::State>> alarms FSDP_GUARDED_BY(mutex);
 };
 
 template <class T>
@@ -133,7 +132,7 @@ Alarm::~Alarm() {
 }
 
 void Alarm::start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (state_) return;
   auto listening = connect(), ringing = connect();
   ringing->setTimeout(kFarewell);
@@ -141,24 +140,24 @@ void Alarm::start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Ne
   state_->ear = std::thread([state = state_] { state->listen(); });
   if (state_->neighbours && !state_->neighbours->empty())
     state_->eye = std::thread([state = state_] { state->watch_processes(); });
-  auto& [mutex, alarms] = of_this_process<Started>();
-  const std::lock_guard among_all(mutex);
-  keep<State>(alarms, state_);
+  auto& started = of_this_process<Started>();
+  const MutexLock among_all(started.mutex);
+  keep<State>(started.alarms, state_);
 }
 
 void Alarm::add(std::weak_ptr<Listener> listener) {
-  const std::lock_guard lock(state_->mutex);
-  keep(state_->listeners, std::move(listener));
+  const auto own = state();
+  const MutexLock lock(own->mutex);
+  keep(own->listeners, std::move(listener));
 }
 
-void Alarm::ring(const std::vector<int>& ranks) const { state_->ring(ranks); }
+void Alarm::ring(const std::vector<int>& ranks) const { state()->ring(ranks); }
 
 void Alarm::leave_all() {
-  std::vector<std::weak_ptr<State>> alarms;
-  {
-    const std::lock_guard lock(of_this_process<Started>().mutex);
-    alarms = of_this_process<Started>().alarms;
-  }
+  auto& started = of_this_process<Started>();
+  MutexLock lock(started.mutex);
+  const auto alarms = started.alarms;
+  lock.unlock();
   for (const auto& weak : alarms) {
     const auto alarm = weak.lock();
     if (!alarm) continue;

@@ -4,12 +4,12 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/neighbours.h"
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace fsdp {
@@ -55,8 +55,13 @@ class Alarm {
   struct State;
 
  private:
-  std::mutex mutex_;
-  std::shared_ptr<State> state_;  // null: it has not started
+  std::shared_ptr<State> state() const {
+    const MutexLock lock(mutex_);
+    return state_;
+  }
+
+  mutable Mutex mutex_;
+  std::shared_ptr<State> state_ FSDP_GUARDED_BY(mutex_);  // null: it has not started
 };
 
 }  // namespace fsdp

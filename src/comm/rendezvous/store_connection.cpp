@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/core/check.h"
+#include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/verdict.h"
 #include "comm/posix/of_this_process.h"
@@ -10,7 +11,6 @@
 #include "comm/rendezvous/network.h"
 
 #include <map>
-#include <mutex>
 #include <stdexcept>
 
 namespace fsdp {
@@ -18,9 +18,9 @@ namespace {
 
 // Threads of groups that nobody destroyed may still use them while the process exits.
 struct Connections {
-  std::mutex mutex;
+  Mutex mutex;
   // By address and by whether this process hosts the store.
-  std::map<std::pair<std::string, bool>, c10::intrusive_ptr<c10d::Store>> open;
+  std::map<std::pair<std::string, bool>, c10::intrusive_ptr<c10d::Store>> open FSDP_GUARDED_BY(mutex);
 };
 
 [[noreturn]] void explain(const RendezvousParameters& rendezvous, bool hosts, const std::string& address,
@@ -62,10 +62,10 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RendezvousParameters& rendez
                                               std::chrono::milliseconds timeout) {
   const bool hosts = rendezvous.rank == 0 && !rendezvous.agent_hosts_store;
   const std::string address = str_cat(rendezvous.host, ':', rendezvous.port);
-  auto& [mutex, open] = of_this_process<Connections>();
+  auto& own = of_this_process<Connections>();
   {
-    std::lock_guard lock(mutex);
-    if (const auto found = open.find({address, hosts}); found != open.end()) return found->second;
+    const MutexLock lock(own.mutex);
+    if (const auto found = own.open.find({address, hosts}); found != own.open.end()) return found->second;
   }
   c10d::TCPStoreOptions options;
   options.port = rendezvous.port;
@@ -75,17 +75,17 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RendezvousParameters& rendez
   try {
     if (hosts) choose_listener(rendezvous, options);
     auto store = open_store(rendezvous.host, options);
-    std::lock_guard lock(mutex);
-    return open[{address, hosts}] = store;
+    const MutexLock lock(own.mutex);
+    return own.open[{address, hosts}] = store;
   } catch (const std::exception& error) {
     explain(rendezvous, hosts, address, timeout, error.what());
   }
 }
 
 void close_stores() {
-  auto& [mutex, open] = of_this_process<Connections>();
-  std::lock_guard lock(mutex);
-  open.clear();
+  auto& own = of_this_process<Connections>();
+  const MutexLock lock(own.mutex);
+  own.open.clear();
 }
 
 }  // namespace fsdp

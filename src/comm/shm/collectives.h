@@ -61,21 +61,22 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   void finish_all();
 
   void progress() override;
-  bool is_under_way() const override { return !queue_.empty(); }
-  void drop() override;
-  void begin_anew() override;
+  bool is_under_way() const override FSDP_REQUIRES(peers_->own_rank->mutex) { return !queue_.empty(); }
+  void drop() override FSDP_REQUIRES(peers_->own_rank->mutex);
+  void begin_anew() override FSDP_REQUIRES(peers_->own_rank->mutex);
 
  private:
   class Operation;
-  bool post_next();
-  bool read_next();
-  void advance();
-  void advance_until(const std::function<bool()>& is_over);
-  void wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited);
+  bool post_next() FSDP_REQUIRES(peers_->own_rank->mutex);
+  bool read_next() FSDP_REQUIRES(peers_->own_rank->mutex);
+  void advance() FSDP_REQUIRES(peers_->own_rank->mutex);
+  void advance_until(const std::function<bool()>& is_over) FSDP_REQUIRES(peers_->own_rank->mutex);
+  void wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited)
+      FSDP_REQUIRES(peers_->own_rank->mutex);
   void wait_for(Operation& work);
   void then(const std::shared_ptr<Operation>& work, Work::Next next);
   /// Runs `act`; a failure ends this and every later collective.
-  void guarded(const std::function<void()>& act);
+  void guarded(const std::function<void()>& act) FSDP_REQUIRES(peers_->own_rank->mutex);
 
   /// Whether the member has read what this rank's slot, which the round uses again, held before.
   bool has_read(size_t member, uint64_t round) const {
@@ -85,7 +86,7 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
     return posts_[member].posted.load(std::memory_order_acquire) > round;
   }
   /// Throws Mismatch if the member's operation in the oldest round is another one.
-  void compare(size_t member);
+  void compare(size_t member) FSDP_REQUIRES(peers_->own_rank->mutex);
   std::byte* slot(size_t member, uint64_t round) const { return slots_ + (2 * member + round % 2) * slot_bytes_; }
 
   const std::shared_ptr<Peers> peers_;
@@ -96,11 +97,14 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   std::byte* const slots_;
   const size_t slot_bytes_;
   const std::string name_;
-  uint64_t posted_ = 0, closed_ = 0, sequence_ = 0;
-  size_t taken_[2] = {};  // of this rank's slots, the bytes that have memory
-  std::deque<std::shared_ptr<Operation>> queue_;
-  std::exception_ptr failure_;
-  std::deque<std::future<void>> followed_;  // threads that wait for collectives which something follows
+  uint64_t posted_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0, closed_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
+  uint64_t sequence_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
+  // Of this rank's slots, the bytes that have memory.
+  size_t taken_[2] FSDP_GUARDED_BY(peers_->own_rank->mutex) = {};
+  std::deque<std::shared_ptr<Operation>> queue_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
+  std::exception_ptr failure_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
+  // Threads that wait for collectives which something follows.
+  std::deque<std::future<void>> followed_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
 };
 
 }  // namespace fsdp::shm

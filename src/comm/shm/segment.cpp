@@ -13,8 +13,8 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <mutex>
 
+#include "comm/core/mutex.h"
 #include "comm/core/text.h"
 #include "comm/posix/file.h"
 
@@ -75,6 +75,13 @@ void require_room(size_t bytes) {
                          " available. Use a smaller model, more memory or the backend \"gloo\""));
 }
 
+// The process's own.
+struct Mappings {
+  Mutex mutex;
+  std::map<ino_t, std::weak_ptr<std::byte>> by_inode FSDP_GUARDED_BY(mutex);
+  size_t tidy_at FSDP_GUARDED_BY(mutex) = 64;  // how many there are when those that are gone are forgotten
+};
+
 }  // namespace
 
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat) {
@@ -125,20 +132,19 @@ void take_pages(std::byte* begin, size_t bytes) {
 }
 
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes) {
-  static std::mutex mutex;
-  static auto* mappings = new std::map<ino_t, std::weak_ptr<std::byte>>;
-  static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
+  static auto* const mappings = new Mappings;
   struct stat file{};
   if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("looking at a shared segment", errno));
   const auto size = static_cast<size_t>(file.st_size);
   if (size != bytes.value_or(size))
     throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
-  const std::lock_guard lock(mutex);
-  if (mappings->size() >= tidy_at) {
-    std::erase_if(*mappings, [](const auto& entry) { return entry.second.expired(); });
-    tidy_at = 2 * mappings->size() + 64;
+  const MutexLock lock(mappings->mutex);
+  auto& all = mappings->by_inode;
+  if (all.size() >= mappings->tidy_at) {
+    std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+    mappings->tidy_at = 2 * all.size() + 64;
   }
-  auto& known = (*mappings)[file.st_ino];
+  auto& known = all[file.st_ino];
   auto memory = known.lock();
   if (memory) return memory;
   void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, segment.number(), 0);
