@@ -4,6 +4,10 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <barrier>
 #include <thread>
@@ -26,6 +30,28 @@ TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
     EXPECT_TRUE(store->check({"roll_call/0/left/0"}));
     store->deleteKey("roll_call/0/left/0");
   }
+}
+
+// Rank 0 needed no more of the others, and took the store along.
+TEST(RollCall, NamesAStoppedNeighbourWhereTheStoreIsGone) {
+  const pid_t stopped = fork();
+  if (stopped == 0) {
+    ::raise(SIGSTOP);
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(stopped, nullptr, WUNTRACED), stopped);
+  std::atomic<bool> is_gone = false;
+  const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] {
+    if (is_gone) throw std::runtime_error("connection closed");
+  });
+  const RollCallOptions options{.store_in_rank_0 = true,
+                                .neighbours = std::make_shared<Neighbours>(std::map<int, pid_t>{{2, stopped}})};
+  const auto call = RollCall::start([&] { return store; }, {3, 4}, options);
+  is_gone = true;
+  EXPECT_EQ(call->alarm(Cause::kTransport, 2, "barrier", "did not come").rank, 2);
+  is_gone = false;
+  kill(stopped, SIGKILL);
+  waitpid(stopped, nullptr, 0);
 }
 
 // How often each of 32 ranks asks the store, on average, from one rank's alarm until all know the verdict.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/core/mutex.h"
 #include "comm/failure/alarm.h"
 #include "comm/failure/verdict.h"
 
@@ -12,7 +13,6 @@
 #include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,7 +72,8 @@ class RollCall : public Alarm::Listener {
 
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
-  Verdict verdict_after(const std::function<void()>& act);
+  Verdict verdict_after(const std::function<void()>& act, int waiting_for = -1);
+  Verdict verdict_without_store(const std::string& detail, int waiting_for) const;
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
@@ -88,11 +89,11 @@ class RollCall : public Alarm::Listener {
   const Ranks ranks_;
   const RollCallOptions options_;
   const pid_t process_ = getpid();  // a child that it forks tells nobody anything
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::weak_ptr<Order>> orders_;
-  std::optional<Verdict> verdict_;
-  bool answered_ = false;
+  mutable Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<std::weak_ptr<Order>> orders_ FSDP_GUARDED_BY(mutex_);
+  std::optional<Verdict> verdict_ FSDP_GUARDED_BY(mutex_);
+  bool answered_ FSDP_GUARDED_BY(mutex_) = false;
   std::once_flag leaves_, others_follow_;
 };
 
