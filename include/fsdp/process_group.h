@@ -28,7 +28,7 @@ struct ProcessGroupOptions {
   /// "auto": "nccl" where fsdp was built with NCCL and there is a CUDA device, else "cpu". With "nccl" the rank's
   /// tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current one, or on
   /// the CPU, whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo, with shared
-  /// memory inside the hosts that have several ranks; "shm", "gloo" and "hierarchical" insist on one of these. These
+  /// memory inside hosts that have as many ranks each; "shm", "gloo" and "hierarchical" insist on one of these. These
   /// four are for tensors on the CPU.
   std::string backend = "auto";
   /// A backend of one's own for this rank's tensors on an accelerator, e.g. one that fsdp does not know; `backend` is

@@ -4,7 +4,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d/exchange.h"
-#include "comm/c10d/hierarchical_exchange.h"
 #include "comm/c10d/issued_windows.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/mail.h"
@@ -13,7 +12,6 @@
 #include "comm/core/fault_point.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
-#include "comm/failure/blame.h"
 #include "comm/posix/signals.h"
 
 #include <algorithm>
@@ -304,7 +302,7 @@ class C10dCommunicator : public Front {
   // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
   // long as the timeout, pair by pair.
   static void meet(Mail& mail, DirectExchange& exchange) {
-    mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
+    mail.begin(make_fingerprint(Operation::kBarrier, {}));
     exchange.barrier();
     mail.finish();
   }

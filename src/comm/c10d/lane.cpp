@@ -132,7 +132,7 @@ void Lane::execute(Job& job) {
     job.fingerprint.sequence = ++sequence_;
     auto span = collective_span(ranks_, job.fingerprint, name_);
     try {
-      attempt(job, span);
+      attempt(job);
     } catch (...) {
       failure_ = std::current_exception();
       span.end(Stage::kFailed);
@@ -148,7 +148,7 @@ void Lane::execute(Job& job) {
   if (!failure_) mail_->prepare();
 }
 
-void Lane::attempt(Job& job, Span& span) {
+void Lane::attempt(Job& job) {
   const Fingerprint& mine = job.fingerprint;
   if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
   {
@@ -159,10 +159,7 @@ void Lane::attempt(Job& job, Span& span) {
   }
   try {
     fault_point("lane handshake");
-    mail_->begin(mine, [&] {
-      span.reach(Stage::kAgreed);
-      fault_point("lane agreed");
-    });
+    mail_->begin(mine);
     job.move_data();
     mail_->finish();
     fault_point("lane done");

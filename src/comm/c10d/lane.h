@@ -8,7 +8,6 @@
 #include "comm/core/fingerprint.h"
 #include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
-#include "comm/core/timeline.h"
 #include "comm/failure/roll_call.h"
 
 #include <chrono>
@@ -54,7 +53,7 @@ class Lane : public RollCall::Order {
   void run();
   void stop();
   void execute(Job& job);
-  void attempt(Job& job, Span& span);
+  void attempt(Job& job);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what) const;
 

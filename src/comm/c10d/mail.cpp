@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
 
 namespace fsdp {
@@ -78,7 +79,7 @@ std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most
     if (static_cast<int64_t>(tensor.nbytes()) <= most) {
       add(tensor);
     } else {
-      for (const auto& stretch : tensor.split(most / static_cast<int64_t>(tensor.element_size()))) add(stretch);
+      for (const auto& range : tensor.split(most / static_cast<int64_t>(tensor.element_size()))) add(range);
     }
   }
   std::ranges::move(alone, std::back_inserter(shared));
@@ -100,14 +101,13 @@ Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel) {
   return tensors;
 }
 
-void Mail::begin(const Fingerprint& mine, std::function<void()> agreed) {
+void Mail::begin(const Fingerprint& mine) {
   deadline_ = steady_clock::now() + options_.timeout;
   open(mine);
   if (options_.compares_first) {
     meet();
     open(mine);
   }
-  agreed_ = std::move(agreed);
 }
 
 void Mail::open(const Fingerprint& mine) {
@@ -177,14 +177,10 @@ void Mail::check(int peer) {
   post_receives(box, peer);
 }
 
-void Mail::receive(int peer, Parcel parcel) {
+void Mail::receive(int peer, std::vector<Parcel> parcels) {
   auto& box = box_of(peer);
-  box.arriving.push_back({std::move(parcel)});
+  for (auto& parcel : parcels) box.arriving.push_back({std::move(parcel)});
   post_receives(box, peer);
-}
-
-void Mail::receive(int peer, const std::vector<Parcel>& parcels) {
-  for (const auto& parcel : parcels) receive(peer, parcel);
 }
 
 // Of all that can be received by now: whether a small parcel is enclosed is known when the header is here.
@@ -205,7 +201,7 @@ void Mail::post_receives(Box& box, int peer) {
 void Mail::agree() {
   for (const auto& [peer, box] : boxes_)
     if (box.answers) check(peer);
-  if (const auto agreed = std::exchange(agreed_, nullptr)) agreed();
+  fault_point("lane agreed");
 }
 
 void Mail::wait(int peer) {

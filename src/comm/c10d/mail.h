@@ -31,7 +31,7 @@ namespace fsdp {
 /// What travels in one message: several small tensors, each from a multiple of 16 bytes on, or a single one.
 using Parcel = std::vector<at::Tensor>;
 
-/// The parcels of `tensors`: small ones share a parcel, and larger ones follow in stretches of at most `most` bytes,
+/// The parcels of `tensors`: small ones share a parcel, and larger ones follow in ranges of at most `most` bytes,
 /// each by itself. They depend on sizes and dtypes alone, so both ends divide alike. Empty tensors are left out.
 std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most = std::numeric_limits<int64_t>::max());
 int64_t bytes_of(const Parcel& parcel);
@@ -90,17 +90,16 @@ class Mail {
   Mail(std::shared_ptr<Transport> transport, Options options)
       : transport_(std::move(transport)), options_(std::move(options)) {}
 
-  /// Begins an operation, whose timeout begins too. `agreed` is called once, by agree() or finish().
-  void begin(const Fingerprint& mine, std::function<void()> agreed);
+  /// Begins an operation, whose timeout begins too.
+  void begin(const Fingerprint& mine);
   /// Sends a header, if none was sent in this operation, and `parcels`, whose tensors stay as they are until finish().
   /// `answered`: whether `peer` sends this rank a header, too.
   void send(int peer, const std::vector<Parcel>& parcels = {}, bool answered = true);
   /// Waits for the header of `peer`, unless it came in this operation, and compares it. Throws Disagreement.
   void check(int peer);
-  /// Receives one more parcel from `peer`. Nothing is written before agree(), but for tensors that are alone in a large
+  /// Receives further parcels from `peer`. Nothing is written before agree(), but for tensors that are alone in a large
   /// parcel; all tensors are there after wait() or finish().
-  void receive(int peer, Parcel parcel);
-  void receive(int peer, const std::vector<Parcel>& parcels);
+  void receive(int peer, std::vector<Parcel> parcels);
   /// Checks all that answer.
   void agree();
   /// Checks `peer`, and waits for its oldest parcel that is still to come.
@@ -156,7 +155,6 @@ class Mail {
   const Options options_;
   std::map<int, Box> boxes_;
   std::vector<Transfer> sent_;
-  std::function<void()> agreed_;
   Fingerprint mine_;
   // This rank's latest operations, by their numbers.
   std::array<Fingerprint, 16> latest_{};

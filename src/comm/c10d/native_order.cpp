@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/c10d/native_exchange.h"
 #include "comm/core/check.h"
 #include "comm/core/current_stream.h"
 #include "comm/core/fault_point.h"

@@ -1,5 +1,3 @@
-#include "comm/failure/alarm.h"
-
 #include <c10/util/thread_name.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "comm/core/text.h"
+#include "comm/failure/roll_call.h"
 #include "comm/posix/of_this_process.h"
 
 namespace fsdp {
@@ -43,10 +42,10 @@ struct Alarm::State {
   template <class Act>
   void tell(Act act) {
     MutexLock lock(mutex);
-    const auto all = listeners;
+    const auto all = calls;
     lock.unlock();
     for (const auto& weak : all)
-      if (const auto listener = weak.lock()) act(*listener);
+      if (const auto call = weak.lock()) act(*call);
   }
 
   void listen() {
@@ -61,7 +60,7 @@ struct Alarm::State {
         if (Clock::now() - begin < kLongWait) break;
       }
       std::this_thread::sleep_for(kMoment);
-      tell([](Listener& listener) { listener.look(); });
+      tell([](RollCall& call) { call.look(); });
     }
     has_listened.set_value();
   }
@@ -71,7 +70,7 @@ struct Alarm::State {
     for (auto ranks = neighbours->wait(ending.number()); !ranks.empty(); ranks = neighbours->wait(ending.number())) {
       pollfd stops{ending.number(), POLLIN, 0};
       if (poll(&stops, 1, kArrivalMilliseconds) > 0) break;
-      for (const int ended : ranks) tell([&](Listener& listener) { listener.note_end(ended); });
+      for (const int ended : ranks) tell([&](RollCall& call) { call.note_end(ended); });
     }
   }
 
@@ -107,7 +106,7 @@ struct Alarm::State {
   std::atomic<bool> is_stopping{false};
   std::promise<void> has_listened{};
   Mutex mutex{};
-  std::vector<std::weak_ptr<Listener>> listeners FSDP_GUARDED_BY(mutex){};
+  std::vector<std::weak_ptr<RollCall>> calls FSDP_GUARDED_BY(mutex){};
   std::thread ear{}, eye{};  // of listen, of watch_processes
 };
 
@@ -145,10 +144,10 @@ void Alarm::start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Ne
   keep<State>(started.alarms, state_);
 }
 
-void Alarm::add(std::weak_ptr<Listener> listener) {
+void Alarm::add(std::weak_ptr<RollCall> call) {
   const auto own = state();
   const MutexLock lock(own->mutex);
-  keep(own->listeners, std::move(listener));
+  keep(own->calls, std::move(call));
 }
 
 void Alarm::ring(const std::vector<int>& ranks) const { state()->ring(ranks); }
@@ -161,7 +160,7 @@ void Alarm::leave_all() {
   for (const auto& weak : alarms) {
     const auto alarm = weak.lock();
     if (!alarm) continue;
-    alarm->tell([](Listener& listener) { listener.leave(); });
+    alarm->tell([](RollCall& call) { call.leave(); });
     alarm->stop();
   }
 }

@@ -1,12 +1,13 @@
 #pragma once
 /// \file
-/// Finds out, through the store, who is to blame when a collective fails.
+/// How a process hears of a failure elsewhere, and how ranks find out, through the store, who is to blame for it.
 
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/core/mutex.h"
-#include "comm/failure/alarm.h"
+#include "comm/core/ranks.h"
+#include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
 
 #include <chrono>
@@ -18,6 +19,47 @@
 #include <vector>
 
 namespace fsdp {
+
+class RollCall;
+
+/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, another
+/// one for the end of processes of this host, so nothing is asked while nothing fails. See Note [Alarm].
+///
+/// Thread safety: all of it.
+class Alarm {
+ public:
+  using StorePtr = c10::intrusive_ptr<c10d::Store>;
+  /// Makes a connection to the store that nothing else waits on.
+  using Connect = std::function<StorePtr()>;
+
+  Alarm() = default;
+  /// Ends its threads, within seconds.
+  ~Alarm();
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
+  /// keys there.
+  void start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
+  /// This roll call hears of failures, in the alarm's threads.
+  void add(std::weak_ptr<RollCall> call);
+  /// Makes the roll calls of these global ranks look. Throws what the store throws.
+  void ring(const std::vector<int>& ranks) const;
+
+  /// Leaves with every roll call of this process that is still there, before the process exits.
+  static void leave_all();
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state() const {
+    const MutexLock lock(mutex_);
+    return state_;
+  }
+
+  mutable Mutex mutex_;
+  std::shared_ptr<State> state_ FSDP_GUARDED_BY(mutex_);  // null: it has not started
+};
 
 struct RollCallOptions {
   /// How long a rank may take to answer before it counts as lost.
@@ -35,7 +77,7 @@ struct RollCallOptions {
 /// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
 /// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
 /// same rank, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
-class RollCall : public Alarm::Listener {
+class RollCall {
  public:
   /// An order of operations, about which a rank can be asked. Called from the alarm's thread.
   class Order {
@@ -65,10 +107,12 @@ class RollCall : public Alarm::Listener {
   std::optional<Verdict> verdict();
 
   /// Tells the others that this rank leaves on purpose. Bounded; idempotent.
-  void leave() override;
+  void leave();
 
-  void look() override;
-  void note_end(int rank) override;
+  /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
+  void look();
+  /// The process of this global rank has ended.
+  void note_end(int rank);
 
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);

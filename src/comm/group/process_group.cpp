@@ -2,13 +2,13 @@
 
 #include "comm/core/check.h"
 #include "comm/core/mutex.h"
-#include "comm/failure/alarm.h"
 #include "comm/failure/flight_recorder.h"
+#include "comm/failure/roll_call.h"
 #include "comm/group/attachment.h"
 #include "comm/group/join.h"
 #include "comm/group/membership.h"
 #include "comm/posix/descriptor.h"
-#include "comm/rendezvous/store_connection.h"
+#include "comm/rendezvous/store.h"
 
 #include <unistd.h>
 
@@ -74,8 +74,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
 
 std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
   Rendezvous rendezvous = place;
-  if (!rendezvous.membership.ranks.timeline)
-    rendezvous.membership.ranks.timeline = open_timeline(rendezvous.membership.ranks);
+  if (!rendezvous.membership.ranks.timeline) rendezvous.membership.ranks.timeline = open_timeline();
   auto group = make_group(join(rendezvous), rendezvous.membership.parameters.local_rank);
   const auto& ranks = rendezvous.membership.ranks;
   group->name_ = ranks.group;

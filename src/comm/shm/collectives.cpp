@@ -231,7 +231,6 @@ bool Collectives::read_next() {
   for (size_t i = 0; i < members_.size(); ++i) compare(i);
   fault_point("round met");
   const auto work = queue_.front();
-  if (work->read == 0) work->span.reach(Stage::kAgreed);
   if (work->steps.read)
     work->steps.read(work->read, [this, round = closed_](size_t member) { return slot(member, round); });
   fault_point("round read");

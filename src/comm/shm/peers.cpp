@@ -16,7 +16,6 @@
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/store_message.h"
-#include "comm/failure/blame.h"
 
 namespace fsdp::shm {
 namespace {

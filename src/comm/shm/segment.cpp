@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,17 +25,14 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::optional<uint64_t> number_at(const std::string& text, size_t position) {
-  while (position < text.size() && text[position] == ' ') ++position;
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data() + position, text.data() + text.size(), number);
-  return error == std::errc() ? std::optional(number) : std::nullopt;
-}
-
-// The number after `key` at the beginning of a line such as "inactive_file 4096" or "MemAvailable:  12 kB".
-std::optional<uint64_t> field(const std::string& text, const std::string& key) {
-  const size_t place = ('\n' + text).find('\n' + key);
-  return place == std::string::npos ? std::nullopt : number_at(text, place + key.size());
+// The number behind `key` at the beginning of a line, such as "inactive_file 4096" or "MemAvailable:  12 kB".
+std::optional<uint64_t> field(const std::string& text, std::string_view key) {
+  TextReader lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    uint64_t number = 0;
+    if (line.starts_with(key) && TextReader(line.substr(key.size())) >> number) return number;
+  }
+  return std::nullopt;
 }
 
 // What the control groups around this process leave.
@@ -85,7 +81,7 @@ struct Mappings {
 }  // namespace
 
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat) {
-  const auto most = number_at(limit, 0), now = number_at(used, 0);  // "max" is no number: no limit
+  const auto most = field(limit, ""), now = field(used, "");  // "max" is no number: no limit
   if (!most || !now) return std::nullopt;
   // Pages of files are given up when memory is short.
   const uint64_t files = field(stat, "inactive_file ").value_or(0) + field(stat, "active_file ").value_or(0);

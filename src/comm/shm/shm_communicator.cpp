@@ -8,7 +8,6 @@
 #include "comm/core/front.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/shared_buffers.h"
-#include "comm/shm/steps.h"
 
 namespace fsdp {
 namespace {
@@ -16,7 +15,6 @@ namespace {
 using shm::Collectives;
 using shm::kCollectiveSlotBytes, shm::kMessageSlotBytes;
 using shm::Peers;
-using shm::Steps;
 using shm::Writer;
 
 // What messages from one rank to another take: two slots, and less than a page beside them.
@@ -38,43 +36,43 @@ class ShmCommunicator : public Front {
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_gather(planes, tag);
-    return start(fingerprint, gather_steps(std::move(planes), writer()));
+    return collectives_->start(fingerprint, gather_steps(std::move(planes), writer()));
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_reduce_scatter(planes, tag);
-    return start(fingerprint, reduce_steps(std::move(planes), scale, writer()));
+    return collectives_->start(fingerprint, reduce_steps(std::move(planes), scale, writer()));
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
     for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
-    return start(fingerprint, all_reduce_steps(std::move(tensors), op, writer()));
+    return collectives_->start(fingerprint, all_reduce_steps(std::move(tensors), op, writer()));
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_to_all(output, input, tag);
-    return start(fingerprint, all_to_all_steps(output, input, writer()));
+    return collectives_->start(fingerprint, all_to_all_steps(output, input, writer()));
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_broadcast(tensor, root, tag);
-    return start(fingerprint, copy_steps(tensor, root, rank() == root, writer()));
+    return collectives_->start(fingerprint, copy_steps(tensor, root, rank() == root, writer()));
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
-    return start(make_fingerprint(Operation::kBarrier, tag), {});
+    return collectives_->start(make_fingerprint(Operation::kBarrier, tag), {});
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
     const MutexLock lock(peers_->own_rank->mutex);
     const Tag tag{name, {}};
-    start(make_fingerprint(Operation::kDuplicate, tag), {})->wait();
+    collectives_->start(make_fingerprint(Operation::kDuplicate, tag), {})->wait();
     return std::make_shared<ShmCommunicator>(peers_, traffic_, name);
   }
 
@@ -131,10 +129,6 @@ class ShmCommunicator : public Front {
     const bool sends = fingerprint.operation == Operation::kSend;
     return messages_with(fingerprint.peer, sends)
         .start(fingerprint, copy_steps(tensor, /*source=*/0, sends, writer(kMessageSlotBytes)));
-  }
-
-  std::shared_ptr<Work> start(const Fingerprint& fingerprint, Steps steps) {
-    return collectives_->start(fingerprint, std::move(steps));
   }
 
   Writer writer(size_t slot_bytes = kCollectiveSlotBytes) const {
