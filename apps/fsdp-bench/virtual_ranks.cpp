@@ -13,7 +13,7 @@
 #include "comm/core/text.h"
 #include "comm/group/join.h"
 #include "comm/group/roster.h"
-#include "comm/rendezvous/store_connection.h"
+#include "comm/rendezvous/store.h"
 #include "mirror_backend.h"
 
 namespace bench {
@@ -87,10 +87,10 @@ Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
     options.roll_call.alarm = rendezvous.alarm;
     options.traffic.reset(new fsdp::CountByPeer{rendezvous.traffic, hosts, ranks});
     if (carrier == fsdp::Carrier::kHierarchical) {
-      const auto grid = std::make_shared<const fsdp::HostGrid>(hosts, ranks.rank);
+      const auto grid = fsdp::grid_of(hosts, ranks.rank);
       std::vector<int> inside;
-      for (int rank = grid->own_ranks().begin; rank < grid->own_ranks().end; ++rank)
-        inside.push_back(ranks.name_of(rank));
+      for (int rank = 0; rank < ranks.world_size; ++rank)
+        if (grid.is_inside(rank)) inside.push_back(ranks.name_of(rank));
       options.host =
           make_virtual_communicator(ranks.in_subgroup("host", std::move(inside)), std::make_shared<Issued>());
       options.grid = grid;

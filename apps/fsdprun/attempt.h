@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/failure/blame.h"
+#include "comm/failure/verdict.h"
 #include "flags.h"
 #include "launch/ending.h"
 #include "log_files.h"

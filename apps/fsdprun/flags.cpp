@@ -88,7 +88,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "-t,--tee", text.tee, "write to files too; values as of --redirects");
   add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
   add_option(app, "--flight-recorder", flags.flight_recorder,
-             "file for the last operations of this node's ranks when something fails (FSDP_FLIGHT_RECORDER)");
+             "rank N writes its last operations to FILE.rankN when something fails (FSDP_FLIGHT_RECORDER)");
   app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is one rank");
   app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin lines with [rank N]");
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/failure/blame.h"
+#include "comm/failure/verdict.h"
 #include "round.h"
 #include "stream_choice.h"
 

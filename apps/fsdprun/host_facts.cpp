@@ -112,7 +112,7 @@ std::string communication_variables() {
   std::set<std::string> found;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    for (const std::string_view begin : {"NCCL_", "GLOO_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "FSDP_LOG="})
+    for (const std::string_view begin : {"NCCL_", "GLOO_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_"})
       if (text.starts_with(begin)) found.emplace(text);
   }
   std::string list;

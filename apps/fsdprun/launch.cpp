@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "attempt.h"
-#include "comm/failure/flight_recorder.h"
 #include "comm/posix/file.h"
 #include "descendants.h"
 #include "doctor.h"
@@ -45,25 +44,6 @@ void report(const AttemptResult& result, const Attempt& attempt, const Nodes& no
   }
 }
 
-/// The file of the ranks' last operations; empty: there is none.
-std::string flight_recorder_of(const Flags& flags) {
-  const char* asked = std::getenv(fsdp::kFlightRecorderVariable);
-  return !flags.flight_recorder.empty() || asked == nullptr ? flags.flight_recorder : asked;
-}
-
-/// When all ranks have ended, however they did: what each of them did last, in one file.
-void report_last_operations(const Flags& flags, Console& console) {
-  const auto file = flight_recorder_of(flags);
-  if (file.empty()) return;
-  try {
-    if (fsdp::gather_flight_records(file) > 0)
-      console.say("the last operations of this node's ranks are in " + file);
-    fsdp::remove_flight_records(file);
-  } catch (const std::exception& error) {
-    console.say(error.what());
-  }
-}
-
 int exit_status(const AttemptResult& result, const Attempt& attempt) {
   if (result.failed) {
     return attempt.ranks()[static_cast<size_t>(*result.failed)].status->shell_code();
@@ -99,14 +79,8 @@ std::optional<int> run_attempt(const AttemptContext& context) {
   Attempt attempt(context);
   AttemptResult result = attempt.run();
   if (result.is_success()) result.ended_elsewhere = nodes.wait_until_all_are_done(signals);
-  if (result.is_success()) {
-    if (const auto file = flight_recorder_of(flags); !file.empty()) fsdp::remove_flight_records(file);
-    return 0;
-  }
-  if (!result.ended_elsewhere || result.ended_elsewhere->is_failure) {
-    report(result, attempt, nodes, console);
-    report_last_operations(flags, console);
-  }
+  if (result.is_success()) return 0;
+  if (!result.ended_elsewhere || result.ended_elsewhere->is_failure) report(result, attempt, nodes, console);
   if (result.was_asked_to_end) return exit_status(result, attempt);
   const AttemptEnd end = nodes.agree_on_end(end_of(result, attempt, nodes), signals);
   if (!end.is_failure) {

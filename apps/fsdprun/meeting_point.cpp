@@ -2,25 +2,18 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cstdlib>
 #include <system_error>
 #include <utility>
 
 #include "attendance.h"
 #include "comm/core/check.h"
-#include "comm/core/store_message.h"
 #include "comm/rendezvous/environment.h"
-#include "comm/rendezvous/job_store.h"
 #include "launch/child.h"
 
 namespace fsdprun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// What node 0 says before anything else: of which run it is, and something that the token proves.
-constexpr const char* kNodesRunKey = "fsdprun/run";
-constexpr const char* kTokenKey = "fsdprun/token";
 
 std::string text(const std::vector<uint8_t>& value) { return {value.begin(), value.end()}; }
 
@@ -34,11 +27,6 @@ c10::intrusive_ptr<c10d::Store> host_store(const std::string& host, fsdp::StoreL
   options.waitWorkers = false;
   options.masterListenFd = listener.socket.release();
   return c10::make_intrusive<c10d::TCPStore>(host, options);
-}
-
-std::string token_of_environment() {
-  const char* token = std::getenv("FSDP_JOB_TOKEN");
-  return token == nullptr ? "" : token;
 }
 
 }  // namespace
@@ -65,16 +53,13 @@ MeetingPoint::MeetingPoint(const Flags& flags, SignalQueue& signals)
     : run_id_(flags.run_id),
       host_(flags.meeting_place.host),
       port_(flags.meeting_place.port),
-      timeout_(flags.heartbeat_timeout),
-      token_(token_of_environment()) {
+      timeout_(flags.heartbeat_timeout) {
   or_exit([&] {
     const bool is_host = listen(flags, signals);
     if (!is_host) connect(flags.join_timeout, signals);
-    shared_ = shared_store();
-    if (is_host) tell_run(signals);
+    if (is_host) tell(fsdp::kRunKey, run_id_, signals);
     require_same_run(signals);
     id_ = choose_id(is_host, flags, signals);
-    agree_on_token(flags, signals);
   });
 }
 
@@ -121,35 +106,13 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
                                           : ". Is the limit on open files (ulimit -n) high enough?"));
 }
 
-/// What is in it counts with a proof of the token that the environment has.
-c10::intrusive_ptr<c10d::Store> MeetingPoint::shared_store() const {
-  if (token_.empty()) return store_;
-  return fsdp::make_bounded_store(store_, store_->getTimeout(), nullptr, token_);
-}
-
 std::string MeetingPoint::silence_of_host() const { return silent(0, timeout_); }
 
-void MeetingPoint::tell_run(SignalQueue& signals) {
-  const auto of_ranks = bytes(fsdp::run_identity(run_id_, /*has_token=*/true));
-  const auto of_nodes = bytes(fsdp::run_identity(run_id_, !token_.empty()));
-  answer(signals, [=, unsigned_store = store_](c10d::Store& store) {
-    unsigned_store->set(fsdp::kRunKey, of_ranks);
-    store.set(kTokenKey, bytes("known"));
-    unsigned_store->set(kNodesRunKey, of_nodes);
-    return true;
-  });
-}
-
 void MeetingPoint::require_same_run(SignalQueue& signals) {
-  const std::string own = fsdp::run_identity(run_id_, !token_.empty());
-  const std::string theirs =
-      text(answer(signals, [unsigned_store = store_](c10d::Store&) { return unsigned_store->get(kNodesRunKey); }));
-  if (theirs != own) {
-    throw Exit(kFailure, "at " + address() + " the nodes of " + theirs + " meet, and this one is of " + own +
-                             ": give it another port, or the same --rdzv-id and FSDP_JOB_TOKEN");
-  }
-  // Throws if their token is another.
-  answer(signals, [](c10d::Store& store) { return store.get(kTokenKey); });
+  const std::string theirs = text(answer(signals, [](c10d::Store& store) { return store.get(fsdp::kRunKey); }));
+  if (theirs == run_id_) return;
+  throw Exit(kFailure, "at " + address() + " the nodes of run '" + theirs + "' meet, and this one is of run '" +
+                           run_id_ + "': give it another port, or the same --rdzv-id");
 }
 
 /// A node that may be another than node 0 can do without the port.
@@ -210,23 +173,6 @@ int MeetingPoint::choose_id(bool is_host, const Flags& flags, SignalQueue& signa
                "two nodes have --node-rank " + std::to_string(flags.node_rank) + ": each needs a number of its own");
   }
   return flags.node_rank;
-}
-
-/// One that the environment has is everybody's. Else node 0 makes one, which the others read in the store.
-void MeetingPoint::agree_on_token(const Flags& flags, SignalQueue& signals) {
-  if (!token_.empty()) return;
-  if (is_host()) {
-    token_ = fsdp::random_token();
-    if (flags.nodes.most > 1) tell(key("token"), token_, signals);
-    return;
-  }
-  const auto look = [name = key("token")](c10d::Store& store) { return read(store, name); };
-  for (;; pause(signals)) {
-    const auto found = answer(signals, look);
-    if (!found) continue;
-    token_ = *found;
-    return;
-  }
 }
 
 int64_t MeetingPoint::count_in(const std::string& counter, int increment, SignalQueue& signals) {

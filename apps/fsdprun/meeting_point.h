@@ -55,7 +55,7 @@ auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
 }
 
 /// The launcher of node 0 hosts the store, so the job ends with it; the others connect to it. All have made sure that
-/// they belong to one run, share its secret, and have a number each that nobody else has.
+/// they belong to one run, and have a number each that nobody else has.
 class MeetingPoint {
  public:
   /// Throws Exit if the port is occupied, the store cannot be opened, nobody answers there, or two nodes have the same
@@ -65,8 +65,6 @@ class MeetingPoint {
   bool is_host() const { return id_ == 0; }
   /// This launcher's number for as long as the job lasts.
   int id() const { return id_; }
-  /// The secret that the ranks share.
-  const std::string& token() const { return token_; }
   const std::string& host() const { return host_; }
   uint16_t port() const { return port_; }
   /// How long a launcher may be silent.
@@ -75,7 +73,7 @@ class MeetingPoint {
   /// Asks or tells the store, and does not wait for it. `ask` must own what it uses.
   template <class Ask>
   auto post(Ask ask) {
-    return store_thread_.post([store = shared_, ask = std::move(ask)] { return ask(*store); });
+    return store_thread_.post([store = store_, ask = std::move(ask)] { return ask(*store); });
   }
   /// Waits for the store's answer, for as long as its host may be silent and no signal asks for the end. Throws Exit.
   template <class Ask>
@@ -94,11 +92,8 @@ class MeetingPoint {
   void open_store(fsdp::StoreListener listener, SignalQueue& signals);
   void refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const;
   void connect(std::chrono::seconds patience, SignalQueue& signals);
-  c10::intrusive_ptr<c10d::Store> shared_store() const;
-  void tell_run(SignalQueue& signals);
   void require_same_run(SignalQueue& signals);
   int choose_id(bool is_host, const Flags& flags, SignalQueue& signals);
-  void agree_on_token(const Flags& flags, SignalQueue& signals);
   std::string address() const { return host_ + ":" + std::to_string(port_); }
   std::string silence_of_host() const;
   template <class Act>
@@ -109,9 +104,7 @@ class MeetingPoint {
   uint16_t port_ = 0;
   int id_ = 0;
   std::chrono::seconds timeout_;
-  std::string token_;
-  // The store, and what of it counts.
-  c10::intrusive_ptr<c10d::Store> store_, shared_;
+  c10::intrusive_ptr<c10d::Store> store_;
   StoreThread store_thread_;
 };
 

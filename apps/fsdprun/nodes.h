@@ -32,8 +32,6 @@ class Nodes {
   /// attempt's number. Throws Exit if too few nodes come, or the job is over.
   void meet(SignalQueue& signals);
 
-  /// The secret that the ranks share.
-  const std::string& token() const { return meeting_point_.token(); }
   /// Where the ranks meet too.
   const std::string& host() const { return meeting_point_.host(); }
   uint16_t port() const { return meeting_point_.port(); }

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <optional>
 
-#include "comm/failure/blame.h"
 #include "comm/failure/flight_recorder.h"
+#include "comm/failure/verdict.h"
 #include "comm/posix/file.h"
 #include "launch/variables.h"
 
@@ -57,7 +57,6 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
                                       .local_world_size = nodes.local_ranks(),
                                       .host = nodes.host(),
                                       .port = nodes.port(),
-                                      .token = nodes.token(),
                                       .counts_signals = true}));
   return fsdp::environment_with(variables);
 }

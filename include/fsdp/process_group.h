@@ -28,7 +28,7 @@ struct ProcessGroupOptions {
   /// "auto": "nccl" if fsdp was built with NCCL and LibTorch sees a CUDA device, otherwise "cpu". With "nccl" the
   /// rank's tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current
   /// device; tensors on the CPU go over Gloo. "cpu": shared memory if all ranks are on one host, otherwise Gloo, with
-  /// shared memory inside hosts that have several ranks. "shm", "gloo" and "hierarchical" require one of these three.
+  /// shared memory inside hosts if all hosts have the same number of ranks. "shm", "gloo" and "hierarchical" require one of these three.
   /// All four are for tensors on the CPU.
   std::string backend = "auto";
   /// Your own backend for this rank's tensors on an accelerator. `backend` must then be "auto" or "gloo". Fingerprints

@@ -14,7 +14,6 @@
 #include "api/plan.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "comm/core/log.h"
 #include "comm/group/attachment.h"
 #include "comm/posix/file.h"
 #include "runtime/backward.h"
@@ -149,9 +148,6 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   allocate_rows(params, "fully_shard");
   for (size_t i = 0; i < plan.size(); ++i)
     groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
-  for (const auto& planned : plan)
-    log(LogLevel::kInfo, placement.where("fully_shard"),
-        str_cat("group '", planned.name, "' of ", planned.parameters.size(), " parameters"));
   return groups;
 }
 

@@ -25,7 +25,7 @@
 
 #include "comm/core/check.h"
 #include "comm/core/store_message.h"
-#include "comm/failure/blame.h"
+#include "comm/failure/verdict.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/signals.h"
 #include "launch/child.h"
@@ -264,7 +264,6 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
   RankPlace place{.world_size = nprocs,
                   .local_world_size = nprocs,
                   .port = port.number(),
-                  .token = random_token(),
                   .counts_signals = options.passes_signals_on};
   std::cout.flush();
   std::clog.flush();

@@ -13,7 +13,7 @@
 namespace fsdp {
 
 Variables variables_of(const RankPlace& place) {
-  Variables variables{
+  return {
       {"RANK", std::to_string(place.rank)},
       {"LOCAL_RANK", std::to_string(place.local_rank)},
       {"WORLD_SIZE", std::to_string(place.world_size)},
@@ -24,8 +24,6 @@ Variables variables_of(const RankPlace& place) {
       {"TORCHELASTIC_RESTART_COUNT", std::nullopt},
       {kCountsSignalsVariable, place.counts_signals ? std::optional("1") : std::nullopt},
   };
-  if (!place.token.empty()) variables["FSDP_JOB_TOKEN"] = place.token;
-  return variables;
 }
 
 std::vector<std::string> environment_with(const Variables& variables) {

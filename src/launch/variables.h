@@ -27,8 +27,6 @@ struct RankPlace {
   int local_rank = 0, local_world_size = 1;
   std::string host = "127.0.0.1";
   int port = 0;
-  /// The secret that the ranks share; empty: they inherit this process's.
-  std::string token = {};
   /// Whether the launcher counts requests to end and kills the rank at the second one; otherwise the rank itself
   /// counts.
   bool counts_signals = false;

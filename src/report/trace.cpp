@@ -20,8 +20,8 @@ namespace fsdp {
 namespace {
 
 TraceEvent event_of(const TimelineEntry& entry) {
-  return {.name = entry.name.data(),
-          .group = entry.subject.data(),
+  return {.name = entry.name,
+          .group = entry.subject,
           .is_communication = entry.track == Track::kCommunication,
           .begin_ns = entry.begun,
           .end_ns = entry.ended,
@@ -49,7 +49,7 @@ std::string text_of(const FirstError& error) try {
 struct Trace::State {
   std::shared_ptr<ProcessGroup> group;
   std::shared_ptr<Timeline> timeline;
-  std::shared_ptr<EntryRing> ring;
+  std::shared_ptr<TimelineEntries> entries;
   int64_t begun = 0;
   std::unique_ptr<report::OperatorProfile> operators = {};
 };
@@ -61,16 +61,16 @@ Trace::Trace(TraceOptions options) {
   require(timeline != nullptr, where, "a process group over a communicator of one's own has no timeline");
   require(options.max_events > 0, where, "expected max_events of at least 1, found 0");
   auto operators = options.operators ? std::make_unique<report::OperatorProfile>(where) : nullptr;
-  state_ = std::make_unique<State>(
-      State{group, timeline, std::make_shared<EntryRing>(options.max_events), timeline->now(), std::move(operators)});
-  timeline->record_into(state_->ring);
+  state_ = std::make_unique<State>(State{group, timeline, std::make_shared<TimelineEntries>(options.max_events),
+                                         timeline->now(), std::move(operators)});
+  timeline->record_into(state_->entries);
 }
 
-Trace::~Trace() { state_->timeline->forget(state_->ring); }
+Trace::~Trace() { state_->timeline->forget(state_->entries); }
 
 std::vector<TraceEvent> Trace::events() const {
   std::vector<TraceEvent> events;
-  for (const auto& entry : state_->timeline->entries_of(*state_->ring)) events.push_back(event_of(entry));
+  for (const auto& entry : state_->timeline->read(*state_->entries)) events.push_back(event_of(entry));
   return events;
 }
 

@@ -69,7 +69,7 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
     const std::shared_ptr<Transport> transport(new Transport{backend});
     Mail mail(transport, {.rank = rank, .peers = {1 - rank}, .timeout = kPatience});
     const auto meet = [&] {
-      mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
+      mail.begin(make_fingerprint(Operation::kBarrier, {}));
       mail.meet();
       mail.finish();
       mail.prepare();
@@ -102,7 +102,7 @@ void run_mails(const std::function<void(int rank, Mail& first, Mail& second)>& f
 void begin_gather(Mail& mail, const at::Tensor& output, const at::Tensor& input) {
   auto fingerprint = make_fingerprint(Operation::kAllGather, {});
   describe_data(fingerprint, {&input, 1}, 2);
-  mail.begin(fingerprint, nullptr);
+  mail.begin(fingerprint);
   const int peer = 1 - static_cast<int>(input[0].item<float>());
   mail.send(peer, parcels_of({&input, 1}));
   mail.receive(peer, parcels_of({&output, 1}));

@@ -1,5 +1,5 @@
-// Every collective over every backend: the table of cases, and sums against a sequential oracle, bit for bit. Up to 8 KiB
-// from one rank to another travel with the fingerprint, so the tests use sizes on both sides of that.
+// Every collective over every backend: the table of cases, and sums against a sequential oracle, bit for bit. Up to 8
+// KiB from one rank to another travel with the fingerprint, so the tests use sizes on both sides of that.
 
 #include <torch/torch.h>
 
@@ -175,9 +175,9 @@ TEST_P(CommCollectives, WhatFollowsOneOfManyRoundsComesWhileNoThreadOfTheRankCom
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommCollectives,
                          testing::Values(std::vector(1, 0), std::vector(2, 0), std::vector(3, 0), std::vector(4, 0)));
-// These run on hosts that differ, whatever the backend under test.
+// These run on several hosts, whatever the backend under test; the first ones have different numbers of ranks.
 INSTANTIATE_TEST_SUITE_P(Hosts, CommCollectives,
-                         testing::Values(std::vector{0, 1, 1, 1}, std::vector{0, 0, 1, 2, 2, 2}));
+                         testing::Values(std::vector{0, 1, 1, 1}, std::vector{0, 0, 1, 1, 2, 2}));
 
 // A peer gets more than two chunks of at most 4 MiB, of two planes, so chunks are received into memory that was used
 // before.

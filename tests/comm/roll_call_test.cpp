@@ -4,6 +4,10 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <barrier>
 #include <thread>
@@ -15,23 +19,39 @@
 namespace fsdp::test {
 namespace {
 
-std::shared_ptr<RollCall> start(const c10::intrusive_ptr<c10d::Store>& store, const Ranks& ranks,
-                                const RollCallOptions& options) {
-  options.alarm->start([&] { return store; }, ranks, nullptr);
-  return RollCall::start(store, ranks, options);
-}
-
 // A program's exit leaves every group, even one that another thread is about to destroy.
 TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   for (int round = 0; round < 20; ++round) {
-    const auto call = start(store, {}, {});
+    const auto call = RollCall::start([&] { return store; }, {}, {});
     std::thread other([&] { call->leave(); });
     call->leave();
     other.join();
-    EXPECT_TRUE(store->check({"left/0"}));
-    store->deleteKey("left/0");
+    EXPECT_TRUE(store->check({"roll_call/0/left/0"}));
+    store->deleteKey("roll_call/0/left/0");
   }
+}
+
+// Rank 0 needed no more of the others, and took the store along.
+TEST(RollCall, NamesAStoppedNeighbourWhereTheStoreIsGone) {
+  const pid_t stopped = fork();
+  if (stopped == 0) {
+    ::raise(SIGSTOP);
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(stopped, nullptr, WUNTRACED), stopped);
+  std::atomic<bool> is_gone = false;
+  const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] {
+    if (is_gone) throw std::runtime_error("connection closed");
+  });
+  const RollCallOptions options{.store_in_rank_0 = true,
+                                .neighbours = std::make_shared<Neighbours>(std::map<int, pid_t>{{2, stopped}})};
+  const auto call = RollCall::start([&] { return store; }, {3, 4}, options);
+  is_gone = true;
+  EXPECT_EQ(call->alarm(Cause::kTransport, 2, "barrier", "did not come").rank, 2);
+  is_gone = false;
+  kill(stopped, SIGKILL);
+  waitpid(stopped, nullptr, 0);
 }
 
 // How often each of 32 ranks asks the store, on average, from one rank's alarm until all know the verdict.
@@ -43,7 +63,7 @@ double questions_by_rank(bool one_is_silent) {
   std::vector<std::shared_ptr<RollCall>> calls;
   for (int rank = 0; rank < (one_is_silent ? kRanks - 1 : kRanks); ++rank) {
     const RollCallOptions options{.answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
-    calls.push_back(start(store, {rank, kRanks}, options));
+    calls.push_back(RollCall::start([&] { return store; }, {rank, kRanks}, options));
   }
   asked = 0;
   const auto verdict = calls[0]->alarm(Cause::kTimeout, kRanks - 1, "barrier", "no news");

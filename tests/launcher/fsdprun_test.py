@@ -73,14 +73,6 @@ class Environment(FsdprunTest):
         ports = self.check(1, "echo $MASTER_PORT; exit 1", "--max-restarts=2", status=1).out.split()
         self.assertEqual((len(ports), len(set(ports))), (3, 1))  # of all attempts
 
-    def test_ranks_share_a_token_that_no_other_job_has(self):
-        tokens = [self.check(2, "echo $FSDP_JOB_TOKEN", "--no-prefix").out.split() for _ in range(2)]
-        self.assertEqual([len(set(of_job)) for of_job in tokens], [1, 1])
-        self.assertNotEqual(tokens[0], tokens[1])
-        self.assertGreaterEqual(len(tokens[0][0]), 64)
-        self.environment["FSDP_JOB_TOKEN"] = "mine"
-        self.check(2, "echo $FSDP_JOB_TOKEN", "--no-prefix", out=["mine", "mine"])
-
     def test_threads_are_limited_for_several_ranks_only(self):
         del self.environment["OMP_NUM_THREADS"]
         self.check(2, "echo $OMP_NUM_THREADS", "--no-prefix", out=["1", "1"], err=["OMP_NUM_THREADS"])

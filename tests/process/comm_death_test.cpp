@@ -12,6 +12,7 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/core/fault_point.h"
 #include "process/ranks.h"
 #include "support/backend.h"
 
@@ -101,6 +102,22 @@ TEST(CommDeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
   wait_for_output(ranks, {0, 1, 2}, "running");
   ranks.kill(2);
   for (const int rank : {1, 0}) expect_end(ranks, rank, 0, {"PeerLost 2:"});
+}
+
+// Rank 1 dies when rank 0 looks for it in the memory of their host. Rank 2, on another host, connects already and can
+// learn of it only from the store, which ends with rank 0's process.
+PROCESS_CASE(join_while_a_rank_dies) {
+  static const int rank = std::stoi(std::getenv("RANK"));
+  setenv("FSDP_HOST", rank < 2 ? "first" : "second", /*overwrite=*/1);
+  on_fault_point = [](const char* place) {
+    if (rank == 1 && place == std::string_view("joined")) raise(SIGKILL);
+  };
+  report_the_lost([] { init_process_group({.backend = "hierarchical", .timeout = std::chrono::seconds(5)}); });
+}
+
+TEST(CommDeathInJoining, IsNamedByRanksOfOtherHosts) {
+  auto ranks = start_ranks("join_while_a_rank_dies", 3);
+  for (const int rank : {0, 2}) expect_end(ranks, rank, 0, {"PeerLost 1:"});
 }
 
 // The ranks use shared memory, because a child over Gloo lacks Gloo's threads and cannot exit, and keeps its rank's

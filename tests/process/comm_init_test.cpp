@@ -65,31 +65,20 @@ TEST(CommInit, OpensNothingInPlaceOfAStandardStream) {
   }
 }
 
-// The variable is apples on rank 0 and pears on rank 1.
-PROCESS_CASE(join_with_another_variable) {
+// The run is apples on rank 0 and pears on rank 1.
+PROCESS_CASE(join_another_run) {
   const bool is_first = std::getenv("RANK") == std::string("0");
-  setenv(std::getenv("VARIABLE"), is_first ? "apples" : "pears", /*overwrite=*/1);
+  setenv("TORCHELASTIC_RUN_ID", is_first ? "apples" : "pears", /*overwrite=*/1);
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(4)});
 }
 
-struct OtherJob {
-  std::string variable;
-  std::vector<std::string> parts;
-};
-
-class CommInitOfTwoJobs : public testing::TestWithParam<OtherJob> {};
-
 // One rank may only wait for the other in vain, so either one's output may name the difference.
-TEST_P(CommInitOfTwoJobs, NamesWhatDiffers) {
-  const auto& [variable, parts] = GetParam();
-  auto ranks = start_ranks("join_with_another_variable", 2, {{"VARIABLE", variable}});
+TEST(CommInitOfTwoRuns, NamesBoth) {
+  auto ranks = start_ranks("join_another_run", 2);
   expect_ends(ranks, 2, 1);
-  for (const auto& part : parts) EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, testing::HasSubstr(part));
+  for (const char* part : {"run 'apples'", "run 'pears'"})
+    EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, testing::HasSubstr(part));
 }
-
-INSTANTIATE_TEST_SUITE_P(Variables, CommInitOfTwoJobs,
-                         testing::Values(OtherJob{"FSDP_JOB_TOKEN", {"does not have this job's token"}},
-                                         OtherJob{"TORCHELASTIC_RUN_ID", {"run 'apples'", "run 'pears'"}}));
 
 }  // namespace
 }  // namespace fsdp::test

@@ -1,4 +1,4 @@
-// When something fails, the last operations of all ranks are written to one file.
+// When something fails, each rank writes its last operations to a file.
 
 #include "comm/failure/flight_recorder.h"
 
@@ -9,8 +9,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "support/disk_folder.h"
@@ -19,45 +19,48 @@
 namespace fsdp::test {
 namespace {
 
-using testing::Each;
 using testing::HasSubstr;
-using testing::SizeIs;
 
-// As long as the object lives, ranks that join record into files in a folder.
+// As long as the object lives, ranks that join keep their last operations for files in a folder.
 class RecordedFlight {
  public:
-  RecordedFlight() { setenv(kFlightRecorderVariable, file().c_str(), /*overwrite=*/1); }
+  explicit RecordedFlight(const std::string& name = "flight.json") : file_(folder_.path() + '/' + name) {
+    setenv(kFlightRecorderVariable, file_.c_str(), /*overwrite=*/1);
+  }
   ~RecordedFlight() { unsetenv(kFlightRecorderVariable); }
   RecordedFlight(const RecordedFlight&) = delete;
   RecordedFlight& operator=(const RecordedFlight&) = delete;
-  std::string file() const { return folder_.path() + "/flight.json"; }
-  nlohmann::json gathered() const { return nlohmann::json::parse(std::ifstream(file())); }
+  std::string file_of(int rank) const { return str_cat(file_, ".rank", rank); }
+  nlohmann::json record_of(int rank) const { return nlohmann::json::parse(std::ifstream(file_of(rank))); }
 
  private:
-  DiskFolder folder_;
+  const DiskFolder folder_;
+  const std::string file_;
 };
 
-TEST(FlightRecorder, HasWhatAllRanksDidLastWhenTheyDisagreeAndTheErrorNamesTheFile) {
+// Rank 1 runs something else. Returns the message of the rank's error.
+std::string disagree(int rank) {
+  try {
+    const Tag tag{rank == 1 ? "theirs" : "ours", {}};
+    default_process_group()->communicator().barrier(tag)->wait();
+  } catch (const Mismatch& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(FlightRecorder, HasWhatEachRankDidLastWhenTheyDisagreeAndTheErrorNamesTheFile) {
   const RecordedFlight flight;
-  std::vector<std::string> messages;
-  std::mutex mutex;
   run_thread_ranks(3, [&](int rank) {
     fsdp::all_reduce_(torch::ones({4}));
-    try {
-      const Tag tag{rank == 1 ? "theirs" : "ours", {}};
-      default_process_group()->communicator().barrier(tag)->wait();
-    } catch (const Mismatch& error) {
-      const std::lock_guard lock(mutex);
-      messages.emplace_back(error.what_without_backtrace());
-    }
+    EXPECT_FALSE(std::filesystem::exists(flight.file_of(rank)));
+    EXPECT_THAT(disagree(rank), HasSubstr("This rank's last operations are in '" + flight.file_of(rank) + "'"));
   });
-  EXPECT_THAT(messages, testing::AllOf(SizeIs(3), Each(HasSubstr("last operations of all ranks of this host are in '" +
-                                                                 flight.file() + "'"))));
-  const auto ranks = flight.gathered()["ranks"];
-  ASSERT_EQ(ranks.size(), 3u);
-  for (size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(ranks[rank]["rank"].get<size_t>(), rank);
-    const auto& operations = ranks[rank]["operations"];
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto record = flight.record_of(rank);
+    EXPECT_EQ(record["rank"].get<int>(), rank);
+    EXPECT_EQ(record["world_size"].get<int>(), 3);
+    const auto& operations = record["operations"];
     // Ignores the operations inside a host that an operation consists of.
     const auto find = [&](const std::string& operation, const std::string& key, const nlohmann::json& value) {
       return std::find_if(operations.begin(), operations.end(), [&](const nlohmann::json& entry) {
@@ -77,31 +80,27 @@ TEST(FlightRecorder, HasWhatAllRanksDidLastWhenTheyDisagreeAndTheErrorNamesTheFi
   }
 }
 
-TEST(FlightRecorder, KeepsTheNewestOperationsAndWritesNothingWithoutAFailure) {
+TEST(FlightRecorder, KeepsTheNewestOperations) {
   const RecordedFlight flight;
   constexpr int kMany = 1500;
-  run_thread_ranks(2, [&](int) {
+  run_thread_ranks(2, [&](int rank) {
     for (int i = 0; i < kMany; ++i) barrier();
+    EXPECT_NE(disagree(rank), "");
   });
-  EXPECT_FALSE(std::ifstream(flight.file()).good());
-  EXPECT_EQ(gather_flight_records(flight.file()), 2);
-  const auto gathered = flight.gathered();
-  for (const auto& rank : gathered["ranks"]) {
-    const auto& operations = rank["operations"];
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto operations = flight.record_of(rank)["operations"];
     EXPECT_EQ(operations.size(), 1024u);
     EXPECT_GE(operations.back()["number"].get<int>(), kMany);
     EXPECT_EQ(operations.back()["number"].get<int>() - operations.front()["number"].get<int>(), 1023);
   }
-  remove_flight_records(flight.file());
-  EXPECT_EQ(gather_flight_records(flight.file()), 0);
 }
 
-TEST(FlightRecorder, ThatCannotBeMadeIsAnErrorThatNamesTheFile) {
-  setenv(kFlightRecorderVariable, "/missing/folder/flight.json", 1);
-  const auto join = [] { open_timeline({.rank = 1, .world_size = 2}); };
-  EXPECT_THAT(join, testing::ThrowsMessage<UsageError>(
-                        HasSubstr("FSDP_FLIGHT_RECORDER: /missing/folder/flight.json.rank1: cannot make the file: ")));
-  unsetenv(kFlightRecorderVariable);
+TEST(FlightRecorder, ThatCannotWriteSaysSoBehindTheFailure) {
+  const RecordedFlight flight("missing/flight.json");
+  run_thread_ranks(2, [](int rank) {
+    EXPECT_THAT(disagree(rank),
+                HasSubstr("missing/flight.json.rank" + std::to_string(rank) + ": cannot make the file"));
+  });
 }
 
 }  // namespace

@@ -109,11 +109,11 @@ TEST(WorkingFolder, MayChangeBeforeRowsGetTheirMemoryOnDisk) {
 TEST(WorkingFolder, MayChangeBeforeTheLastOperationsAreWritten) {
   const Folders folders;
   setenv(kFlightRecorderVariable, "flight.json", 1);
-  const auto timeline = open_timeline({.rank = 0, .world_size = 1});
+  const Ranks ranks{.timeline = open_timeline()};
   unsetenv(kFlightRecorderVariable);
   folders.change();
-  EXPECT_EQ(gather_flight_records(timeline->flight_file), 1);
-  EXPECT_TRUE(fs::exists(folders.in_first("flight.json")));
+  EXPECT_THAT(flight_record_note(ranks), HasSubstr(folders.in_first("flight.json.rank0")));
+  EXPECT_TRUE(fs::exists(folders.in_first("flight.json.rank0")));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/core/host_grid.h"
+
 namespace fsdp::test {
 
 /// The backend that FSDP_TEST_BACKEND names; "shm" if it is not set.
@@ -24,13 +26,14 @@ inline std::vector<int> test_hosts(int world_size, const std::string& backend = 
 }
 
 /// Adds all ranks' values with `add`, in the order in which the library sums: in rank order, first within each host if
-/// there are several.
+/// there are several that have as many ranks each.
 template <class Value, class ValueOf, class Add>
 Value add_in_order(const std::vector<int>& hosts, ValueOf&& value_of, Add&& add) {
   std::vector<Value> by_host;
+  const bool is_grid = why_no_grid(hosts).empty();
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     Value value = value_of(static_cast<int>(rank));
-    if (rank > 0 && hosts[rank] == hosts[rank - 1])
+    if (rank > 0 && (!is_grid || hosts[rank] == hosts[rank - 1]))
       by_host.back() = add(by_host.back(), value);
     else
       by_host.push_back(std::move(value));

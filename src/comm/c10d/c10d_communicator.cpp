@@ -4,7 +4,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d/exchange.h"
-#include "comm/c10d/hierarchical_exchange.h"
 #include "comm/c10d/issued_windows.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/mail.h"
@@ -13,7 +12,6 @@
 #include "comm/core/fault_point.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
-#include "comm/failure/blame.h"
 #include "comm/posix/signals.h"
 
 #include <algorithm>
@@ -74,12 +72,11 @@ struct Family {
 void Family::begin() {
   if (roll_call) roll_call->leave();
   transport = nullptr;
-  options.roll_call.alarm->start([this] { return own_connection(); }, options.ranks, options.roll_call.neighbours);
-  const auto store_for = [&](const char* use) {
-    return c10::make_intrusive<c10d::PrefixStore>(str_cat(use, '/', beginnings), own_connection());
-  };
-  roll_call = RollCall::start(store_for("roll_call"), options.ranks, options.roll_call);
-  if (options.data) windows = std::make_shared<IssuedWindows>(store_for("windows"), options.ranks);
+  const auto connect = [this] { return own_connection(); };
+  roll_call = RollCall::start(connect, options.ranks, options.roll_call, beginnings);
+  if (options.data)
+    windows = std::make_shared<IssuedWindows>(
+        c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
 }
 
 // The other one may be in the middle of a wait.
@@ -274,7 +271,8 @@ class C10dCommunicator : public Front {
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
     const bool connects = !family_->transport;
     if (connects)
-      family_->transport.reset(new Transport{family_->connect(options.control, "control", rank(), world_size())});
+      family_->transport =
+          std::make_shared<Transport>(family_->connect(options.control, "control", rank(), world_size()));
     all_ = make_order(others, 0);
     if (connects) meet(*all_.mail, *all_.messages);
     if (host_)
@@ -304,7 +302,7 @@ class C10dCommunicator : public Front {
   // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
   // long as the timeout, pair by pair.
   static void meet(Mail& mail, DirectExchange& exchange) {
-    mail.begin(make_fingerprint(Operation::kBarrier, {}), nullptr);
+    mail.begin(make_fingerprint(Operation::kBarrier, {}));
     exchange.barrier();
     mail.finish();
   }

@@ -29,8 +29,8 @@ struct C10dOptions {
   /// Where messages on the CPU count; null: nowhere.
   std::shared_ptr<const CountByPeer> traffic = nullptr;
   /// Of ranks on several hosts, in which they share memory: how they lie there, and a communicator of this host's
-  /// ranks. Data on the CPU goes by these then; see Note [Two levels]. Null: every rank exchanges with every other one.
-  std::shared_ptr<const HostGrid> grid = nullptr;
+  /// ranks, by which data on the CPU goes; see Note [Two levels]. Null: every rank exchanges with every other one.
+  HostGrid grid = {};
   std::shared_ptr<Communicator> host = nullptr;
 };
 

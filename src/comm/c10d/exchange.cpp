@@ -31,10 +31,10 @@ void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vecto
 }
 
 void DirectExchange::swap(const SlicesFor& outgoing, const SlicesFor& incoming) {
-  for (int step = 1; step < world_size_; ++step) mail_.send(after(step), parcels_of(outgoing(after(step))));
+  for (int step = 1; step < world_size_; ++step) mail_->send(after(step), parcels_of(outgoing(after(step))));
   fault_point("slices sent");
-  for (int step = 1; step < world_size_; ++step) mail_.receive(after(-step), parcels_of(incoming(after(-step))));
-  mail_.agree();
+  for (int step = 1; step < world_size_; ++step) mail_->receive(after(-step), parcels_of(incoming(after(-step))));
+  mail_->agree();
   copy_bytes(incoming(rank_), outgoing(rank_));
 }
 
@@ -42,7 +42,7 @@ void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tenso
   // A parcel is sent when its receive is posted, so queueing them all at once costs the receivers no memory.
   for (int step = 1; step < world_size_; ++step) {
     const int peer = after(step);
-    mail_.send(peer, chunks_of(inputs(peer), world_size_));
+    mail_->send(peer, chunks_of(inputs(peer), world_size_));
   }
   const auto chunks = chunks_of(outputs, world_size_), own = chunks_of(inputs(rank_), world_size_);
   int64_t stride = 0;
@@ -53,16 +53,16 @@ void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tenso
   };
   const auto expect = [&](size_t i) {
     for (int step = 1; i < chunks.size() && step < world_size_; ++step)
-      mail_.receive(after(-step), slot(i, after(-step)));
+      mail_->receive(after(-step), {slot(i, after(-step))});
   };
   expect(0);
   expect(1);
-  mail_.agree();
+  mail_->agree();
   for (size_t i = 0; i < chunks.size(); ++i) {
     fault_point("chunk sent");
     std::vector<Parcel> contributions;
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != rank_) mail_.wait(rank);
+      if (rank != rank_) mail_->wait(rank);
       contributions.push_back(rank == rank_ ? own[i] : slot(i, rank));
     }
     reduce_each(chunks[i], contributions, rank_, op);
@@ -106,31 +106,31 @@ void DirectExchange::broadcast(const at::Tensor& tensor, int root) {
   for (int reach = 1; reach < world_size_; reach *= 2) {
     fault_point("broadcast spreading");
     if (position >= reach && position < 2 * reach) {
-      mail_.send(after(-reach));
-      mail_.receive(after(-reach), parcels);
-      if (!parcels.empty()) mail_.wait(after(-reach));
+      mail_->send(after(-reach));
+      mail_->receive(after(-reach), parcels);
+      if (!parcels.empty()) mail_->wait(after(-reach));
     } else if (position < reach && position + reach < world_size_) {
-      mail_.send(after(reach), parcels);
+      mail_->send(after(reach), parcels);
     }
   }
 }
 
 void DirectExchange::send(const at::Tensor& tensor, int peer) {
-  mail_.send(peer, parcels_of({&tensor, 1}));
+  mail_->send(peer, parcels_of({&tensor, 1}));
   fault_point("message sent");
 }
 
 void DirectExchange::recv(const at::Tensor& tensor, int peer) {
-  mail_.send(peer);
+  mail_->send(peer);
   fault_point("message wanted");
-  mail_.receive(peer, parcels_of({&tensor, 1}));
+  mail_->receive(peer, parcels_of({&tensor, 1}));
 }
 
 // In round k a rank hears, from the one 2^k before it, of the 2^(k + 1) ranks up to itself.
 void DirectExchange::barrier() {
   for (int reach = 1; reach < world_size_; reach *= 2) {
-    mail_.send(after(reach), {}, false);
-    mail_.check(after(-reach));
+    mail_->send(after(reach), {}, false);
+    mail_->check(after(-reach));
   }
 }
 

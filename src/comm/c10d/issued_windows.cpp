@@ -32,7 +32,7 @@ std::vector<Fingerprint> fingerprints_in(const std::string& bytes) {
 }  // namespace
 
 void IssuedWindows::note(const std::string& order, const Fingerprint& fingerprint) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& sequence = sequences_[order];
   sequence.number = fingerprint.sequence;
   sequence.hash = hash_compared(fingerprint, sequence.hash);
@@ -42,15 +42,15 @@ void IssuedWindows::note(const std::string& order, const Fingerprint& fingerprin
 }
 
 void IssuedWindows::close() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [order, sequence] : sequences_)
     if (sequence.number % kWindow != 0) close(order, sequence);
 }
 
 std::optional<Verdict> IssuedWindows::compare() {
-  std::lock_guard one(comparing_);
+  const MutexLock one(comparing_);
   while (true) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_.empty()) return std::nullopt;
     const auto [order, number, hash] = std::move(closed_.front());
     closed_.pop_front();
@@ -72,7 +72,7 @@ void IssuedWindows::publish() {
   const uint64_t differs = is_known ? std::stoull(store_->get_to_str(kDiffers)) : UINT64_MAX;
   Records records;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [order, sequence] : sequences_) {
       const uint64_t last = std::min(sequence.number, differs);
       for (uint64_t i = last - std::min(last, 2 * kWindow) + 1; i <= last; ++i) {

@@ -5,13 +5,13 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/verdict.h"
 
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,16 +56,17 @@ class IssuedWindows {
     uint64_t number, hash;
   };
 
-  void close(const std::string& order, const Sequence& sequence) {
+  void close(const std::string& order, const Sequence& sequence) FSDP_REQUIRES(mutex_) {
     closed_.push_back({order, sequence.number, sequence.hash});
   }
   std::optional<Verdict> disagreement_with(int peer);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
-  std::mutex comparing_, mutex_;
-  std::map<std::string, Sequence> sequences_;  // by order
-  std::deque<Closed> closed_;                  // and not compared yet
+  Mutex comparing_;  // whoever compares
+  Mutex mutex_;
+  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // by order
+  std::deque<Closed> closed_ FSDP_GUARDED_BY(mutex_);                  // and not compared yet
 };
 
 }  // namespace fsdp

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "comm/core/check.h"
-#include "comm/core/fingerprint.h"
 #include "comm/core/fault_point.h"
+#include "comm/core/fingerprint.h"
 #include "comm/posix/signals.h"
 
 namespace fsdp {
@@ -35,7 +35,7 @@ class Lane::Ticket : public Work {
   void wait() override { done_.get(); }
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!is_finished_) {
       next_ = std::move(next);
     } else if (!has_failed_) {
@@ -45,7 +45,7 @@ class Lane::Ticket : public Work {
   }
 
   void finish(const std::exception_ptr& error) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto next = std::exchange(next_, nullptr); next && !error) {
       lock.unlock();
       next();
@@ -59,9 +59,9 @@ class Lane::Ticket : public Work {
  private:
   std::promise<void> promise_;
   const std::shared_future<void> done_ = promise_.get_future();
-  std::mutex mutex_;
-  bool is_finished_ = false, has_failed_ = false;
-  Next next_;
+  Mutex mutex_;
+  bool is_finished_ FSDP_GUARDED_BY(mutex_) = false, has_failed_ FSDP_GUARDED_BY(mutex_) = false;
+  Next next_ FSDP_GUARDED_BY(mutex_);
 };
 
 std::shared_ptr<Lane> Lane::start(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name,
@@ -74,26 +74,26 @@ std::shared_ptr<Lane> Lane::start(std::shared_ptr<Mail> mail, std::shared_ptr<Ro
 
 std::shared_ptr<Work> Lane::submit(const Fingerprint& fingerprint, std::function<void()> move_data) {
   auto ticket = std::make_shared<Ticket>();
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   jobs_.push_back({fingerprint, std::move(move_data), ticket});
   changed_.notify_all();
   return ticket;
 }
 
 void Lane::stop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   changed_.notify_all();
   lock.unlock();
   mail_->interrupt();  // also if nothing is in progress: a job may just have been taken from the queue
   lock.lock();
-  const bool ended = changed_.wait_for(lock, kLongestEnd, [&] { return ended_; });
+  const bool ended = changed_.wait_for(lock, kLongestEnd, [&]() FSDP_REQUIRES(mutex_) { return ended_; });
   lock.unlock();
   ended ? thread_.join() : thread_.detach();
 }
 
 std::string Lane::status() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!operation_) return "";
   const int peer = waiting_for();
   const std::string lane = name_.empty() ? "" : str_cat(" on '", name_, "'");
@@ -109,9 +109,9 @@ void Lane::run() {
   const PipeSignalBlocked no_pipe_signal;
   // Collectives write into parameters' memory: no graph, no version bumps.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    changed_.wait(lock, [&]() FSDP_REQUIRES(mutex_) { return stopping_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -132,14 +132,14 @@ void Lane::execute(Job& job) {
     job.fingerprint.sequence = ++sequence_;
     auto span = collective_span(ranks_, job.fingerprint, name_);
     try {
-      attempt(job, span);
+      attempt(job);
     } catch (...) {
       failure_ = std::current_exception();
       span.end(Stage::kFailed);
     }
   }
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!failure_) since_ = Clock::now();
     busy_ = static_cast<bool>(failure_) && busy_;
   }
@@ -148,21 +148,18 @@ void Lane::execute(Job& job) {
   if (!failure_) mail_->prepare();
 }
 
-void Lane::attempt(Job& job, Span& span) {
+void Lane::attempt(Job& job) {
   const Fingerprint& mine = job.fingerprint;
   if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     operation_ = mine;
     busy_ = true;
     since_ = Clock::now();
   }
   try {
     fault_point("lane handshake");
-    mail_->begin(mine, [&] {
-      span.reach(Stage::kAgreed);
-      fault_point("lane agreed");
-    });
+    mail_->begin(mine);
     job.move_data();
     mail_->finish();
     fault_point("lane done");

@@ -6,8 +6,8 @@
 
 #include "comm/c10d/mail.h"
 #include "comm/core/fingerprint.h"
+#include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
-#include "comm/core/timeline.h"
 #include "comm/failure/roll_call.h"
 
 #include <chrono>
@@ -16,7 +16,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -54,7 +53,7 @@ class Lane : public RollCall::Order {
   void run();
   void stop();
   void execute(Job& job);
-  void attempt(Job& job, Span& span);
+  void attempt(Job& job);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what) const;
 
@@ -64,14 +63,14 @@ class Lane : public RollCall::Order {
   const Ranks ranks_;
   std::thread thread_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  bool stopping_ = false, ended_ = false;
+  mutable Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Job> jobs_ FSDP_GUARDED_BY(mutex_);
+  bool stopping_ FSDP_GUARDED_BY(mutex_) = false, ended_ FSDP_GUARDED_BY(mutex_) = false;
   // The operation in progress, or the last one.
-  std::optional<Fingerprint> operation_;
-  bool busy_ = false;
-  std::chrono::steady_clock::time_point since_;
+  std::optional<Fingerprint> operation_ FSDP_GUARDED_BY(mutex_);
+  bool busy_ FSDP_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point since_ FSDP_GUARDED_BY(mutex_);
 
   // Of the thread alone.
   std::exception_ptr failure_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
 
 namespace fsdp {
@@ -78,7 +79,7 @@ std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most
     if (static_cast<int64_t>(tensor.nbytes()) <= most) {
       add(tensor);
     } else {
-      for (const auto& stretch : tensor.split(most / static_cast<int64_t>(tensor.element_size()))) add(stretch);
+      for (const auto& range : tensor.split(most / static_cast<int64_t>(tensor.element_size()))) add(range);
     }
   }
   std::ranges::move(alone, std::back_inserter(shared));
@@ -100,14 +101,13 @@ Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel) {
   return tensors;
 }
 
-void Mail::begin(const Fingerprint& mine, std::function<void()> agreed) {
+void Mail::begin(const Fingerprint& mine) {
   deadline_ = steady_clock::now() + options_.timeout;
   open(mine);
   if (options_.compares_first) {
     meet();
     open(mine);
   }
-  agreed_ = std::move(agreed);
 }
 
 void Mail::open(const Fingerprint& mine) {
@@ -177,14 +177,10 @@ void Mail::check(int peer) {
   post_receives(box, peer);
 }
 
-void Mail::receive(int peer, Parcel parcel) {
+void Mail::receive(int peer, std::vector<Parcel> parcels) {
   auto& box = box_of(peer);
-  box.arriving.push_back({std::move(parcel)});
+  for (auto& parcel : parcels) box.arriving.push_back({std::move(parcel)});
   post_receives(box, peer);
-}
-
-void Mail::receive(int peer, const std::vector<Parcel>& parcels) {
-  for (const auto& parcel : parcels) receive(peer, parcel);
 }
 
 // Of all that can be received by now: whether a small parcel is enclosed is known when the header is here.
@@ -205,7 +201,7 @@ void Mail::post_receives(Box& box, int peer) {
 void Mail::agree() {
   for (const auto& [peer, box] : boxes_)
     if (box.answers) check(peer);
-  if (const auto agreed = std::exchange(agreed_, nullptr)) agreed();
+  fault_point("lane agreed");
 }
 
 void Mail::wait(int peer) {
@@ -252,14 +248,14 @@ Mail::Transfer Mail::post_send(const at::Tensor& tensor, int peer, Channel chann
   const bool is_header = channel == Channel::kHeader;
   if (options_.traffic) options_.traffic->note_sent(peer, tensor.nbytes() - (is_header ? kFrontBytes : 0), is_header);
   std::vector<at::Tensor> tensors{tensor};
-  std::lock_guard lock(transport_->mutex);
+  const MutexLock lock(transport_->mutex);
   return {transport_->backend->send(tensors, peer, tag(channel)), peer};
 }
 
 Mail::Transfer Mail::post_recv(const at::Tensor& tensor, int peer, Channel channel) {
   if (options_.traffic && channel != Channel::kHeader) options_.traffic->note_received(peer, tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
-  std::lock_guard lock(transport_->mutex);
+  const MutexLock lock(transport_->mutex);
   return {transport_->backend->recv(tensors, peer, tag(channel)), peer};
 }
 
@@ -279,7 +275,7 @@ void Mail::wait(const Transfer& transfer) {
 
 void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void()> end) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (interrupted_) throw Interrupted();
     end_ = std::move(end);
   }
@@ -289,7 +285,7 @@ void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void(
   } catch (...) {
     error = std::current_exception();
   }
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   end_ = nullptr;
   changed_.notify_all();
   if (interrupted_) throw Interrupted();
@@ -297,14 +293,14 @@ void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void(
 }
 
 void Mail::interrupt() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   interrupted_ = true;
   const auto end = end_;
   if (!end) return;
   lock.unlock();
   end();
   lock.lock();
-  changed_.wait(lock, [&] { return !end_; });
+  changed_.wait(lock, [&]() FSDP_REQUIRES(mutex_) { return !end_; });
 }
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/mutex.h"
 #include "comm/core/traffic_count.h"
 
 #include <array>
@@ -21,7 +22,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,10 +31,9 @@ namespace fsdp {
 /// What travels in one message: several small tensors, each from a multiple of 16 bytes on, or a single one.
 using Parcel = std::vector<at::Tensor>;
 
-/// The parcels of `tensors`: small ones share a parcel, and larger ones follow in stretches of at most `most` bytes,
+/// The parcels of `tensors`: small ones share a parcel, and larger ones follow in ranges of at most `most` bytes,
 /// each by itself. They depend on sizes and dtypes alone, so both ends divide alike. Empty tensors are left out.
-std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors,
-                               int64_t most = std::numeric_limits<int64_t>::max());
+std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most = std::numeric_limits<int64_t>::max());
 int64_t bytes_of(const Parcel& parcel);
 /// Tensors like those of `parcel`, as they lie in `memory`, of bytes.
 Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel);
@@ -55,8 +54,9 @@ struct Disagreement : std::exception {
 
 /// Connections that several orders use, one call at a time.
 struct Transport {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::mutex mutex = {};
+  explicit Transport(c10::intrusive_ptr<c10d::Backend> its_backend) : backend(std::move(its_backend)) {}
+  Mutex mutex;
+  const c10::intrusive_ptr<c10d::Backend> backend FSDP_GUARDED_BY(mutex);
 };
 
 /// Sends parcels to other ranks and receives theirs, operation by operation.
@@ -90,17 +90,16 @@ class Mail {
   Mail(std::shared_ptr<Transport> transport, Options options)
       : transport_(std::move(transport)), options_(std::move(options)) {}
 
-  /// Begins an operation, whose timeout begins too. `agreed` is called once, by agree() or finish().
-  void begin(const Fingerprint& mine, std::function<void()> agreed);
+  /// Begins an operation, whose timeout begins too.
+  void begin(const Fingerprint& mine);
   /// Sends a header, if none was sent in this operation, and `parcels`, whose tensors stay as they are until finish().
   /// `answered`: whether `peer` sends this rank a header, too.
   void send(int peer, const std::vector<Parcel>& parcels = {}, bool answered = true);
   /// Waits for the header of `peer`, unless it came in this operation, and compares it. Throws Disagreement.
   void check(int peer);
-  /// Receives one more parcel from `peer`. Nothing is written before agree(), but for tensors that are alone in a large
+  /// Receives further parcels from `peer`. Nothing is written before agree(), but for tensors that are alone in a large
   /// parcel; all tensors are there after wait() or finish().
-  void receive(int peer, Parcel parcel);
-  void receive(int peer, const std::vector<Parcel>& parcels);
+  void receive(int peer, std::vector<Parcel> parcels);
   /// Checks all that answer.
   void agree();
   /// Checks `peer`, and waits for its oldest parcel that is still to come.
@@ -139,7 +138,7 @@ class Mail {
   struct Box {
     at::Tensor outgoing, incoming;  // headers
     Transfer leaving;
-    std::deque<Transit> expected, arriving;  // headers and parcels
+    std::deque<Transit> expected, arriving;                                 // headers and parcels
     bool sent = false, answers = false, checked = false, encloses = false;  // in this operation
   };
 
@@ -156,16 +155,15 @@ class Mail {
   const Options options_;
   std::map<int, Box> boxes_;
   std::vector<Transfer> sent_;
-  std::function<void()> agreed_;
   Fingerprint mine_;
   // This rank's latest operations, by their numbers.
   std::array<Fingerprint, 16> latest_{};
   std::chrono::steady_clock::time_point deadline_{};
   std::atomic<int> waiting_for_{-1};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool interrupted_ = false;
-  std::function<void()> end_;  // of the wait in progress
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  bool interrupted_ FSDP_GUARDED_BY(mutex_) = false;
+  std::function<void()> end_ FSDP_GUARDED_BY(mutex_);  // of the wait in progress
 };
 
 }  // namespace fsdp

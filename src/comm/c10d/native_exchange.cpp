@@ -1,4 +1,4 @@
-#include "comm/c10d/native_exchange.h"
+#include "comm/c10d/exchange.h"
 
 #include <ATen/ops/view_as_real.h>
 

@@ -12,11 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/c10d/native_exchange.h"
 #include "comm/core/check.h"
-#include "comm/core/fingerprint.h"
 #include "comm/core/current_stream.h"
 #include "comm/core/fault_point.h"
+#include "comm/core/fingerprint.h"
 #include "comm/posix/of_this_process.h"
 
 namespace fsdp {
@@ -52,13 +51,13 @@ class NativeOrder::Watch {
   using Orders = std::vector<std::shared_ptr<NativeOrder>>;
 
   void add(std::weak_ptr<NativeOrder> order) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     orders_.push_back(std::move(order));
     if (!std::exchange(runs_, true)) std::thread([this] { run(); }).detach();
   }
 
   Orders orders() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Orders alive;
     for (const auto& weak : orders_)
       if (auto order = weak.lock()) alive.push_back(std::move(order));
@@ -97,7 +96,7 @@ class NativeOrder::Watch {
     while (true) {
       std::this_thread::sleep_for(kGlance);
       for (const auto& order : orders()) order->look();
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       std::erase_if(orders_, [](const auto& weak) { return weak.expired(); });
       if (!orders_.empty()) continue;
       runs_ = false;
@@ -105,9 +104,9 @@ class NativeOrder::Watch {
     }
   }
 
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<NativeOrder>> orders_;
-  bool runs_ = false;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<NativeOrder>> orders_ FSDP_GUARDED_BY(mutex_);
+  bool runs_ FSDP_GUARDED_BY(mutex_) = false;
 };
 
 NativeOrder::Watch& NativeOrder::watch() { return of_this_process<Watch>(); }
@@ -140,7 +139,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
     const auto& fingerprint = progress_->fingerprint;
     require_intact();
     {
-      std::lock_guard lock(order_->mutex_);
+      const MutexLock lock(order_->mutex_);
       // After a failure the backend says that it was aborted.
       if (!order_->failure_.valid()) order_->in_flight_.push_back(progress_);
     }
@@ -239,11 +238,11 @@ std::shared_ptr<NativeOrder::Operation> NativeOrder::prepare(Fingerprint fingerp
 
 Exchange& NativeOrder::exchange() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (exchange_) return *exchange_;
   }
   auto backend = options_.connect();
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   backend_ = std::move(backend);
   exchange_ = std::make_unique<NativeExchange>(backend_);
   return *exchange_;
@@ -284,11 +283,11 @@ void NativeOrder::look() {
     const c10::DeviceGuard guard(options_.device);
     try {
       if (progress->is_issued && progress->finished.query()) {
-        std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!in_flight_.empty()) in_flight_.pop_front();  // a failure takes all of them away
         continue;
       }
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       const auto backend = backend_;
       lock.unlock();
       if (backend && has_failed(*backend)) {
@@ -306,7 +305,7 @@ void NativeOrder::look() {
 }
 
 bool NativeOrder::fail(const Failure& failure) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_.valid()) return false;
   failure_ = failure;
   in_flight_.clear();
@@ -314,7 +313,7 @@ bool NativeOrder::fail(const Failure& failure) {
 }
 
 void NativeOrder::abort() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto backend = backend_;
   lock.unlock();
   if (backend) try_to([&] { backend->abort(); });  // it may have failed already
@@ -342,12 +341,12 @@ std::string NativeOrder::status() const {
 }
 
 std::shared_ptr<NativeOrder::Progress> NativeOrder::oldest() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return in_flight_.empty() ? nullptr : in_flight_.front();
 }
 
 NativeOrder::Failure NativeOrder::failure() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/c10d/issued_windows.h"
 #include "comm/c10d/lane.h"
 #include "comm/core/fingerprint.h"
+#include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/roll_call.h"
 
@@ -18,7 +19,6 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -99,11 +99,11 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   const Options options_;
   std::optional<c10::Stream> stream_;  // for what operations need beside the caller's tensors
   uint64_t number_ = 0;                // of the newest operation
-  mutable std::mutex mutex_;
-  c10::intrusive_ptr<c10d::Backend> backend_;
-  std::unique_ptr<Exchange> exchange_;
-  std::deque<std::shared_ptr<Progress>> in_flight_;
-  Failure failure_;  // not valid: there is none
+  mutable Mutex mutex_;
+  c10::intrusive_ptr<c10d::Backend> backend_ FSDP_GUARDED_BY(mutex_);
+  std::unique_ptr<Exchange> exchange_ FSDP_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Progress>> in_flight_ FSDP_GUARDED_BY(mutex_);
+  Failure failure_ FSDP_GUARDED_BY(mutex_);  // not valid: there is none
 };
 
 }  // namespace fsdp

@@ -31,9 +31,17 @@ bool operations_fit(const Fingerprint& a, const Fingerprint& b) {
 }  // namespace
 
 std::string_view name_of(Operation operation) {
-  constexpr std::array<std::string_view, 11> kNames{
-      "all_gather", "reduce_scatter", "all_reduce(sum)", "all_reduce(max)", "all_reduce(min)", "all_to_all",
-      "broadcast",  "send",           "recv",            "barrier",         "duplicate"};
+  constexpr std::array<std::string_view, 11> kNames{"all_gather",
+                                                    "reduce_scatter",
+                                                    "all_reduce(sum)",
+                                                    "all_reduce(max)",
+                                                    "all_reduce(min)",
+                                                    "all_to_all",
+                                                    "broadcast",
+                                                    "send",
+                                                    "recv",
+                                                    "barrier",
+                                                    "duplicate"};
   const auto number = static_cast<size_t>(operation);
   return number < kNames.size() ? kNames[number] : "unknown operation";
 }
@@ -102,10 +110,13 @@ std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
 
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order) {
   if (ranks.timeline == nullptr || !ranks.timeline->is_on()) return {};
-  auto entry = TimelineEntry::of(Track::kCommunication, name_of(fingerprint.operation), fingerprint.text.data(), order);
-  entry.sequence = fingerprint.sequence;
-  entry.bytes = fingerprint.bytes;
-  return {ranks.timeline, entry};
+  return {ranks.timeline,
+          {.track = Track::kCommunication,
+           .name = std::string(name_of(fingerprint.operation)),
+           .subject = fingerprint.subject(),
+           .order = std::string(order),
+           .sequence = fingerprint.sequence,
+           .bytes = fingerprint.bytes}};
 }
 
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b) {

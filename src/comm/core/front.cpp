@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "comm/core/check.h"
-#include "comm/core/log.h"
 #include "comm/core/pieces.h"
 
 namespace fsdp {
@@ -48,31 +47,19 @@ class Front::Call {
            b.scalar_type(), " on ", b.device(), ".");
   }
 
-  /// All of a call's tensors, of which there is one at least.
-  void expect_one_device(std::span<const at::Tensor> tensors) const {
-    expect(!tensors.empty(), "expected at least one tensor, found none.");
-    for (const auto& tensor : tensors)
-      expect(tensor.device() == tensors.front().device(), "expected tensors on one device, found some on ",
-             tensors.front().device(), " and on ", tensor.device(), ".");
-  }
-
-  void expect_numel(const at::Tensor& whole, const at::Tensor& slice) const {
-    expect(whole.numel() == front_.world_size() * slice.numel(), "expected ", front_.world_size(), " slices of ",
-           slice.numel(), " elements, the length of this rank's, found ", whole.numel(), " elements.");
-  }
-
   void expect_rank(int rank) const {
     expect(rank >= 0 && rank < front_.world_size(), "expected a rank from 0 to ", front_.world_size() - 1, ", found ",
            rank, ".");
   }
 
-  /// `peer`: the root or the other rank, if there is one. `times`: see describe_data.
+  /// Of a call with all these tensors. `peer`: the root or the other rank, if there is one. `times`: see describe_data.
   Fingerprint of(std::span<const at::Tensor> tensors, int peer = -1, int times = 1) {
-    expect_one_device(tensors);
+    expect(!tensors.empty(), "expected at least one tensor, found none.");
+    for (const auto& tensor : tensors)
+      expect(tensor.device() == tensors.front().device(), "expected tensors on one device, found some on ",
+             tensors.front().device(), " and on ", tensor.device(), ".");
     describe_data(fingerprint_, tensors, times);
     fingerprint_.peer = peer;
-    if (logs(LogLevel::kDebug))
-      log(LogLevel::kDebug, prefix(), str_cat(fingerprint_.bytes, " bytes of ", tensors.front().scalar_type()));
     return fingerprint_;
   }
   Fingerprint of(const at::Tensor& tensor, int peer = -1) { return of({&tensor, 1}, peer); }
@@ -95,7 +82,8 @@ Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const
   std::vector<at::Tensor> outputs;
   for (const auto& [output, input] : planes) {
     call.expect_alike(output, input);
-    call.expect_numel(output, input);
+    call.expect(output.numel() == world_size() * input.numel(), "expected ", world_size(), " slices of ", input.numel(),
+                " elements, the length of this rank's, found ", output.numel(), " elements.");
     const at::Tensor own = slice_of(output.detach(), input.numel(), rank());
     call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
                 "expected this rank's slice of the output as input, or memory of its own, found memory that overlaps "

@@ -1,7 +1,6 @@
 #pragma once
 /// \file
-/// What ranks leave for each other in the store, as text, and proofs that it comes from somebody who knows a secret. A
-/// message lists its fields once, for both ways:
+/// What ranks leave for each other in the store, as text. A message lists its fields once, for both ways:
 ///
 ///     struct Report {
 ///       int rank;
@@ -9,13 +8,11 @@
 ///       auto fields() { return std::tie(rank, what); }
 ///     };
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <istream>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -87,16 +84,5 @@ T decode(const std::string& text) {
   pass_field(in, message);
   return message;
 }
-
-using Digest = std::array<uint8_t, 32>;
-
-/// HMAC-SHA-256 (RFC 2104): whoever does not know `key` cannot find the code of another message.
-Digest message_code(std::string_view key, std::string_view message);
-
-/// Takes as long for any two texts of one length.
-bool are_equal_secrets(std::string_view a, std::string_view b);
-
-/// 256 random bits, in hexadecimal digits.
-std::string random_token();
 
 }  // namespace fsdp

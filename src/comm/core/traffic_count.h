@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
 
 namespace fsdp {
@@ -40,18 +40,18 @@ struct TrafficCount {
   /// `peer`: a global rank.
   void add_message(int peer, bool is_header) {
     ++(is_header ? headers : messages);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     peers_.insert(peer);
   }
   /// How many ranks it sent messages to.
   int64_t peers() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::ssize(peers_);
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::set<int> peers_;
+  mutable Mutex mutex_;
+  std::set<int> peers_ FSDP_GUARDED_BY(mutex_);
 };
 
 /// Counts what goes to and comes from each rank of a group.

@@ -1,5 +1,3 @@
-#include "comm/failure/alarm.h"
-
 #include <c10/util/thread_name.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "comm/core/text.h"
+#include "comm/failure/roll_call.h"
 #include "comm/posix/of_this_process.h"
 
 namespace fsdp {
@@ -42,11 +41,11 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 struct Alarm::State {
   template <class Act>
   void tell(Act act) {
-    std::unique_lock lock(mutex);
-    const auto all = listeners;
+    MutexLock lock(mutex);
+    const auto all = calls;
     lock.unlock();
     for (const auto& weak : all)
-      if (const auto listener = weak.lock()) act(*listener);
+      if (const auto call = weak.lock()) act(*call);
   }
 
   void listen() {
@@ -61,7 +60,7 @@ struct Alarm::State {
         if (Clock::now() - begin < kLongWait) break;
       }
       std::this_thread::sleep_for(kMoment);
-      tell([](Listener& listener) { listener.look(); });
+      tell([](RollCall& call) { call.look(); });
     }
     has_listened.set_value();
   }
@@ -71,7 +70,7 @@ struct Alarm::State {
     for (auto ranks = neighbours->wait(ending.number()); !ranks.empty(); ranks = neighbours->wait(ending.number())) {
       pollfd stops{ending.number(), POLLIN, 0};
       if (poll(&stops, 1, kArrivalMilliseconds) > 0) break;
-      for (const int ended : ranks) tell([&](Listener& listener) { listener.note_end(ended); });
+      for (const int ended : ranks) tell([&](RollCall& call) { call.note_end(ended); });
     }
   }
 
@@ -94,8 +93,7 @@ struct Alarm::State {
       patience = {};
     }
     const auto own = std::this_thread::get_id();
-    const bool ended =
-        ear.get_id() != own && has_listened.get_future().wait_for(patience) == std::future_status::ready;
+    const bool ended = ear.get_id() != own && has_listened.get_future().wait_for(patience) == std::future_status::ready;
     ended ? ear.join() : ear.detach();
     if (eye.joinable()) eye.get_id() != own ? eye.join() : eye.detach();
   }
@@ -107,8 +105,8 @@ struct Alarm::State {
   const pid_t process = getpid();
   std::atomic<bool> is_stopping{false};
   std::promise<void> has_listened{};
-  std::mutex mutex{};
-  std::vector<std::weak_ptr<Listener>> listeners{};
+  Mutex mutex{};
+  std::vector<std::weak_ptr<RollCall>> calls FSDP_GUARDED_BY(mutex){};
   std::thread ear{}, eye{};  // of listen, of watch_processes
 };
 
@@ -116,8 +114,8 @@ namespace {
 
 // leave_all() walks through these.
 struct Started {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<Alarm::State>> alarms;
+  Mutex mutex;
+  std::vector<std::weak_ptr<Alarm::State>> alarms FSDP_GUARDED_BY(mutex);
 };
 
 template <class T>
@@ -132,9 +130,8 @@ Alarm::~Alarm() {
   if (state_) state_->stop();
 }
 
-void Alarm::start(const std::function<StorePtr()>& connect, const Ranks& ranks,
-                  std::shared_ptr<Neighbours> neighbours) {
-  const std::lock_guard lock(mutex_);
+void Alarm::start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours) {
+  const MutexLock lock(mutex_);
   if (state_) return;
   auto listening = connect(), ringing = connect();
   ringing->setTimeout(kFarewell);
@@ -142,28 +139,28 @@ void Alarm::start(const std::function<StorePtr()>& connect, const Ranks& ranks,
   state_->ear = std::thread([state = state_] { state->listen(); });
   if (state_->neighbours && !state_->neighbours->empty())
     state_->eye = std::thread([state = state_] { state->watch_processes(); });
-  auto& [mutex, alarms] = of_this_process<Started>();
-  const std::lock_guard among_all(mutex);
-  keep<State>(alarms, state_);
+  auto& started = of_this_process<Started>();
+  const MutexLock among_all(started.mutex);
+  keep<State>(started.alarms, state_);
 }
 
-void Alarm::add(std::weak_ptr<Listener> listener) {
-  const std::lock_guard lock(state_->mutex);
-  keep(state_->listeners, std::move(listener));
+void Alarm::add(std::weak_ptr<RollCall> call) {
+  const auto own = state();
+  const MutexLock lock(own->mutex);
+  keep(own->calls, std::move(call));
 }
 
-void Alarm::ring(const std::vector<int>& ranks) const { state_->ring(ranks); }
+void Alarm::ring(const std::vector<int>& ranks) const { state()->ring(ranks); }
 
 void Alarm::leave_all() {
-  std::vector<std::weak_ptr<State>> alarms;
-  {
-    const std::lock_guard lock(of_this_process<Started>().mutex);
-    alarms = of_this_process<Started>().alarms;
-  }
+  auto& started = of_this_process<Started>();
+  MutexLock lock(started.mutex);
+  const auto alarms = started.alarms;
+  lock.unlock();
   for (const auto& weak : alarms) {
     const auto alarm = weak.lock();
     if (!alarm) continue;
-    alarm->tell([](Listener& listener) { listener.leave(); });
+    alarm->tell([](RollCall& call) { call.leave(); });
     alarm->stop();
   }
 }

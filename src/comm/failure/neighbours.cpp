@@ -37,10 +37,16 @@ bool Neighbours::has_ended(int rank) const {
 
 bool Neighbours::is_running(int rank) const { return is_in_state(processes_.at(rank).number, "RSD"); }
 
+bool Neighbours::is_stopped(int rank) const {
+  const auto found = processes_.find(rank);
+  return found != processes_.end() && is_in_state(found->second.number, "T");
+}
+
 std::vector<int> Neighbours::wait(int stop) {
   std::vector<int> ranks, ended;
   std::vector<pollfd> files{{stop, POLLIN, 0}};
   for (const auto& [rank, process] : processes_) {
+    if (ended_.contains(rank)) continue;
     ranks.push_back(rank);
     files.push_back({process.end.number(), POLLIN, 0});
   }
@@ -49,7 +55,7 @@ std::vector<int> Neighbours::wait(int stop) {
     for (size_t i = 0; i < ranks.size(); ++i)
       if (files[i + 1].revents != 0) ended.push_back(ranks[i]);
   }
-  for (const int rank : ended) processes_.erase(rank);
+  ended_.insert(ended.begin(), ended.end());
   return files[0].revents == 0 ? ended : std::vector<int>();
 }
 

@@ -1,5 +1,7 @@
 #include "comm/failure/roll_call.h"
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include <algorithm>
 #include <utility>
 
@@ -34,9 +36,12 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 // The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
 // may end of it, and would take the verdict with it.
 
-std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options) {
+std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
+                                          int beginning) {
+  options.alarm->start(connect, ranks, options.neighbours);
+  auto store = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginning), connect());
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
-  if (call->options_.alarm) call->options_.alarm->add(call);
+  call->options_.alarm->add(call);
   call->look();  // it may have rung before
   return call;
 }
@@ -47,23 +52,25 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallO
 }
 
 void RollCall::enroll(std::weak_ptr<Order> order) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   orders_.push_back(std::move(order));
 }
 
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
   const Report report{cause, waiting_for, operations(), str_cat("rank ", ranks_.name(), "'s ", operation), detail};
-  return verdict_after([&] {
-    const std::string own = str_cat(ranks_.rank);
-    const bool is_judge = store_->compareSet("alarm", "", own) == own;
-    const bool is_last = answer(report);
-    if (is_judge) ring();
-    std::unique_lock lock(mutex_);
-    const auto patience = is_last ? milliseconds(0) : is_judge ? options_.answer_time : 2 * options_.answer_time;
-    changed_.wait_for(lock, patience, [&] { return verdict_.has_value(); });
-    lock.unlock();
-    if (!known()) publish(decide_by_reports());
-  });
+  return verdict_after(
+      [&] {
+        const std::string own = str_cat(ranks_.rank);
+        const bool is_judge = store_->compareSet("alarm", "", own) == own;
+        const bool is_last = answer(report);
+        if (is_judge) ring();
+        MutexLock lock(mutex_);
+        const auto patience = is_last ? milliseconds(0) : is_judge ? options_.answer_time : 2 * options_.answer_time;
+        changed_.wait_for(lock, patience, [&]() FSDP_REQUIRES(mutex_) { return verdict_.has_value(); });
+        lock.unlock();
+        if (!known()) publish(decide_by_reports());
+      },
+      waiting_for);
 }
 
 Verdict RollCall::pronounce(const Verdict& verdict) {
@@ -71,14 +78,24 @@ Verdict RollCall::pronounce(const Verdict& verdict) {
 }
 
 // What holds after `act`, which makes a verdict known unless the store is gone.
-Verdict RollCall::verdict_after(const std::function<void()>& act) {
+Verdict RollCall::verdict_after(const std::function<void()>& act, int waiting_for) {
   try {
     act();
   } catch (const std::exception& error) {
-    end_operations(store_lost(ranks_.rank, options_.store_in_rank_0, first_line(error.what()),
-                              " This rank's last operations: " + operations() + '.'));
+    end_operations(verdict_without_store(first_line(error.what()), waiting_for));
   }
   return *verdict();
+}
+
+// A rank that needed no more of the others may have ended with the store that it hosts. One whose process is stopped
+// keeps others waiting, whatever became of that.
+Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_for) const {
+  const std::string last = " This rank's last operations: " + operations() + '.';
+  const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
+  if (!options_.neighbours || !options_.neighbours->is_stopped(name))
+    return store_lost(ranks_.rank, options_.store_in_rank_0, detail, last);
+  return {Verdict::Kind::kPeerLost, name,
+          str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)};
 }
 
 std::optional<Verdict> RollCall::verdict() {
@@ -87,7 +104,7 @@ std::optional<Verdict> RollCall::verdict() {
 }
 
 std::optional<Verdict> RollCall::known() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return verdict_;
 }
 
@@ -132,7 +149,7 @@ void RollCall::note_end(int rank) {
 // Whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (std::exchange(answered_, true)) return false;
   }
   if (report.cause != Cause::kLeft) store_->set(report_key(ranks_.rank), encode(report));
@@ -140,7 +157,6 @@ bool RollCall::answer(const Report& report) {
 }
 
 void RollCall::ring() const {
-  if (!options_.alarm) return;
   std::vector<int> ranks;
   for (int rank = 0; rank < ranks_.world_size; ++rank)
     if (rank != ranks_.rank) ranks.push_back(ranks_.name_of(rank));
@@ -162,7 +178,7 @@ void RollCall::conclude(const Verdict& verdict) {
 // Makes the verdict known in this rank and ends what its lanes wait for.
 void RollCall::end_operations(const Verdict& verdict) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!verdict_) verdict_ = verdict;
     changed_.notify_all();
   }
@@ -197,7 +213,7 @@ std::string RollCall::operations() const {
 }
 
 std::vector<std::shared_ptr<RollCall::Order>> RollCall::orders() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Order>> all;
   for (const auto& weak : orders_)
     if (auto order = weak.lock()) all.push_back(std::move(order));

@@ -1,30 +1,72 @@
 #pragma once
 /// \file
-/// Finds out, through the store, who is to blame when a collective fails.
+/// How a process hears of a failure elsewhere, and how ranks find out, through the store, who is to blame for it.
 
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/failure/alarm.h"
+#include "comm/core/mutex.h"
+#include "comm/core/ranks.h"
+#include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
 
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace fsdp {
 
+class RollCall;
+
+/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, another
+/// one for the end of processes of this host, so nothing is asked while nothing fails. See Note [Alarm].
+///
+/// Thread safety: all of it.
+class Alarm {
+ public:
+  using StorePtr = c10::intrusive_ptr<c10d::Store>;
+  /// Makes a connection to the store that nothing else waits on.
+  using Connect = std::function<StorePtr()>;
+
+  Alarm() = default;
+  /// Ends its threads, within seconds.
+  ~Alarm();
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
+  /// keys there.
+  void start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
+  /// This roll call hears of failures, in the alarm's threads.
+  void add(std::weak_ptr<RollCall> call);
+  /// Makes the roll calls of these global ranks look. Throws what the store throws.
+  void ring(const std::vector<int>& ranks) const;
+
+  /// Leaves with every roll call of this process that is still there, before the process exits.
+  static void leave_all();
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state() const {
+    const MutexLock lock(mutex_);
+    return state_;
+  }
+
+  mutable Mutex mutex_;
+  std::shared_ptr<State> state_ FSDP_GUARDED_BY(mutex_);  // null: it has not started
+};
+
 struct RollCallOptions {
   /// How long a rank may take to answer before it counts as lost.
   std::chrono::milliseconds answer_time = std::chrono::seconds(5);
   /// True if the store lives in rank 0, so that a broken store means that rank 0 is lost.
   bool store_in_rank_0 = false;
-  /// That of the rank, for all its groups; null: nobody is rung for, or hears it.
+  /// That of the rank, for all its groups.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
   /// Ranks of this host whose end is noticed though their connections stay open; may be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
@@ -35,7 +77,7 @@ struct RollCallOptions {
 /// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
 /// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
 /// same rank, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
-class RollCall : public Alarm::Listener {
+class RollCall {
  public:
   /// An order of operations, about which a rank can be asked. Called from the alarm's thread.
   class Order {
@@ -49,8 +91,9 @@ class RollCall : public Alarm::Listener {
     virtual void interrupt() = 0;
   };
 
-  /// `store`: a connection that nothing else waits on. The alarm listens already.
-  static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
+  /// `connect`: see Alarm; the keys are this group's alone. `beginning`: how often the ranks have started over.
+  static std::shared_ptr<RollCall> start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
+                                         int beginning = 0);
 
   void enroll(std::weak_ptr<Order> order);
 
@@ -64,14 +107,17 @@ class RollCall : public Alarm::Listener {
   std::optional<Verdict> verdict();
 
   /// Tells the others that this rank leaves on purpose. Bounded; idempotent.
-  void leave() override;
+  void leave();
 
-  void look() override;
-  void note_end(int rank) override;
+  /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
+  void look();
+  /// The process of this global rank has ended.
+  void note_end(int rank);
 
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
-  Verdict verdict_after(const std::function<void()>& act);
+  Verdict verdict_after(const std::function<void()>& act, int waiting_for = -1);
+  Verdict verdict_without_store(const std::string& detail, int waiting_for) const;
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
@@ -87,11 +133,11 @@ class RollCall : public Alarm::Listener {
   const Ranks ranks_;
   const RollCallOptions options_;
   const pid_t process_ = getpid();  // a child that it forks tells nobody anything
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::weak_ptr<Order>> orders_;
-  std::optional<Verdict> verdict_;
-  bool answered_ = false;
+  mutable Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<std::weak_ptr<Order>> orders_ FSDP_GUARDED_BY(mutex_);
+  std::optional<Verdict> verdict_ FSDP_GUARDED_BY(mutex_);
+  bool answered_ FSDP_GUARDED_BY(mutex_) = false;
   std::once_flag leaves_, others_follow_;
 };
 

@@ -8,17 +8,16 @@
 #include "comm/core/fault_point.h"
 #include "comm/core/host_grid.h"
 #include "comm/core/local_communicator.h"
-#include "comm/core/log.h"
 #include "comm/core/store_message.h"
-#include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
-#include "comm/rendezvous/job_store.h"
 #include "comm/rendezvous/network.h"
+#include "comm/rendezvous/store.h"
 #include "comm/shm/shm_communicator.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iostream>
 #include <numeric>
 #include <vector>
@@ -29,6 +28,12 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
+
+// A name for this rank's page, of which a process has one for each rank in it.
+std::string page_name() {
+  static std::atomic<int> pages = 0;
+  return str_cat("fsdp-", ++pages);
+}
 
 // How errors begin.
 std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
@@ -48,23 +53,19 @@ StorePtr group_store(const Membership& membership, const StorePtr& store) {
 
 // Ranks of another run that come to the same address go no further. What the first rank says holds.
 void require_same_run(const Membership& membership, c10d::Store& store) {
-  const std::string own = run_identity(membership.parameters.run_id, !membership.token.empty());
-  const std::string found = store.compareSet(kRunKey, "", own);
-  require(found == own, prefix_of(membership), "expected the ranks of ", own, " at ", membership.parameters.host, ':',
-          membership.parameters.port, ", found those of ", found,
-          ". Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID and "
-          "FSDP_JOB_TOKEN, as fsdprun does.");
+  const std::string own = membership.parameters.run_id, found = store.compareSet(kRunKey, "", own);
+  require(found == own, prefix_of(membership), "expected the ranks of run '", own, "' at ", membership.parameters.host,
+          ':', membership.parameters.port, ", found those of run '", found,
+          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID, as "
+          "fsdprun does.");
 }
 
-// Adds those of the ranks [begin, end) that have not come, but not without end: one question is enough where all have.
-void add_missing(c10d::Store& store, int begin, int end, std::vector<int>& missing) {
-  constexpr size_t kMostNamed = 100;
-  std::vector<std::string> keys;
-  for (int rank = begin; rank < end; ++rank) keys.push_back(profile_key(rank));
-  if (missing.size() == kMostNamed || store.check(keys)) return;
-  if (end - begin == 1) return missing.push_back(begin);
-  add_missing(store, begin, (begin + end) / 2, missing);
-  add_missing(store, (begin + end) / 2, end, missing);
+// The ranks that have not come, a hundred at most.
+std::vector<int> missing_ranks(const Membership& membership, c10d::Store& store) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < membership.world_size() && missing.size() < 100; ++rank)
+    if (!store.check({profile_key(rank)})) missing.push_back(membership.ranks.name_of(rank));
+  return missing;
 }
 
 // What ranks have written under these keys, for which this waits as long as the store does.
@@ -77,9 +78,7 @@ std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, 
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {
-    std::vector<int> missing;
-    add_missing(store, 0, membership.world_size(), missing);
-    for (int& rank : missing) rank = membership.ranks.name_of(rank);
+    const auto missing = missing_ranks(membership, store);
     const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(rendezvous.timeout), " for ");
     if (missing.empty())
       throw PeerLost(membership.ranks.name_of(0),
@@ -139,7 +138,7 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
-              .contact = {getpid(), "fsdp-" + random_token()}};
+              .contact = {getpid(), page_name()}};
   try {
     if (may_share_memory(membership.backend))
       rendezvous.page =
@@ -162,15 +161,29 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
   fault_point("joined");
 }
 
-// The verdict for all ranks where some of them met or connected in vain: that of the rank that says it first, since one
-// that gives up looks lost to others from then on. Without a store it is that rank 0, which hosted it, is lost: ranks
-// may have given up because of it.
-Verdict agree(const Rendezvous& rendezvous, const Verdict& own) {
-  const RollCallOptions options{
-      .answer_time = kFarewell, .store_in_rank_0 = rendezvous.store_in_rank_0, .alarm = nullptr};
-  const auto holds = RollCall::start(rendezvous.store, rendezvous.membership.ranks, options)->pronounce(own);
-  rendezvous.store->setTimeout(rendezvous.timeout);
-  return holds;
+// Runs `act`, of which a rank may fail alone. All ranks throw the verdict of the first one that says it, since one that
+// gives up looks lost to others from then on: those that connect already hear of it as of any other one. Without a
+// store it is that rank 0, which hosted it, is lost: ranks may have given up because of it.
+void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
+  const auto& ranks = rendezvous.membership.ranks;
+  const auto agree = [&](const Verdict& own) {
+    const RollCallOptions options{
+        .answer_time = kFarewell, .store_in_rank_0 = rendezvous.store_in_rank_0, .alarm = rendezvous.alarm};
+    return RollCall::start([&] { return rendezvous.store->clone(); }, ranks, options)->pronounce(own);
+  };
+  try {
+    act();
+  } catch (const PeerLost& error) {
+    const auto holds = agree({Verdict::Kind::kPeerLost, error.rank(),
+                              str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
+    if (holds.rank == error.rank()) throw;
+    raise(holds, ranks, kOperation);
+  } catch (const c10::DistError&) {
+    throw;  // the store's own
+  } catch (const std::exception& error) {
+    try_to([&] { agree({Verdict::Kind::kError, -1, what_without_backtrace(error)}); });
+    throw;
+  }
 }
 
 C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
@@ -204,7 +217,7 @@ C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>
 }
 
 // The ranks of this rank's host that are in the group.
-std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous, const HostGrid& grid) {
+std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous) {
   std::vector<int> members;
   std::vector<shm::Contact> contacts;
   for (const auto& [rank, contact] : rendezvous.contacts) {
@@ -212,60 +225,48 @@ std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous, const Ho
     contacts.push_back(contact);
   }
   const auto& all = rendezvous.membership.ranks;
-  if (members.empty()) return make_local_communicator(all.in_subgroup("host", {all.name()}));
-  const auto ranks = grid.count() == 1 ? all : all.in_subgroup("host", std::move(members));
+  const bool has_all = std::ssize(members) == all.world_size;
+  const auto ranks = has_all ? all : all.in_subgroup("host", std::move(members));
   // In the middle of a collective of several hosts it is its lane that goes on.
-  const auto own_rank = grid.count() == 1 ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
+  const auto own_rank = has_all ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
   return make_shm_communicator(contacts, ranks, rendezvous.timeout, own_rank, rendezvous.traffic);
 }
 
 std::shared_ptr<Communicator> join_ranks(Rendezvous& rendezvous) {
-  try {
-    if (!rendezvous.roster) meet(rendezvous, *rendezvous.store);
-    auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
-    rendezvous.page = nullptr;
-    return communicator;
-  } catch (const PeerLost& error) {
-    const auto holds = agree(rendezvous, {Verdict::Kind::kPeerLost, error.rank(),
-                                          str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
-    if (holds.rank == error.rank()) throw;
-    raise(holds, rendezvous.membership.ranks, kOperation);
-  } catch (const c10::DistError&) {
-    throw;  // the store's own
-  } catch (const std::exception& error) {
-    agree(rendezvous, {Verdict::Kind::kError, -1, error.what()});
-    throw;
-  }
+  if (!rendezvous.roster) agreed(rendezvous, [&] { meet(rendezvous, *rendezvous.store); });
+  auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
+  rendezvous.page = nullptr;
+  return communicator;
 }
 
 // The store with keys of this group alone, of which every call ends.
 StorePtr rendezvous_store(const Rendezvous& rendezvous) {
   const auto& membership = rendezvous.membership;
   const std::shared_ptr<std::atomic<int64_t>> calls(rendezvous.traffic, &rendezvous.traffic->store_calls);
-  require_same_run(membership, *make_bounded_store(rendezvous.store, rendezvous.timeout, calls));
-  return group_store(membership, make_bounded_store(rendezvous.store, rendezvous.timeout, calls, membership.token));
+  const auto store = make_bounded_store(rendezvous.store, rendezvous.timeout, calls);
+  require_same_run(membership, *store);
+  return group_store(membership, store);
 }
 
 }  // namespace
 
 std::shared_ptr<Communicator> connect_ranks(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
   const auto& membership = rendezvous.membership;
-  const auto [carrier, obstacle] =
-      choose_carrier(membership.backend, membership.ranks, *rendezvous.roster, prefix_of(membership));
-  if (!obstacle.empty() && membership.rank() == 0)
-    std::cerr << "fsdp: the ranks of " << (std::ranges::max(hosts) == 0 ? "this" : "each")
-              << " host use Gloo instead of shared memory: " << obstacle << ".\n";
-  log(LogLevel::kInfo, prefix_of(membership),
-      str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
-              carrier == Carrier::kSharedMemory   ? "over shared memory"
-              : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
-                                                  : "over the network"));
-  const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
-  if (carrier == Carrier::kSharedMemory) return join_inside(rendezvous, *grid);
+  Carrier carrier{};
+  std::shared_ptr<Communicator> host;
+  agreed(rendezvous, [&] {
+    const auto choice = choose_carrier(membership.backend, membership.ranks, *rendezvous.roster, prefix_of(membership));
+    carrier = choice.carrier;
+    if (!choice.obstacle.empty() && membership.rank() == 0)
+      std::cerr << "fsdp: the ranks of " << (std::ranges::max(hosts) == 0 ? "this" : "each")
+                << " host use Gloo instead of shared memory: " << choice.obstacle << ".\n";
+    if (carrier != Carrier::kNetwork) host = join_inside(rendezvous);
+  });
+  if (carrier == Carrier::kSharedMemory) return host;
   auto options = network_options(rendezvous, hosts);
   if (carrier == Carrier::kHierarchical) {
-    options.host = join_inside(rendezvous, *grid);
-    options.grid = grid;
+    options.host = std::move(host);
+    options.grid = grid_of(hosts, membership.rank());
   }
   return make_c10d_communicator(rendezvous.store, std::move(options));
 }

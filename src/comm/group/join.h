@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/core/traffic_count.h"
-#include "comm/failure/alarm.h"
+#include "comm/failure/roll_call.h"
 #include "comm/group/membership.h"
 #include "comm/group/roster.h"
 #include "comm/shm/peers.h"

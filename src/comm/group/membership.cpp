@@ -113,7 +113,6 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
   Membership membership{.parameters = rendezvous,
                         .ranks = {rendezvous.rank, rendezvous.world_size},
                         .backend = "gloo",
-                        .token = variable("FSDP_JOB_TOKEN"),
                         .host = variable("FSDP_HOST"),
                         .compares_first = check == "each"};
   if (options.device_backend) {

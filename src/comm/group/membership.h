@@ -51,8 +51,6 @@ struct Membership {
   /// With "nccl", or the caller's own.
   std::optional<DeviceBackend> device_backend = std::nullopt;
 
-  /// The secret that the ranks of the job share; empty: there is none.
-  std::string token = "";
   /// What the user calls this host (FSDP_HOST); empty: the kernel tells hosts apart.
   std::string host = "";
   /// Whether all ranks compare each operation before it begins (FSDP_CHECK=each).

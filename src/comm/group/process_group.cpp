@@ -1,20 +1,20 @@
 #include <fsdp/process_group.h>
 
 #include "comm/core/check.h"
-#include "comm/failure/alarm.h"
+#include "comm/core/mutex.h"
 #include "comm/failure/flight_recorder.h"
+#include "comm/failure/roll_call.h"
 #include "comm/group/attachment.h"
 #include "comm/group/join.h"
 #include "comm/group/membership.h"
 #include "comm/posix/descriptor.h"
-#include "comm/rendezvous/store_connection.h"
+#include "comm/rendezvous/store.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <set>
 
@@ -22,12 +22,12 @@ namespace fsdp {
 namespace {
 
 struct Default {
-  std::mutex mutex;
-  std::shared_ptr<ProcessGroup> group;
-  pid_t has_group = 0;  // the process that made it; a child that was forked may make another one
+  Mutex mutex;
+  std::shared_ptr<ProcessGroup> group FSDP_GUARDED_BY(mutex);
+  pid_t has_group FSDP_GUARDED_BY(mutex) = 0;  // the process that made it; a child that was forked may make another one
   std::atomic<pid_t> leaves_at_exit{0};
 
-  bool is_taken() const { return group != nullptr && has_group == getpid(); }
+  bool is_taken() const FSDP_REQUIRES(mutex) { return group != nullptr && has_group == getpid(); }
 };
 
 // Never destroyed; see leave_at_exit.
@@ -74,8 +74,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
 
 std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
   Rendezvous rendezvous = place;
-  if (!rendezvous.membership.ranks.timeline)
-    rendezvous.membership.ranks.timeline = open_timeline(rendezvous.membership.ranks);
+  if (!rendezvous.membership.ranks.timeline) rendezvous.membership.ranks.timeline = open_timeline();
   auto group = make_group(join(rendezvous), rendezvous.membership.parameters.local_rank);
   const auto& ranks = rendezvous.membership.ranks;
   group->name_ = ranks.group;
@@ -172,11 +171,11 @@ void init_process_group(ProcessGroupOptions options) {
       "destroy_process_group() first.";
   auto& current = process_wide();
   {
-    std::lock_guard lock(current.mutex);
+    const MutexLock lock(current.mutex);
     require(!current.is_taken(), kTwice);
   }
   auto group = new_process_group(std::move(options));
-  std::lock_guard lock(current.mutex);
+  const MutexLock lock(current.mutex);
   require(!current.is_taken(), kTwice);
   current.group = std::move(group);
   current.has_group = getpid();
@@ -184,15 +183,17 @@ void init_process_group(ProcessGroupOptions options) {
 
 void destroy_process_group() {
   std::shared_ptr<ProcessGroup> group;
-  std::lock_guard lock(process_wide().mutex);
-  group.swap(process_wide().group);
+  auto& current = process_wide();
+  const MutexLock lock(current.mutex);
+  group.swap(current.group);
 }
 
 std::shared_ptr<ProcessGroup> default_process_group() {
   if (t_group) return t_group;
-  std::lock_guard lock(process_wide().mutex);
-  require(process_wide().group != nullptr, "[fsdp] there is no process group: call fsdp::init_process_group() first.");
-  return process_wide().group;
+  auto& current = process_wide();
+  const MutexLock lock(current.mutex);
+  require(current.group != nullptr, "[fsdp] there is no process group: call fsdp::init_process_group() first.");
+  return current.group;
 }
 
 ThreadProcessGroupGuard::ThreadProcessGroupGuard(std::shared_ptr<ProcessGroup> group)

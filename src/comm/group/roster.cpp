@@ -97,12 +97,11 @@ CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, con
                                                    : Carrier::kHierarchical;
   std::string obstacle = backend == "shm" ? several_hosts(ranks, hosts) : "";
   if (obstacle.empty() && wanted != Carrier::kNetwork) obstacle = roster.obstacle;
-  if (obstacle.empty() && wanted == Carrier::kHierarchical) obstacle = HostGrid::why_not(hosts);
-  if (obstacle.empty()) return {wanted, ""};
-  require(backend == "cpu", prefix, "the backend \"", backend, "\" needs memory that ",
+  require(obstacle.empty() || backend == "cpu", prefix, "the backend \"", backend, "\" needs memory that ",
           backend == "shm" ? "all ranks share: " : "the ranks of each host share: ", obstacle,
           ". Use the backend \"gloo\" or \"cpu\".");
-  return {Carrier::kNetwork, std::move(obstacle)};
+  if (obstacle.empty() && wanted == Carrier::kHierarchical) obstacle = why_no_grid(hosts);
+  return {obstacle.empty() ? wanted : Carrier::kNetwork, std::move(obstacle)};
 }
 
 }  // namespace fsdp

@@ -79,8 +79,8 @@ struct CarrierChoice {
 /// Whether this backend makes use of shared memory where it can.
 bool may_share_memory(std::string_view backend);
 
-/// By the backend that was asked for. The same on every rank. Throws UsageError where "shm" or "hierarchical" is in
-/// vain; `prefix`: how that begins.
+/// By the backend that was asked for. The same on every rank. Throws UsageError where ranks cannot share the memory
+/// that "shm" or "hierarchical" needs; `prefix`: how that begins.
 CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, const Roster& roster,
                              const std::string& prefix);
 

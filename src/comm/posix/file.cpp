@@ -47,17 +47,8 @@ std::string advice(int error) {
   throw FileError(path + ": cannot " + action + ": " + why_and_what_to_do(error));
 }
 
-// Repeats a call that a signal interrupted.
-template <class Call>
-auto retry(const Call& call) {
-  decltype(call()) result;
-  do result = call();
-  while (result < 0 && errno == EINTR);
-  return result;
-}
-
 Descriptor open_file(const std::string& path, int flags) {
-  return Descriptor(retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }));
+  return Descriptor(static_cast<int>(TEMP_FAILURE_RETRY(::open(path.c_str(), flags | O_CLOEXEC, 0666))));
 }
 
 // Where the file lies that a path names, which need not be there: the links at its end are followed.
@@ -141,8 +132,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)), file_(open_file
 
 void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const auto count =
-        retry([&] { return ::pread(file_.number(), out.data(), out.size(), static_cast<off_t>(offset)); });
+    const auto count = TEMP_FAILURE_RETRY(::pread(file_.number(), out.data(), out.size(), static_cast<off_t>(offset)));
     if (count < 0) fail_to(path_, "read " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset));
     if (count == 0)
       throw FileError(path_ + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
@@ -207,7 +197,7 @@ void OutputFile::begin_writing() {
 }
 
 void OutputFile::commit() {
-  const bool is_synced = retry([&] { return ::fsync(file_.number()); }) == 0;
+  const bool is_synced = TEMP_FAILURE_RETRY(::fsync(file_.number())) == 0;
   // Most devices cannot, and FIFOs need not.
   if (!is_synced && !(temporary_.empty() && (errno == EINVAL || errno == EROFS)))
     fail_to(path_, "bring the file to the disk");
@@ -236,7 +226,7 @@ void sync_folder(const std::string& path) {
   if (!folder.is_open() && errno == EACCES) return;  // one may write to it, but not read it
   if (!folder.is_open()) fail_to(path, "open the folder");
   // Some network file systems cannot, and need not.
-  if (retry([&] { return ::fsync(folder.number()); }) != 0 && errno != EINVAL)
+  if (TEMP_FAILURE_RETRY(::fsync(folder.number())) != 0 && errno != EINVAL)
     fail_to(path, "bring the folder to the disk");
 }
 
@@ -250,7 +240,7 @@ int set_file_size(int file, size_t bytes, bool now) {
   const FileLimitSignalBlocked no_signal;
   const auto size = static_cast<off_t>(bytes);
   if (now) return take_room(file, size);
-  return retry([&] { return ::ftruncate(file, size); }) == 0 ? 0 : errno;
+  return TEMP_FAILURE_RETRY(::ftruncate(file, size)) == 0 ? 0 : errno;
 }
 
 }  // namespace fsdp

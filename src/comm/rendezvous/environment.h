@@ -29,12 +29,8 @@ struct RendezvousParameters {
   std::string run_id = "none";
 };
 
-/// The key under which the store has the run_identity of the run that came first.
+/// The key under which the store has the run_id of the run that came first.
 inline constexpr const char* kRunKey = "fsdp/run";
-/// What all ranks of a run must agree about before anything else.
-inline std::string run_identity(const std::string& run_id, bool has_token) {
-  return "run '" + run_id + (has_token ? "' with" : "' without") + " a token";
-}
 
 using EnvironmentLookup = std::function<const char*(const char*)>;
 

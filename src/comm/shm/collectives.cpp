@@ -83,14 +83,14 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
       slots_(memory_.get() + head_bytes(members_.size())),
       slot_bytes_(slot_bytes),
       name_(std::move(name)) {
-  const auto lock = peers_->lock();
+  const MutexLock lock(peers_->own_rank->mutex);
   peers_->orders.push_back(this);
 }
 
 // In a child that was forked the lock may be held for ever, and there are no such threads to join.
 Collectives::~Collectives() {
   if (peers_->is_own_process()) {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     std::erase(peers_->orders, this);
     drop();
   } else if (!followed_.empty()) {
@@ -99,10 +99,10 @@ Collectives::~Collectives() {
 }
 
 std::shared_ptr<Work> Collectives::start(Fingerprint fingerprint, Steps steps) {
-  const auto lock = peers_->lock();
+  const MutexLock lock(peers_->own_rank->mutex);
   fingerprint.sequence = ++sequence_;
   auto work = std::make_shared<Operation>(weak_from_this(), fingerprint, peers_->ranks(), name_, std::move(steps));
-  guarded([&] {
+  guarded([&]() FSDP_REQUIRES(peers_->own_rank->mutex) {
     peers_->announce(work->description);
     peers_->check();
     queue_.push_back(work);
@@ -117,8 +117,8 @@ void Collectives::advance() {
 }
 
 void Collectives::progress() {
-  const auto lock = peers_->lock();
-  if (!failure_ && !queue_.empty()) guarded([&] { advance(); });
+  const MutexLock lock(peers_->own_rank->mutex);
+  if (!failure_ && !queue_.empty()) guarded([&]() FSDP_REQUIRES(peers_->own_rank->mutex) { advance(); });
 }
 
 void Collectives::drop() {
@@ -128,14 +128,14 @@ void Collectives::drop() {
 }
 
 void Collectives::finish_all() {
-  const auto lock = peers_->lock();
+  const MutexLock lock(peers_->own_rank->mutex);
   while (!queue_.empty()) wait_for(*std::shared_ptr(queue_.back()));
 }
 
 void Collectives::wait_for(Operation& work) {
-  const auto lock = peers_->lock();
+  const MutexLock lock(peers_->own_rank->mutex);
   if (!work.is_over())
-    guarded([&] {
+    guarded([&]() FSDP_REQUIRES(peers_->own_rank->mutex) {
       peers_->announce(queue_.front()->description);
       advance_until([&] { return work.is_over(); });
     });
@@ -146,7 +146,7 @@ void Collectives::wait_for(Operation& work) {
 }
 
 void Collectives::then(const std::shared_ptr<Operation>& work, Work::Next next) {
-  const auto lock = peers_->lock();
+  const MutexLock lock(peers_->own_rank->mutex);
   const bool is_to_come = work->follow(std::move(next));
   while (!followed_.empty() && followed_.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready)
     followed_.pop_front();
@@ -195,7 +195,7 @@ void Collectives::wait_for_round(bool to_read, const std::function<bool()>& is_o
 
 void Collectives::compare(size_t member) {
   if (member == own_) return;
-  const auto fingerprint_of = [&](size_t i) -> auto& { return posts_[i].fingerprints[closed_ % 2]; };
+  const auto fingerprint_of = [&, slot = closed_ % 2](size_t i) -> auto& { return posts_[i].fingerprints[slot]; };
   const auto &mine = fingerprint_of(own_), &theirs = fingerprint_of(member);
   const std::string found = difference(mine, members_[own_], theirs, members_[member]);
   if (!found.empty()) peers_->fail(disagreement(peers_->ranks(), mine, members_[member], theirs, found));
@@ -231,8 +231,8 @@ bool Collectives::read_next() {
   for (size_t i = 0; i < members_.size(); ++i) compare(i);
   fault_point("round met");
   const auto work = queue_.front();
-  if (work->read == 0) work->span.reach(Stage::kAgreed);
-  if (work->steps.read) work->steps.read(work->read, [this](size_t member) { return slot(member, closed_); });
+  if (work->steps.read)
+    work->steps.read(work->read, [this, round = closed_](size_t member) { return slot(member, round); });
   fault_point("round read");
   posts_[own_].closed.store(++closed_, std::memory_order_release);
   fault_point("round closed");

@@ -17,10 +17,44 @@
 #include <vector>
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/traffic_count.h"
 #include "comm/shm/peers.h"
-#include "comm/shm/steps.h"
 
 namespace fsdp::shm {
+
+/// The slot of a member, by its index, in the round that is read.
+using Slots = std::function<const std::byte*(size_t member)>;
+
+/// What a collective does in each of its rounds.
+struct Steps {
+  int64_t count = 1;
+  /// How much of its slot a rank fills at most.
+  size_t slot_bytes = 0;
+  /// Whether a round may be written before the one before it is read.
+  bool overlap = true;
+  /// Fills this rank's slot.
+  std::function<void(int64_t round, std::byte* slot)> write = {};
+  /// Reads the other members' slots.
+  std::function<void(int64_t round, const Slots& slots)> read = {};
+};
+
+/// Who writes into which memory.
+struct Writer {
+  int rank, world_size;
+  size_t slot_bytes;
+  std::shared_ptr<LinkCount> traffic;  ///< where what is copied counts
+};
+
+/// Gives every rank's slices to all.
+Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer);
+/// Sums the ranks' contributions to this rank's slices in rank order. A rank publishes only what others own; its own
+/// slices are read where they lie.
+Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer);
+/// Even rounds reduce some elements on each rank, odd ones give them to all.
+Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer& writer);
+Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer);
+/// The source's tensor becomes the others'. `source`: an index of a member.
+Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer);
 
 /// A slot of a collective; larger reductions go through in several rounds, so that slots stay in caches. And one of a
 /// message between two ranks.
@@ -61,21 +95,22 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   void finish_all();
 
   void progress() override;
-  bool is_under_way() const override { return !queue_.empty(); }
-  void drop() override;
-  void begin_anew() override;
+  bool is_under_way() const override FSDP_REQUIRES(peers_->own_rank->mutex) { return !queue_.empty(); }
+  void drop() override FSDP_REQUIRES(peers_->own_rank->mutex);
+  void begin_anew() override FSDP_REQUIRES(peers_->own_rank->mutex);
 
  private:
   class Operation;
-  bool post_next();
-  bool read_next();
-  void advance();
-  void advance_until(const std::function<bool()>& is_over);
-  void wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited);
+  bool post_next() FSDP_REQUIRES(peers_->own_rank->mutex);
+  bool read_next() FSDP_REQUIRES(peers_->own_rank->mutex);
+  void advance() FSDP_REQUIRES(peers_->own_rank->mutex);
+  void advance_until(const std::function<bool()>& is_over) FSDP_REQUIRES(peers_->own_rank->mutex);
+  void wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited)
+      FSDP_REQUIRES(peers_->own_rank->mutex);
   void wait_for(Operation& work);
   void then(const std::shared_ptr<Operation>& work, Work::Next next);
   /// Runs `act`; a failure ends this and every later collective.
-  void guarded(const std::function<void()>& act);
+  void guarded(const std::function<void()>& act) FSDP_REQUIRES(peers_->own_rank->mutex);
 
   /// Whether the member has read what this rank's slot, which the round uses again, held before.
   bool has_read(size_t member, uint64_t round) const {
@@ -85,7 +120,7 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
     return posts_[member].posted.load(std::memory_order_acquire) > round;
   }
   /// Throws Mismatch if the member's operation in the oldest round is another one.
-  void compare(size_t member);
+  void compare(size_t member) FSDP_REQUIRES(peers_->own_rank->mutex);
   std::byte* slot(size_t member, uint64_t round) const { return slots_ + (2 * member + round % 2) * slot_bytes_; }
 
   const std::shared_ptr<Peers> peers_;
@@ -96,11 +131,14 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   std::byte* const slots_;
   const size_t slot_bytes_;
   const std::string name_;
-  uint64_t posted_ = 0, closed_ = 0, sequence_ = 0;
-  size_t taken_[2] = {};  // of this rank's slots, the bytes that have memory
-  std::deque<std::shared_ptr<Operation>> queue_;
-  std::exception_ptr failure_;
-  std::deque<std::future<void>> followed_;  // threads that wait for collectives which something follows
+  uint64_t posted_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0, closed_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
+  uint64_t sequence_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
+  // Of this rank's slots, the bytes that have memory.
+  size_t taken_[2] FSDP_GUARDED_BY(peers_->own_rank->mutex) = {};
+  std::deque<std::shared_ptr<Operation>> queue_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
+  std::exception_ptr failure_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
+  // Threads that wait for collectives which something follows.
+  std::deque<std::future<void>> followed_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
 };
 
 }  // namespace fsdp::shm

@@ -16,7 +16,6 @@
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/store_message.h"
-#include "comm/failure/blame.h"
 
 namespace fsdp::shm {
 namespace {
@@ -91,13 +90,13 @@ class Peers::WaitingThread {
   WaitingThread(Peers& peers, int peer, nanoseconds& waited) : peers_(peers), peer_(peer), waited_(waited) {
     peers_.awaited_.push_back(peer_);
     ++peers_.status(peer_).sleepers;
-    show();
+    peers_.status(peers_.rank()).waits_for = peer_ + 1;
   }
   ~WaitingThread() {
     count();
     peers_.awaited_.erase(std::ranges::find(peers_.awaited_, peer_));
     --peers_.status(peer_).sleepers;
-    show();
+    peers_.status(peers_.rank()).waits_for = peers_.awaited_.empty() ? 0 : peers_.awaited_.back() + 1;
   }
   WaitingThread(const WaitingThread&) = delete;
   WaitingThread& operator=(const WaitingThread&) = delete;
@@ -116,9 +115,6 @@ class Peers::WaitingThread {
   }
 
  private:
-  void show() const {
-    peers_.status(peers_.rank()).waits_for = peers_.awaited_.empty() ? 0 : peers_.awaited_.back() + 1;
-  }
   // While this rank was stopped, it did not wait.
   void count() {
     const auto now = Clock::now();
@@ -132,8 +128,9 @@ class Peers::WaitingThread {
   Clock::time_point last_look_ = Clock::now();
 };
 
-Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds timeout, std::shared_ptr<OwnRank> own_rank)
-    : own_rank_(std::move(own_rank)),
+Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds timeout,
+             std::shared_ptr<OwnRank> its_own_rank)
+    : own_rank(std::move(its_own_rank)),
       first_(contacts.front()),
       neighbours_(processes_of(contacts)),
       ranks_(std::move(ranks)),
@@ -150,19 +147,19 @@ Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds tim
                                               " has ended. Look at its output, then start all ranks again."));
   memory_ = map_segment(page);
   page_ = reinterpret_cast<HostPage*>(memory_.get());
-  const std::lock_guard lock(lock_);
+  const MutexLock lock(own_rank->mutex);
   announce("init_process_group");
   meet();
   has_joined_ = true;
   announce_end();
-  own_rank_->peers.push_back(this);
+  own_rank->peers.push_back(this);
 }
 
 Peers::~Peers() {
   if (!is_own_process()) return;
   {
-    const std::lock_guard lock(lock_);
-    std::erase(own_rank_->peers, this);
+    const MutexLock lock(own_rank->mutex);
+    std::erase(own_rank->peers, this);
   }
   status(rank()).has_left = 1;
   ring();
@@ -255,7 +252,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
     if (ready()) return;
     {
       const auto limit = is_under_way_elsewhere() ? kGlance : kLook;
-      const RankLock::ScopedRelease others_go_on(lock_);
+      const RankLock::ScopedRelease others_go_on(own_rank->mutex);
       sleep_while(bell, heard, limit);
     }
     if (ready()) return;  // what was ready does not fail for what goes on beside it
@@ -275,7 +272,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
 }
 
 void Peers::start_over() {
-  const std::lock_guard lock(lock_);
+  const MutexLock lock(own_rank->mutex);
   if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost)
     raise(*before, ranks_, operation());
   announce("starting over");
@@ -304,30 +301,35 @@ void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, nan
 
 // A failure elsewhere ends what waits there, whose collective keeps it, and nothing here.
 void Peers::make_progress() {
-  for (size_t i = 0; i < own_rank_->peers.size(); ++i) {
-    auto* peers = own_rank_->peers[i];
+  for (size_t i = 0; i < own_rank->peers.size(); ++i) {
+    auto* peers = own_rank->peers[i];
     if (peers != this) try_to([&] { peers->make_progress_here(); });
   }
   make_progress_here();
 }
 
-bool Peers::is_under_way_elsewhere() const {
-  return std::ranges::any_of(own_rank_->peers, [this](const Peers* peers) {
-    return peers != this && std::ranges::any_of(peers->orders, &Order::is_under_way);
-  });
-}
-
 // Others may be added meanwhile.
 void Peers::make_progress_here() {
+  const MutexLock lock(own_rank->mutex);
   for (size_t i = 0; i < orders.size(); ++i) orders[i]->progress();
+}
+
+bool Peers::is_under_way() const {
+  const MutexLock lock(own_rank->mutex);
+  return std::ranges::any_of(orders, &Order::is_under_way);
+}
+
+bool Peers::is_under_way_elsewhere() const {
+  return std::ranges::any_of(own_rank->peers,
+                             [this](const Peers* peers) { return peers != this && peers->is_under_way(); });
 }
 
 // Rank 0 makes the segment, the others find it; then all see whether all have it.
 std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose, Paging paging, size_t head) {
-  const std::lock_guard lock(lock_);
+  const MutexLock lock(own_rank->mutex);
   std::unique_lock turn(sharing_, std::defer_lock);
   {
-    const RankLock::ScopedRelease others_go_on(lock_);
+    const RankLock::ScopedRelease others_go_on(own_rank->mutex);
     turn.lock();
   }
   announce("sharing memory for " + purpose);

@@ -109,22 +109,22 @@ class Order {
 
 /// What a rank's Peers have in common: those of the ranks that it joined and those of the groups split from them. A
 /// thread that waits in one of them moves on what is in flight in all, so that who waits there for this rank does not
-/// wait for what it waits for here. Under its lock.
+/// wait for what it waits for here.
 struct OwnRank {
-  RankLock lock;
-  std::vector<Peers*> peers;
+  RankLock mutex;
+  std::vector<Peers*> peers FSDP_GUARDED_BY(mutex);
 };
 
 /// Every wait ends: with what it waited for, with the loss of a rank, or with the timeout. The first rank that sees a
 /// failure records it on the host page for all.
 ///
 /// Thread safety: all of it. What a rank's threads do with communicators they do under the rank's one lock, which
-/// `wait_for` lets go while it sleeps. `ring` and `is_own_process` need none.
+/// `wait_for` lets go while it sleeps.
 class Peers {
  public:
   /// Meets the others on the first one's host page, see make_shm_communicator. Collective.
   Peers(const std::vector<Contact>& contacts, Ranks ranks, std::chrono::milliseconds timeout,
-        std::shared_ptr<OwnRank> own_rank);
+        std::shared_ptr<OwnRank> its_own_rank);
   /// Leaves: whoever still waits for this rank learns that it will not come.
   ~Peers();
   Peers(const Peers&) = delete;
@@ -133,7 +133,6 @@ class Peers {
   const Ranks& ranks() const { return ranks_; }
   int rank() const { return ranks_.rank; }
   int world_size() const { return ranks_.world_size; }
-  [[nodiscard]] std::unique_lock<RankLock> lock() { return std::unique_lock(lock_); }
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
   /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages. `head`: the bytes at the beginning
@@ -150,12 +149,13 @@ class Peers {
   /// Wakes whoever waits for this rank; call after a change of shared memory.
   void ring();
   /// Wakes this rank's own threads that wait; call after a change that they do not hear of from a peer.
-  void wake_threads();
+  void wake_threads() FSDP_REQUIRES(own_rank->mutex);
   /// Returns once `ready` is true, which becomes so by an act of `peer`'s that rings its bell, or by one of this rank's
   /// that wakes its threads; it is asked under the lock. Throws PeerLost, Mismatch or Error, the same on every rank.
   /// `waited`: how long its operation has waited before, which the timeout bounds together with this wait; it grows by
   /// the time that this one takes.
-  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited);
+  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited)
+      FSDP_REQUIRES(own_rank->mutex);
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return status(peer).has_left.load() != 0 || neighbours_.has_ended(peer); }
   /// Not in a child that was forked: there nothing must be written for this rank.
@@ -166,17 +166,19 @@ class Peers {
   void start_over();
 
   /// Records the failure for every rank and throws the one that was recorded first.
-  [[noreturn]] void fail(Verdict verdict);
+  [[noreturn]] void fail(Verdict verdict) FSDP_REQUIRES(own_rank->mutex);
   /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own,
   /// or with the loss of a global rank.
-  void tell(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt);
+  void tell(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt)
+      FSDP_REQUIRES(own_rank->mutex);
   /// The operation that was announced.
-  void tell(const std::string& error) { tell(operation(), error); }
+  void tell(const std::string& error) FSDP_REQUIRES(own_rank->mutex) { tell(operation(), error); }
   /// Throws the failure that is recorded, if one is.
-  void check() const;
+  void check() const FSDP_REQUIRES(own_rank->mutex);
 
-  /// Those of this rank that use this. Under the lock.
-  std::vector<Order*> orders;
+  const std::shared_ptr<OwnRank> own_rank;
+  /// Those of this rank that use this.
+  std::vector<Order*> orders FSDP_GUARDED_BY(own_rank->mutex);
 
  private:
   class WaitingThread;
@@ -184,30 +186,31 @@ class Peers {
   std::string operation() const { return status(rank()).operation.get(); }
   std::string prefix() const { return ranks_.where(operation()); }
   std::vector<std::optional<Report>> reports() const;
-  std::optional<Verdict> failure() const;
+  std::optional<Verdict> failure() const FSDP_REQUIRES(own_rank->mutex);
   void record(Verdict verdict);
-  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::nanoseconds& waited);
-  void meet() {
+  void meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, std::chrono::nanoseconds& waited)
+      FSDP_REQUIRES(own_rank->mutex);
+  void meet() FSDP_REQUIRES(own_rank->mutex) {
     std::chrono::nanoseconds waited{0};
     meet(&RankStatus::meetings, ++meetings_, waited);
   }
-  void make_progress();
+  void make_progress() FSDP_REQUIRES(own_rank->mutex);
   void make_progress_here();
-  bool is_under_way_elsewhere() const;
+  bool is_under_way() const;
+  bool is_under_way_elsewhere() const FSDP_REQUIRES(own_rank->mutex);
 
   const pid_t process_ = getpid();
-  const std::shared_ptr<OwnRank> own_rank_;
-  RankLock& lock_ = own_rank_->lock;
-  std::mutex sharing_;        // for as long as a segment is shared; never waited for under the lock
-  std::vector<int> awaited_;  // the peers that this rank's threads wait for
-  const Contact first_;       // makes the segments
+  std::mutex sharing_;  // for as long as a segment is shared; never waited for under the rank's lock
+  std::vector<int> awaited_ FSDP_GUARDED_BY(own_rank->mutex);  // the peers that this rank's threads wait for
+  const Contact first_;                                        // makes the segments
   const Neighbours neighbours_;
   const Ranks ranks_;
   const std::chrono::milliseconds timeout_;
   const bool may_spin_;
-  uint64_t segments_ = 0, meetings_ = 0;
-  bool has_joined_ = false, is_starting_over_ = false;
-  std::optional<Verdict> lost_;  // why starting over came to nothing
+  uint64_t segments_ FSDP_GUARDED_BY(own_rank->mutex) = 0, meetings_ FSDP_GUARDED_BY(own_rank->mutex) = 0;
+  bool has_joined_ FSDP_GUARDED_BY(own_rank->mutex) = false;
+  bool is_starting_over_ FSDP_GUARDED_BY(own_rank->mutex) = false;
+  std::optional<Verdict> lost_ FSDP_GUARDED_BY(own_rank->mutex);  // why starting over came to nothing
   std::shared_ptr<std::byte> memory_;
   HostPage* page_ = nullptr;
 };

@@ -7,14 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <mutex>
 
+#include "comm/core/mutex.h"
 #include "comm/core/text.h"
 #include "comm/posix/file.h"
 
@@ -26,17 +25,14 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::optional<uint64_t> number_at(const std::string& text, size_t position) {
-  while (position < text.size() && text[position] == ' ') ++position;
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data() + position, text.data() + text.size(), number);
-  return error == std::errc() ? std::optional(number) : std::nullopt;
-}
-
-// The number after `key` at the beginning of a line such as "inactive_file 4096" or "MemAvailable:  12 kB".
-std::optional<uint64_t> field(const std::string& text, const std::string& key) {
-  const size_t place = ('\n' + text).find('\n' + key);
-  return place == std::string::npos ? std::nullopt : number_at(text, place + key.size());
+// The number behind `key` at the beginning of a line, such as "inactive_file 4096" or "MemAvailable:  12 kB".
+std::optional<uint64_t> field(const std::string& text, std::string_view key) {
+  TextReader lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    uint64_t number = 0;
+    if (line.starts_with(key) && TextReader(line.substr(key.size())) >> number) return number;
+  }
+  return std::nullopt;
 }
 
 // What the control groups around this process leave.
@@ -75,10 +71,17 @@ void require_room(size_t bytes) {
                          " available. Use a smaller model, more memory or the backend \"gloo\""));
 }
 
+// The process's own.
+struct Mappings {
+  Mutex mutex;
+  std::map<ino_t, std::weak_ptr<std::byte>> by_inode FSDP_GUARDED_BY(mutex);
+  size_t tidy_at FSDP_GUARDED_BY(mutex) = 64;  // how many there are when those that are gone are forgotten
+};
+
 }  // namespace
 
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat) {
-  const auto most = number_at(limit, 0), now = number_at(used, 0);  // "max" is no number: no limit
+  const auto most = field(limit, ""), now = field(used, "");  // "max" is no number: no limit
   if (!most || !now) return std::nullopt;
   // Pages of files are given up when memory is short.
   const uint64_t files = field(stat, "inactive_file ").value_or(0) + field(stat, "active_file ").value_or(0);
@@ -125,20 +128,19 @@ void take_pages(std::byte* begin, size_t bytes) {
 }
 
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes) {
-  static std::mutex mutex;
-  static auto* mappings = new std::map<ino_t, std::weak_ptr<std::byte>>;
-  static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
+  static auto* const mappings = new Mappings;
   struct stat file{};
   if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("looking at a shared segment", errno));
   const auto size = static_cast<size_t>(file.st_size);
   if (size != bytes.value_or(size))
     throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
-  const std::lock_guard lock(mutex);
-  if (mappings->size() >= tidy_at) {
-    std::erase_if(*mappings, [](const auto& entry) { return entry.second.expired(); });
-    tidy_at = 2 * mappings->size() + 64;
+  const MutexLock lock(mappings->mutex);
+  auto& all = mappings->by_inode;
+  if (all.size() >= mappings->tidy_at) {
+    std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+    mappings->tidy_at = 2 * all.size() + 64;
   }
-  auto& known = (*mappings)[file.st_ino];
+  auto& known = all[file.st_ino];
   auto memory = known.lock();
   if (memory) return memory;
   void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, segment.number(), 0);

@@ -49,7 +49,7 @@ class SharedRows : public SharedBuffer {
   }
 
   void begin_write(uint64_t epoch) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     end_read();
     peers_->announce("a write to " + subject_);
     fault_point("rows gate");

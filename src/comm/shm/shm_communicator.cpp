@@ -8,7 +8,6 @@
 #include "comm/core/front.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/shared_buffers.h"
-#include "comm/shm/steps.h"
 
 namespace fsdp {
 namespace {
@@ -16,7 +15,6 @@ namespace {
 using shm::Collectives;
 using shm::kCollectiveSlotBytes, shm::kMessageSlotBytes;
 using shm::Peers;
-using shm::Steps;
 using shm::Writer;
 
 // What messages from one rank to another take: two slots, and less than a page beside them.
@@ -36,51 +34,51 @@ class ShmCommunicator : public Front {
         collectives_(std::make_shared<Collectives>(peers_, all_ranks(), memory_, kCollectiveSlotBytes, name_)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_gather(planes, tag);
-    return start(fingerprint, gather_steps(std::move(planes), writer()));
+    return collectives_->start(fingerprint, gather_steps(std::move(planes), writer()));
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_reduce_scatter(planes, tag);
-    return start(fingerprint, reduce_steps(std::move(planes), scale, writer()));
+    return collectives_->start(fingerprint, reduce_steps(std::move(planes), scale, writer()));
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
     for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
-    return start(fingerprint, all_reduce_steps(std::move(tensors), op, writer()));
+    return collectives_->start(fingerprint, all_reduce_steps(std::move(tensors), op, writer()));
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_to_all(output, input, tag);
-    return start(fingerprint, all_to_all_steps(output, input, writer()));
+    return collectives_->start(fingerprint, all_to_all_steps(output, input, writer()));
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_broadcast(tensor, root, tag);
-    return start(fingerprint, copy_steps(tensor, root, rank() == root, writer()));
+    return collectives_->start(fingerprint, copy_steps(tensor, root, rank() == root, writer()));
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
-    const auto lock = peers_->lock();
-    return start(make_fingerprint(Operation::kBarrier, tag), {});
+    const MutexLock lock(peers_->own_rank->mutex);
+    return collectives_->start(make_fingerprint(Operation::kBarrier, tag), {});
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const Tag tag{name, {}};
-    start(make_fingerprint(Operation::kDuplicate, tag), {})->wait();
+    collectives_->start(make_fingerprint(Operation::kDuplicate, tag), {})->wait();
     return std::make_shared<ShmCommunicator>(peers_, traffic_, name);
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
     if (!device.is_cpu() || parts.empty()) return {};
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     collectives_->finish_all();
     return shm::share_rows(peers_, parts);
   }
@@ -88,18 +86,18 @@ class ShmCommunicator : public Front {
   std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
                                                          c10::Device device) override {
     if (!device.is_cpu() || parts.empty()) return {};
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     collectives_->finish_all();
     return shm::share_host_memory(*peers_, parts);
   }
 
   void start_over() override { peers_->start_over(); }
   void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     peers_->tell(operation, error, lost);
   }
   void progress() override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     collectives_->progress();
     for (const auto& [direction, order] : messages_) order->progress();
   }
@@ -115,7 +113,7 @@ class ShmCommunicator : public Front {
     return ranks;
   }
 
-  Collectives& messages_with(int peer, bool sends) {
+  Collectives& messages_with(int peer, bool sends) FSDP_REQUIRES(peers_->own_rank->mutex) {
     auto& order = messages_[{peer, sends}];
     if (order) return *order;
     const int sender = sends ? rank() : peer, receiver = sends ? peer : rank();
@@ -127,14 +125,10 @@ class ShmCommunicator : public Front {
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
-    const auto lock = peers_->lock();
+    const MutexLock lock(peers_->own_rank->mutex);
     const bool sends = fingerprint.operation == Operation::kSend;
     return messages_with(fingerprint.peer, sends)
         .start(fingerprint, copy_steps(tensor, /*source=*/0, sends, writer(kMessageSlotBytes)));
-  }
-
-  std::shared_ptr<Work> start(const Fingerprint& fingerprint, Steps steps) {
-    return collectives_->start(fingerprint, std::move(steps));
   }
 
   Writer writer(size_t slot_bytes = kCollectiveSlotBytes) const {
@@ -147,7 +141,8 @@ class ShmCommunicator : public Front {
   // For collectives, and behind that by sender and receiver for messages; pages come as they are used.
   const std::shared_ptr<std::byte> memory_;
   const std::shared_ptr<Collectives> collectives_;
-  std::map<std::pair<int, bool>, std::shared_ptr<Collectives>> messages_;  // by peer, and whether this rank sends
+  // By peer, and whether this rank sends.
+  std::map<std::pair<int, bool>, std::shared_ptr<Collectives>> messages_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "comm/shm/steps.h"
+#include "comm/shm/collectives.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>

@@ -1,0 +1,201 @@
+#include "comm/rendezvous/store.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "comm/core/check.h"
+#include "comm/core/mutex.h"
+#include "comm/core/ranks.h"
+#include "comm/failure/verdict.h"
+#include "comm/posix/of_this_process.h"
+#include "comm/posix/signals.h"
+#include "comm/rendezvous/network.h"
+
+#include <future>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+using std::chrono::milliseconds;
+using Bytes = std::vector<uint8_t>;
+using Keys = std::vector<std::string>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// The result of `act`, which runs in a thread of its own; nothing if that takes longer than `limit`: the thread is
+// left behind then, so `act` must own what it uses. Rethrows what `act` throws.
+template <class Act>
+auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::optional<decltype(act())> {
+  std::packaged_task<decltype(act())()> task([act = std::move(act)] {
+    const PipeSignalBlocked no_pipe_signal;
+    return act();
+  });
+  auto result = task.get_future();
+  std::thread thread(std::move(task));
+  if (result.wait_for(limit) == std::future_status::timeout) {
+    thread.detach();
+    return std::nullopt;
+  }
+  thread.join();
+  return result.get();
+}
+
+// Beyond the time that a wait for keys takes by itself.
+constexpr milliseconds kGrace{1000};
+
+// What all clones of a store have in common.
+struct Shared {
+  std::shared_ptr<std::atomic<int64_t>> calls;
+  std::atomic<bool> is_silent = false;
+};
+
+class JobStore : public c10d::Store {
+  // What `act` gives for the store, which it must own.
+  template <class Act>
+  auto ask(milliseconds limit, Act act) const {
+    if (shared_->calls) ++*shared_->calls;
+    if (!shared_->is_silent) {
+      if (auto answer = run_in_time(limit, [=, store = store_] { return act(*store); })) return *std::move(answer);
+      shared_->is_silent = true;
+    }
+    throw c10::DistStoreError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "it does not answer");
+  }
+
+ public:
+  using Store::compareSet;
+  using Store::set;
+
+  JobStore(StorePtr store, milliseconds timeout, std::shared_ptr<Shared> shared)
+      : Store(timeout), store_(std::move(store)), shared_(std::move(shared)) {}
+
+  StorePtr clone() override {
+    auto other = ask(timeout_, [](Store& store) { return store.clone(); });
+    return c10::make_intrusive<JobStore>(std::move(other), timeout_, shared_);
+  }
+  void set(const std::string& key, const Bytes& value) override {
+    ask(timeout_, [=](Store& store) { return store.set(key, value), true; });
+  }
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override {
+    return ask(timeout_, [=](Store& store) { return store.compareSet(key, expected, desired); });
+  }
+  Bytes get(const std::string& key) override {
+    return ask(timeout_ + kGrace, [=](Store& store) { return store.get(key); });
+  }
+  int64_t add(const std::string& key, int64_t value) override {
+    return ask(timeout_, [=](Store& store) { return store.add(key, value); });
+  }
+  bool deleteKey(const std::string& key) override {
+    return ask(timeout_, [=](Store& store) { return store.deleteKey(key); });
+  }
+  bool check(const Keys& keys) override {
+    return ask(timeout_, [=](Store& store) { return store.check(keys); });
+  }
+  int64_t getNumKeys() override {
+    return ask(timeout_, [](Store& store) { return store.getNumKeys(); });
+  }
+  void wait(const Keys& keys) override { wait(keys, timeout_); }
+  void wait(const Keys& keys, const milliseconds& time) override {
+    ask(time + kGrace, [=](Store& store) { return store.wait(keys, time), true; });
+  }
+  // Of this connection alone: clones of a store inside one process are one store.
+  void setTimeout(const milliseconds& timeout) override { timeout_ = timeout; }
+
+  bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
+  void append(const std::string& key, const Bytes& value) override {
+    ask(timeout_, [=](Store& store) { return store.append(key, value), true; });
+  }
+  std::vector<Bytes> multiGet(const Keys& keys) override {
+    return ask(timeout_ + kGrace, [=](Store& store) { return store.multiGet(keys); });
+  }
+  void multiSet(const Keys& keys, const std::vector<Bytes>& values) override {
+    ask(timeout_, [=](Store& store) { return store.multiSet(keys, values), true; });
+  }
+
+ private:
+  const StorePtr store_;
+  const std::shared_ptr<Shared> shared_;
+};
+
+// Threads of groups that nobody destroyed may still use them while the process exits.
+struct Connections {
+  Mutex mutex;
+  // By address and by whether this process hosts the store.
+  std::map<std::pair<std::string, bool>, StorePtr> open FSDP_GUARDED_BY(mutex);
+};
+
+[[noreturn]] void explain(const RendezvousParameters& rendezvous, bool hosts, const std::string& address,
+                          std::chrono::milliseconds timeout, const std::string& what) {
+  const std::string place = Ranks{rendezvous.rank, rendezvous.world_size}.where("init_process_group");
+  const std::string detail = first_line(what);
+  if (hosts && what.find("EADDRINUSE") != std::string::npos) {
+    throw UsageError(str_cat(place, "port ", rendezvous.port, " of ", rendezvous.host,
+                             " is taken by another program, or by another run. Choose another "
+                             "MASTER_PORT."));
+  }
+  const bool rank_0_hosts = !rendezvous.agent_hosts_store;
+  const std::string text =
+      str_cat(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout), ". Is ",
+              rank_0_hosts ? "rank 0" : "the launcher", " running, and is that its address? (", detail, ")");
+  if (rank_0_hosts && !hosts) throw PeerLost(0, text);
+  throw Error(text);
+}
+
+// Only at the address that the ranks are given: LibTorch alone listens at every one. An address that is not this
+// host's, but leads here, is LibTorch's matter, and so is whatever else is wrong with it.
+void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptions& options) {
+  StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
+  if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
+  if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
+}
+
+// LibTorch waits for ever for the answer of a program that accepts connections and is no store, and for longer than the
+// timeout where nobody listens; a thread of its own is left waiting then.
+StorePtr open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
+  auto store = run_in_time(options.timeout, [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  if (!store) throw std::runtime_error("nobody answers there, or not as a store does");
+  return *std::move(store);
+}
+
+}  // namespace
+
+StorePtr make_bounded_store(StorePtr store, milliseconds limit, std::shared_ptr<std::atomic<int64_t>> calls) {
+  store->setTimeout(limit);
+  return c10::make_intrusive<JobStore>(std::move(store), limit, std::shared_ptr<Shared>(new Shared{std::move(calls)}));
+}
+
+StorePtr connect_store(const RendezvousParameters& rendezvous, std::chrono::milliseconds timeout) {
+  const bool hosts = rendezvous.rank == 0 && !rendezvous.agent_hosts_store;
+  const std::string address = str_cat(rendezvous.host, ':', rendezvous.port);
+  auto& own = of_this_process<Connections>();
+  {
+    const MutexLock lock(own.mutex);
+    if (const auto found = own.open.find({address, hosts}); found != own.open.end()) return found->second;
+  }
+  c10d::TCPStoreOptions options;
+  options.port = rendezvous.port;
+  options.isServer = hosts;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    if (hosts) choose_listener(rendezvous, options);
+    auto store = open_store(rendezvous.host, options);
+    const MutexLock lock(own.mutex);
+    return own.open[{address, hosts}] = store;
+  } catch (const std::exception& error) {
+    explain(rendezvous, hosts, address, timeout, error.what());
+  }
+}
+
+void close_stores() {
+  auto& own = of_this_process<Connections>();
+  const MutexLock lock(own.mutex);
+  own.open.clear();
+}
+
+}  // namespace fsdp
