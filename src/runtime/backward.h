@@ -4,13 +4,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "runtime/param_group.h"
+#include "runtime/rank_state.h"
 
 namespace torch::autograd {
 struct Node;
 }
 
 namespace fsdp::runtime {
+
+class ParamGroup;
 
 constexpr const char* kUnfinishedBackward =
     "an earlier backward did not finish, because an exception ended it or because it runs on another thread. Call "
