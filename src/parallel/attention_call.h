@@ -33,6 +33,10 @@ struct AttentionPlan : torch::CustomClassHolder {
   std::shared_ptr<Communicator> order() const;
 };
 
+/// Note [Outputs that are saved]. A segment of activation checkpointing ends its second run in the middle of a
+/// Function's saving. If that Function saved its very output, whose node it is, the two would own each other from then
+/// on. So what is saved is another tensor over the same memory.
+
 /// Keeps the plan of a call for its backward.
 void keep_plan(torch::autograd::AutogradContext& context, const c10::intrusive_ptr<AttentionPlan>& plan);
 /// Returns the plan in backward. Throws UsageError where backward is to be differentiated.

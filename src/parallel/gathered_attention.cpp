@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "parallel/attention_call.h"
+#include "parallel/keys_on_host.h"
 
 namespace fsdp::parallel {
 namespace {
@@ -24,7 +25,7 @@ struct AttentionToAll : torch::autograd::Function<AttentionToAll> {
     for (const auto& block : blocks_of_all(plan->queries, plan->keys, plan->rank(), plan->is_causal))
       sum.add(block, operands_of(*plan, block, query, key, value, mask));
     const auto output = sum.output().to(query.scalar_type());
-    context->save_for_backward({query, key, value, mask, output, sum.logsumexp()});
+    context->save_for_backward({query, key, value, mask, output.detach(), sum.logsumexp()});
     keep_plan(*context, plan);
     return output;
   }
@@ -50,11 +51,28 @@ struct AttentionToAll : torch::autograd::Function<AttentionToAll> {
   }
 };
 
+// Gathers one rank's keys or values, which are in `all` already.
+struct Gathered : torch::autograd::Function<Gathered> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& /*own*/, const at::Tensor& all,
+                            const c10::intrusive_ptr<AttentionPlan>& plan) {
+    keep_plan(*context, plan);
+    return all.alias();
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    return {functional::reduce_scatter(grads[0], 2, kept_plan(*context)->group), {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor gathered_attention(const AttentionCall& call) {
-  const auto gathered = [&](const at::Tensor& own) { return functional::all_gather(own, 2, call.plan->group); };
-  return AttentionToAll::apply(call.query, gathered(call.key), gathered(call.value), call.own_rows(), call.plan);
+  const auto on_host = keys_on_host(*call.plan, call.key, call.value);
+  const auto gathered = [&](const at::Tensor& own, const at::Tensor& all) {
+    return all.defined() ? Gathered::apply(own, all, call.plan) : functional::all_gather(own, 2, call.plan->group);
+  };
+  const auto all = on_host.value_or(KeysOnHost{});
+  return AttentionToAll::apply(call.query, gathered(call.key, all.keys), gathered(call.value, all.values),
+                               call.own_rows(), call.plan);
 }
 
 }  // namespace fsdp::parallel

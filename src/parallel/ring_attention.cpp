@@ -5,8 +5,10 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "parallel/attention_call.h"
+#include "parallel/keys_on_host.h"
 #include "parallel/rotation.h"
 
 namespace fsdp::parallel {
@@ -17,6 +19,42 @@ using torch::autograd::variable_list;
 
 constexpr auto kHeld = "keys and values, ";
 
+// Keys and values of a call: all ranks' where these share memory, else this rank's, which go round.
+struct Held {
+  const AttentionPlan& plan;
+  at::Tensor keys, values;
+
+  int64_t own_length() const { return plan.keys.own_length(); }
+  bool are_of_all() const { return keys.size(2) > own_length(); }
+  std::pair<at::Tensor, at::Tensor> of(int64_t rank) const {
+    if (!are_of_all()) return {keys, values};
+    const auto part = [&](const at::Tensor& all) { return all.narrow(2, rank * own_length(), own_length()); };
+    return {part(keys), part(values)};
+  }
+  // Calls visit(source, that rank's keys, its values) for each rank, this one first.
+  template <class Visit>
+  void for_each_rank(const Visit& visit) const {
+    if (are_of_all()) {
+      for (int64_t step = 0; step < plan.ranks(); ++step) {
+        const int64_t source = (plan.rank() + plan.ranks() - step) % plan.ranks();
+        fault_point("block at hand");
+        const auto [its_keys, its_values] = of(source);
+        visit(source, its_keys, its_values);
+      }
+      return;
+    }
+    go_round(plan.order(), {kHeld + plan.name, {}}, packed(keys, values), [&](int64_t source, const at::Tensor& flat) {
+      const auto [its_keys, its_values] = unpacked(flat, keys, values);
+      visit(source, its_keys, its_values);
+    });
+  }
+};
+
+// A part of a larger tensor as a tensor of its own, so that the rest can go.
+at::Tensor alone(const at::Tensor& tensor) {
+  return tensor.storage().nbytes() > tensor.nbytes() ? tensor.clone() : tensor;
+}
+
 struct RingAttention : torch::autograd::Function<RingAttention> {
   // `rows`: those of the mask that are of this rank's queries.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
@@ -24,15 +62,17 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
                             const c10::intrusive_ptr<AttentionPlan>& plan) {
     const auto mask = rows.value_or(at::Tensor());
     OutputSum sum(query, value);
-    go_round(plan->order(), {kHeld + plan->name, {}}, packed(key, value), [&](int64_t source, const at::Tensor& held) {
+    const auto on_host = keys_on_host(*plan, key, value);
+    const Held held = on_host ? Held{*plan, on_host->keys, on_host->values} : Held{*plan, key, value};
+    held.for_each_rank([&](int64_t source, const at::Tensor& keys, const at::Tensor& values) {
       const auto block = block_of(plan->queries, plan->keys, plan->rank(), source, plan->is_causal);
       if (!block) return;
-      const auto [keys, values] = unpacked(held, key, value);
       const auto columns = columns_of(mask, *plan, source, block->keys);
       sum.add(*block, operands_of(*plan, *block, query, keys, values, columns));
     });
     const auto output = sum.output().to(query.scalar_type());
-    context->save_for_backward({query, key, value, mask, output, sum.logsumexp()});
+    context->save_for_backward(
+        {on_host ? alone(query) : query, held.keys, held.values, mask, output.detach(), sum.logsumexp()});
     keep_plan(*context, plan);
     return output;
   }
@@ -42,33 +82,34 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const auto kept = kept_plan(*context);
     const auto& plan = *kept;
     const auto saved = context->get_saved_variables();
-    const auto &query = saved[0], &key = saved[1], &value = saved[2], &mask = saved[3], &output = saved[4],
-               &logsumexp = saved[5];
+    const auto &query = saved[0], &mask = saved[3], &output = saved[4], &logsumexp = saved[5];
+    const Held held{plan, saved[1], saved[2]};
     const auto grad = grads[0].contiguous();
     const auto dtype = at::toOpMathType(query.scalar_type());
     const auto of_query = at::zeros_like(query, query.options().dtype(dtype));
     Rotation rotation(plan.order(), {"gradients of keys and values, " + plan.name, {}});
     at::Tensor sum;
-    go_round(plan.order(), {kHeld + plan.name, {}}, packed(key, value), [&](int64_t source, const at::Tensor& held) {
+    held.for_each_rank([&](int64_t source, const at::Tensor& keys, const at::Tensor& values) {
       const auto block = block_of(plan.queries, plan.keys, plan.rank(), source, plan.is_causal);
       std::array<at::Tensor, 3> share;
       if (block) {
-        const auto [keys, values] = unpacked(held, key, value);
         const auto columns = columns_of(mask, plan, source, block->keys);
         const auto queries = [&](const at::Tensor& all) { return all.narrow(2, block->first_query, block->queries); };
         share = backward_of(operands_of(plan, *block, query, keys, values, columns), queries(grad), queries(output),
                             queries(logsumexp));
         queries(of_query).add_(share[0]);
       }
-      sum = sum.defined() ? rotation.arrived() : at::zeros(held.sizes(), held.options().dtype(dtype));
+      sum =
+          sum.defined() ? rotation.arrived() : at::zeros({keys.numel() + values.numel()}, keys.options().dtype(dtype));
       if (block) {
-        const auto [of_key, of_value] = unpacked(sum, key, value);
+        const auto [of_key, of_value] = unpacked(sum, keys, values);
         of_key.narrow(2, block->first_key, block->keys).add_(share[1]);
         of_value.narrow(2, block->first_key, block->keys).add_(share[2]);
       }
       rotation.start(sum);
     });
     const auto own = rotation.arrived();
+    const auto [key, value] = held.of(plan.rank());
     const auto [of_key, of_value] = unpacked(own, key, value);
     return {of_query.to(query.scalar_type()), of_key.to(key.scalar_type()), of_value.to(value.scalar_type()), {}, {}};
   }

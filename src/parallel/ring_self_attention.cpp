@@ -63,7 +63,7 @@ struct RingSelfAttention : torch::autograd::Function<RingSelfAttention> {
       sum.add_(at::matmul(columns.of(probabilities), repeated_heads(values, query)));
     });
     const auto output = sum.to(given.scalar_type());
-    context->save_for_backward({given, key, value, probabilities, output});
+    context->save_for_backward({given, key, value, probabilities, output.detach()});
     keep_plan(*context, plan);
     return output;
   }

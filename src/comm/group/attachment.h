@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <typeindex>
 
 #include "comm/core/ranks.h"
 #include "comm/core/traffic_count.h"
@@ -14,11 +15,10 @@
 namespace fsdp {
 
 struct Attachment {
-  /// The one object of this kind, made when it is first asked for. A process group has one kind. Thread safety: the
-  /// caller serialises.
+  /// The one object of this type, made when it is first asked for. Thread safety: the caller serialises.
   template <class Kept>
   static std::shared_ptr<Kept> of(ProcessGroup& group) {
-    auto& object = all_of(group).object;
+    auto& object = all_of(group).objects[typeid(Kept)];
     if (!object) object = std::make_shared<Kept>();
     return std::static_pointer_cast<Kept>(object);
   }
@@ -33,7 +33,7 @@ struct Attachment {
 
  private:
   struct All {
-    std::shared_ptr<void> object;
+    std::map<std::type_index, std::shared_ptr<void>> objects;
     std::map<std::weak_ptr<ProcessGroup>, std::shared_ptr<Communicator>, std::owner_less<>> orders;
   };
   static All& all_of(ProcessGroup& group) {

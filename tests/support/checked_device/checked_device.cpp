@@ -75,13 +75,15 @@ std::vector<Violation> CheckedDevice::violations() {
   return take_violations();
 }
 
-void run_ranks(int ranks, const std::function<void(int rank)>& fn, std::chrono::milliseconds timeout) {
+void run_ranks(int ranks, const std::function<void(int rank)>& fn, std::chrono::milliseconds timeout,
+               std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap) {
   install();
   CachingAllocator::get().forget_uses();  // those of ranks that have ended
   ThreadRanksOptions options;
   options.backend = "gloo";
   options.timeout = timeout;
   options.device_backend = &device_backend_of;
+  options.wrap = std::move(wrap);
   run_thread_ranks(
       ranks,
       [&](int rank) {

@@ -6,10 +6,12 @@
 /// order things as CUDA's and NCCL's do. It knows which streams read and wrote every block, and finds uses that no
 /// event and no wait of the host orders (Fault), whether or not the values came out right.
 
+#include <fsdp/communicator.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,8 +41,9 @@ class CheckedDevice : public testing::Test {
 };
 
 /// Runs `fn(rank)` in `ranks` threads, each with its own device and process group; see run_thread_ranks. `timeout`: the
-/// process groups'.
+/// process groups'. `wrap`: see ThreadRanksOptions.
 void run_ranks(int ranks, const std::function<void(int rank)>& fn,
-               std::chrono::milliseconds timeout = std::chrono::seconds(60));
+               std::chrono::milliseconds timeout = std::chrono::seconds(60),
+               std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap = {});
 
 }  // namespace fsdp::test::checked
