@@ -36,6 +36,13 @@ SAME_LOSSES = (
     ("--batch 2 --steps 6 --size llama --lr 0.001", 2, [
         *LOW_PRECISION, ("--batch 4 --sequence 2", ALIKE), ("--batch 4 --tensor 2", ALIKE)]),
 )
+# Stages on so many ranks, which train on the joined batch that one rank has with --batch 8.
+STAGES = (
+    ("--pipe 2", 2), ("--pipe 2 --micro-batches 3 --schedule gpipe", 2), ("--pipe 4 --micro-batches 1", 4),
+    ("--pipe 2 --schedule interleaved", 2), ("--pipe 2 --schedule interleaved --batch 4", 4),
+    ("--pipe 2 --slices 3 --checkpoint-activations", 2), ("--pipe 2 --slices auto", 2), ("--pipe 2 --batch 4", 4),
+    ("--pipe 2 --batch 4 --update-freq 2 --micro-batches 2", 2), ("--pipe 2 --tensor 2", 4), ("--pipe 2 --sequence 2", 4),
+)
 WRONG_FLAGS = (
     ("--steps 0", "--steps"), ("--epochs 2 --steps 4", "--steps"), ("--unknown", "unknown"),
     ("--dropout 1", "--dropout: .* to 0.99"), ("--lr nan", "--lr: expected a number above 0, found nan"),
@@ -49,7 +56,14 @@ WRONG_FLAGS = (
     ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
     ("--tensor 2 --dropout 0.1", "--dropout, which would"),
-    ("--tensor 2 --mesh 2", "excludes"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
+    ("--tensor 2 --mesh 2", "excludes"), ("--pipe 2 --mesh 2", "excludes"), ("--micro-batches 2", "requires --pipe"),
+    ("--pipe 2 --micro-batches 17", "more than the sequences of --batch"), ("--pipe 4", "a block of --layers"),
+    ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--pipe 2 --fp16", "--bf16 does"),
+    ("--pipe 2 --save x", "does not go with --save"), ("--slices 2", "--slices requires --pipe"),
+    ("--pipe 2 --slices many", "--slices"), ("--pipe 2 --slices 17", "more than the tokens of --seq"),
+    ("--pipe 2 --slices 2 --schedule 1f1b", "for --schedule gpipe"), ("--pipe 2 --slices 2 --dropout 0.1", "--dropout"),
+    ("--pipe 2 --slices 2 --sequence 2", "one of them cuts the tokens"),
+    ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
     ("--save-every 2", "--save-every requires --save"),
 )
 # What the text is, further flags, and what is wrong.
@@ -105,6 +119,35 @@ class Training(Case):
                         self.assertNotEqual(found, expected)
                     for ours, theirs in zip(found, expected, strict=True):
                         self.assertAlmostEqual(ours, theirs, delta=tolerance * (theirs if tolerance > ALIKE else 1))
+
+    def test_stages_train_and_write_as_the_whole_model(self):
+        words = "--layers 4 --batch 8 --lr 0.02 --top-k 1"
+        for size, stages in (("", STAGES), ("--size llama", STAGES[3:6]), ("--bf16", STAGES[:1])):
+            whole = self.results(f"{words} {size}")
+            for more, world in stages:
+                with self.subTest(f"{size} {more}"):
+                    found = self.results(f"{words} {size} {more}", world)
+                    tolerance = 0.05 if size == "--bf16" else ALIKE
+                    for ours, theirs in zip(found["losses"], whole["losses"], strict=True):
+                        self.assertAlmostEqual(ours, theirs, delta=tolerance)
+                    self.assertAlmostEqual(found["validation"], whole["validation"], delta=max(tolerance, 0.01))
+                    if tolerance == ALIKE:
+                        self.assertEqual(found["sample"], whole["sample"])
+
+    def results(self, words, world=1):
+        output = re.sub(r"^\[rank 0\] ", "", self.train(words, world), flags=re.MULTILINE)
+        return {"losses": [float(loss) for loss in re.findall(r"step \d+/\d+ +loss (\d+\.\d+)", output)],
+                "validation": float(re.search(r"step 4: validation loss (\S+)", output)[1]),
+                "sample": re.search(r"sample:\n((.*\n)*?)\nholds", output)[1]}
+
+    def test_explains_what_each_axis_moves(self):
+        words = "--pipe 2 --tensor 2 --steps 1 --batch 64 --seq 64 --dim 64 --sample 0 --eval-every 0 --explain"
+        output = self.train(words, world=4)
+        activations = 64 * 64 * 64 * 4 / 1e6
+        for pattern in (r"mesh: pipe 2 x data 1 x sequence 1 x tensor 2; in a step rank 0 sends at most",
+                        rf"pipe: activations of 4 micro-batches, {activations:.2f} MB; there are 2 stages",
+                        rf"tensor: 4 all-reduces of what 1 blocks give, {4 * activations:.2f} MB"):
+            self.assertRegex(output, pattern)
 
     def test_activations_that_are_computed_again_change_no_loss(self):
         for more in ("", "--dropout 0.3"):

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/group.h>
 #include <fsdp/pipeline_schedule.h>
+#include <fsdp/plan_slices.h>
 #include <fsdp/process_group.h>
 #include <torch/nn/modules/container/sequential.h>
 
@@ -34,10 +35,12 @@ class PipelineStage {
   /// From what the stage before gives to what this one gives.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Of a function, whose parameters nobody else needs to know.
+  /// Of a function. `group`: the sharded module whose parameters it reads, in a ForwardScope that it opens. Several
+  /// stages may be parts of one module.
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
-  explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
+  explicit PipelineStage(Function forward, std::optional<Group> group = std::nullopt)
+      : forward_(std::move(forward)), group_(std::move(group)) {}
   /// Of a sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
     requires std::derived_from<Module, Group>
@@ -70,6 +73,15 @@ std::vector<torch::nn::Sequential> split_stages(const torch::nn::Sequential& mod
 /// Cuts it in front of the layers with these numbers, which ascend.
 std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequential& model,
                                                        const std::vector<int64_t>& first_layers);
+
+/// How Pipeline::tune measures.
+struct TuneOptions {
+  int64_t granularity = 8;  ///< slices are multiples of so many tokens, but for the last one
+  int rounds = 3;           ///< forwards of each slice, of which the fastest counts
+  /// All ranks that run the same schedule, over other axes too, so that all of them get the same plan. Null: those of
+  /// the pipeline's axis.
+  std::shared_ptr<ProcessGroup> all_ranks = nullptr;
+};
 
 /// Runs a model whose stages lie on the ranks of one axis of a mesh, micro-batch by micro-batch, in the order of a
 /// schedule. The gradients are those of the whole model on the whole batch. torch.distributed.pipelining calls the same
@@ -120,6 +132,24 @@ class Pipeline {
   /// Runs forward alone, without a graph. Returns the outputs of all rows on the rank of the last stage, and an
   /// undefined tensor on the others.
   at::Tensor forward(const at::Tensor& inputs);
+
+  /// Goes over to another schedule with as many ranks and chunks. Collective. Throws as the constructor does, and then
+  /// keeps the schedule that it had.
+  void set_schedule(PipelineSchedule schedule);
+
+  /// Finds out in how many slices the sequences of a causal model should pass. Each stage runs forward for slices of
+  /// several lengths, with tokens before them and without; the costs are fitted (fit_slice_cost), and plan_slices plans
+  /// with those of the slowest stage, for as many micro-batches as the schedule has. `micro_batch`: inputs of one
+  /// micro-batch with whole sequences, read on the rank of the first stage. The schedule stays as it is. The plan is
+  /// for forward; backward takes the same slices.
+  ///
+  /// Throws UsageError for more than one stage on a rank, and for inputs without tokens along dim 1; what forward
+  /// throws for a stage that cannot run in slices.
+  ///
+  ///     const auto tuning = pipeline.tune(inputs.narrow(0, 0, 2));
+  ///     if (fsdp::rank() == 0) std::cout << tuning << '\n';
+  ///     pipeline.set_schedule(fsdp::terapipe_schedule(4, micro_batches, tuning.plan.lengths));
+  SliceTuning tune(const at::Tensor& micro_batch, const TuneOptions& options = {});
 
   /// Begins anew after an exception that all ranks survived, with the stages' groups (Group::reset_iter_state).
   void reset_iter_state();

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <fsdp/async_save.h>
 #include <fsdp/batches.h>
+#include <fsdp/device_mesh.h>
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/metrics.h>
@@ -118,6 +119,16 @@ class Trainer {
   /// the program should end with status 0, and one that resumes goes on bit for bit as without a break. A second signal
   /// ends the process at once.
   ///
+  /// A function of three arguments, `step(model, batch, weight)`, goes backward itself, from `weight` times the loss,
+  /// and returns the loss without a graph: for a Pipeline, whose step does both. Loss scaling and autocast are not for
+  /// it.
+  ///
+  ///     trainer.fit(model, optimizer, data, [&](auto&, auto& batch, double weight) {
+  ///       return pipeline.step(batch.data, batch.target, [&](auto& output, auto& target) {
+  ///         return weight * loss_of(output, target);
+  ///       }) / weight;
+  ///     });
+  ///
   /// Throws UsageError if an epoch has no batch, or the loss is no scalar with a gradient; else what its parts throw.
   template <class Holder, class Data, class Loss>
   bool fit(Sharded<Holder>& model, torch::optim::Optimizer& optimizer, Data&& data, Loss&& loss) {
@@ -167,6 +178,10 @@ class Trainer {
   GradScaler& scaler() { return scaler_; }
   /// Of this rank's tensors: where batches have to be.
   c10::Device device() const { return device_; }
+  /// The ranks as TrainerOptions::mesh_shape lays them out. The first call is collective, and `shard` makes it.
+  ///
+  ///     auto pipe = trainer.mesh().process_group("pipe");
+  const DeviceMesh& mesh();
   /// As it was made with; from `shard` on `sharding` has what follows from the other options.
   const TrainerOptions& options() const { return options_; }
 
@@ -175,7 +190,8 @@ class Trainer {
   bool has_more_epochs() const;
   bool has_more_steps() const;
   void begin_epoch(detail::MicroBatches& batches);
-  at::Tensor loss_of(detail::MicroBatches& batches, int64_t number) const;
+  at::Tensor loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) const;
+  double clip(const Group& model) const;
   void end_epoch(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
   bool saves_after_step() const;
   void save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
@@ -211,6 +227,7 @@ class Trainer {
 
   TrainerOptions options_;
   c10::Device device_;
+  std::optional<DeviceMesh> mesh_;
   std::vector<TrainerCallbacks> callbacks_;
   GradScaler scaler_;
   TrainingPlace place_;
