@@ -150,7 +150,7 @@ TEST(Trainer, RowsAreSharedOutOverTheAxesOfDataAndSequences) {
     };
     const auto of_two = rows({.mesh_shape = {2, 2}}), of_four = rows({});
     EXPECT_EQ(rows({.mesh_shape = {2, 2}, .mesh_dim_names = {"pipe", "data"}}), of_two);
-    EXPECT_EQ(rows({.mesh_shape = {2, 1, 2}, .mesh_dim_names = {"data", "sequence", "tensor"}}), of_two);
+    EXPECT_EQ(rows({.mesh_shape = {2, 2}, .mesh_dim_names = {"tensor", "data"}}), of_two);
     EXPECT_EQ(rows({.mesh_shape = {2, 2}, .mesh_dim_names = {"sequence", "data"}}), of_four);
   });
 }
@@ -167,7 +167,7 @@ TEST(Trainer, StagesTrainAsTheWholeModel) {
   const auto samples_of = [](int64_t first, int64_t count, int64_t width) {
     return torch::arange(first * width, (first + count) * width, torch::kDouble).view({count, width}).sin();
   };
-  constexpr double kNorm = 0.1;  // less than that of any step
+  constexpr double kNorm = 0.05;  // less than that of any step
   auto whole = build();
   torch::optim::SGD of_whole(whole->parameters(), 0.5);
   std::vector<double> losses;
