@@ -77,7 +77,7 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
 /// How Pipeline::tune measures.
 struct TuneOptions {
   int64_t granularity = 8;  ///< slices are multiples of so many tokens, but for the last one
-  int rounds = 3;           ///< forwards of each slice, of which the fastest counts
+  int rounds = 5;           ///< forwards of each slice, of which the fastest counts
   /// All ranks that run the same schedule, over other axes too, so that all of them get the same plan. Null: those of
   /// the pipeline's axis.
   std::shared_ptr<ProcessGroup> all_ranks = nullptr;

@@ -65,7 +65,8 @@ struct SliceTime {
 };
 
 /// The model of a slice's cost, fitted to measurements: t(length, 0) is interpolated between the measured lengths, and
-/// t(length, before) = t(length, 0) + a0 + a1 length + a2 before + a3 length before, by least squares.
+/// t(length, before) = t(length, 0) + a0 + a1 length + a2 before + a3 length before, by least squares of the errors as
+/// shares of the measurements.
 struct FittedSliceCost {
   std::vector<SliceTime> alone = {};        ///< with nothing before them, by length
   std::array<double, 4> coefficients = {};  ///< a0 to a3
@@ -76,7 +77,8 @@ struct FittedSliceCost {
 };
 
 /// Fits the model. `times` need at least one slice with nothing before it; without four others that tell the
-/// coefficients apart the ones of least size are taken. Throws UsageError without such a slice.
+/// coefficients apart the ones of least size are taken. Throws UsageError without such a slice, and for seconds that
+/// are not above 0.
 FittedSliceCost fit_slice_cost(std::vector<SliceTime> times);
 
 /// What measuring the stages of a pipeline tells about slices (Pipeline::tune).

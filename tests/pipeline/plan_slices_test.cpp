@@ -132,6 +132,7 @@ TEST(PlanSlices, WhatHasNoAnswerIsRefused) {
   EXPECT_THROW(plan_slices(8, 2, [](int64_t, int64_t) { return -1.0; }), UsageError);
   EXPECT_THROW(plan_batch(0, 8, 2, [](int64_t) { return positions_plus(0); }), UsageError);
   EXPECT_THROW(fit_slice_cost({{8, 8, 1.0}}), UsageError);
+  EXPECT_THROW(fit_slice_cost({{8, 0, 0.0}}), UsageError);
 }
 
 TEST(FitSliceCost, FindsTheModelThatMadeTheTimes) {
