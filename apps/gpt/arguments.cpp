@@ -182,10 +182,6 @@ void complete_pipeline(const CLI::App& app, Arguments& arguments) {
           "--schedule interleaved needs a multiple of --pipe as --micro-batches");
   require(arguments.layers >= int64_t{pipeline.ranks} * (is_interleaved ? pipeline.chunks : 1),
           "--pipe needs a block of --layers for each stage");
-  require(arguments.save.empty() && arguments.resume.empty() && arguments.init_from.empty(),
-          "--pipe does not go with --save, --resume and --init-from yet: checkpoints have whole models");
-  require(!arguments.precision.fp16 && !arguments.precision.autocast,
-          "--pipe does not go with --fp16 and --autocast; --bf16 does");
   if (arguments.slices.empty()) return;
   require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices is for --schedule gpipe");
   require(arguments.sequence_ranks == 1, "--slices does not go with --sequence: one of them cuts the tokens");

@@ -58,8 +58,7 @@ WRONG_FLAGS = (
     ("--tensor 2 --dropout 0.1", "--dropout, which would"),
     ("--tensor 2 --mesh 2", "excludes"), ("--pipe 2 --mesh 2", "excludes"), ("--micro-batches 2", "requires --pipe"),
     ("--pipe 2 --micro-batches 17", "more than the sequences of --batch"), ("--pipe 4", "a block of --layers"),
-    ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--pipe 2 --fp16", "--bf16 does"),
-    ("--pipe 2 --save x", "does not go with --save"), ("--slices 2", "--slices requires --pipe"),
+    ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--slices 2", "requires --pipe"),
     ("--pipe 2 --slices many", "--slices"), ("--pipe 2 --slices 17", "more than the tokens of --seq"),
     ("--pipe 2 --slices 2 --schedule 1f1b", "for --schedule gpipe"), ("--pipe 2 --slices 2 --dropout 0.1", "--dropout"),
     ("--pipe 2 --slices 2 --sequence 2", "one of them cuts the tokens"),
@@ -122,12 +121,13 @@ class Training(Case):
 
     def test_stages_train_and_write_as_the_whole_model(self):
         words = "--layers 4 --batch 8 --lr 0.02 --top-k 1"
-        for size, stages in (("", STAGES), ("--size llama", STAGES[3:6]), ("--bf16", STAGES[:1])):
+        for size, stages in (("", STAGES), ("--size llama", STAGES[3:6]), ("--bf16", STAGES[:1]), ("--fp16", STAGES[:1]),
+                             ("--autocast", STAGES[:1])):
             whole = self.results(f"{words} {size}")
             for more, world in stages:
                 with self.subTest(f"{size} {more}"):
                     found = self.results(f"{words} {size} {more}", world)
-                    tolerance = 0.05 if size == "--bf16" else ALIKE
+                    tolerance = 0.05 if size in ("--bf16", "--fp16", "--autocast") else ALIKE
                     for ours, theirs in zip(found["losses"], whole["losses"], strict=True):
                         self.assertAlmostEqual(ours, theirs, delta=tolerance)
                     self.assertAlmostEqual(found["validation"], whole["validation"], delta=max(tolerance, 0.01))
@@ -269,6 +269,25 @@ class Checkpoints(Case):
         output = self.train(words)
         self.assertRegex(output, rf"goes on after step {steps} from .*, saved by 2 ranks")  # of as many for an epoch
         self.assertRegex(output, r"epoch 2, step (\d+): validation loss")
+
+    def test_stages_and_whole_models_resume_and_begin_with_each_others_checkpoints(self):
+        words = "--layers 4 --batch 8 --sample 0 --eval-every 0"
+        stages = ("--pipe 2", 2), ("--pipe 2 --schedule interleaved --batch 4", 4)
+        expected = self.losses(f"{words} --save whole --save-every 2 --keep 9")
+        begun = self.losses(f"{words} --init-from whole")
+        for number, (more, world) in enumerate(stages):
+            self.train(f"{words} {more} --save {number} --save-every 2 --keep 9", world)
+        for folder, more, world in (("whole", *stages[0]), ("0", "", 1), ("1", *stages[0]), ("0", *stages[1])):
+            with self.subTest(f"{folder} {more}"):
+                output = self.train(f"{words} {more} --resume {folder}/step-000000000002", world)
+                found = [float(loss) for loss in re.findall(r"step \d+/\d+ +loss (\d+\.\d+)", output)]
+                self.assertEqual(len(found), 2)
+                for ours, theirs in zip(found, expected[2:], strict=True):
+                    self.assertAlmostEqual(ours, theirs, delta=ALIKE)
+        for ours, theirs in zip(self.losses(f"{words} --pipe 2 --init-from 1", 2), begun, strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=ALIKE)
+        done = self.run_gpt("--pipe 2 --init-from text", world=2)
+        self.assertIn("text: expected a folder of checkpoints, which stages", done.stderr)
 
     def test_a_training_that_is_over_is_only_sampled_and_another_begins_with_its_values(self):
         self.train("--save run --lr 0.05", world=2)

@@ -73,16 +73,19 @@ void run(const Arguments& arguments) {
   if (is_first) std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << trainer.device() << std::endl;
 
   const auto optimizer = make_optimizer(model->parameters(), arguments);
-  restore(trainer, model, *optimizer, batches, arguments);
+  std::optional<Stages> stages;
+  if (axes.pipe) {
+    stages.emplace(model, axes, vocabulary, arguments, std::cout);
+    trainer.set_pipeline(stages->pipeline());
+  }
+  auto* const pipeline = stages ? &*stages : nullptr;
+  restore(trainer, model, pipeline, *optimizer, batches, arguments);
   frame::print_explanation(model, arguments.observing);
   if (arguments.observing.explain && is_first)
     std::cout << axes_text(sizes, fsdp::explain(model), arguments) << std::flush;
-  std::optional<Stages> stages;
-  if (axes.pipe) stages.emplace(model, axes, vocabulary, arguments, std::cout);
   const auto trace = frame::begin_trace(arguments.observing);
   auto metrics = step_metrics(model, axes, trainer.device(), vocabulary, batches, trainer.place().step,
                               text.tokenizer->unit(), arguments);
-  auto* const pipeline = stages ? &*stages : nullptr;
   const Outcome outcome =
       train(trainer, model, pipeline, *optimizer, batches, axes, text.tokenizer->unit(), metrics, arguments);
   frame::write_trace(trace.get(), arguments.observing);

@@ -30,6 +30,7 @@ class Stages {
   at::Tensor loss(const fsdp::data::TextBatch& batch);
   /// What the model expects behind `context`, [1, tokens]: logits, [vocabulary], on every rank.
   at::Tensor next_token(const at::Tensor& context);
+  const fsdp::Pipeline& pipeline() const { return pipeline_; }
 
  private:
   at::Tensor features(const at::Tensor& ids);

@@ -26,9 +26,9 @@ namespace fsdp {
 /// LocalRowRange), last bits may differ. On other devices LibTorch sums the rows. Gradients are not copied, and ranks
 /// exchange 552 bytes.
 ///
-/// Throws UsageError inside a scope, for a negative `max_norm` and while gradients wait for a backward that
-/// synchronises, Mismatch if ranks give different arguments, and Error if `error_if_nonfinite` and the norm is not
-/// finite; on every rank alike, and the gradients are as before.
+/// Throws UsageError inside a scope, for a negative `max_norm`, while gradients wait for a backward that synchronises,
+/// and for a stage of a Pipeline, which is passed itself (pipeline.h); Mismatch if ranks give different arguments, and
+/// Error if `error_if_nonfinite` and the norm is not finite; on every rank alike, and the gradients are as before.
 ///
 ///     loss.backward();
 ///     double norm = fsdp::clip_grad_norm_(model, 1.0);

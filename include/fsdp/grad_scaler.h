@@ -32,9 +32,10 @@ struct GradScalerOptions {
   /// Without it every call does nothing, but for `step`, which is the optimizer's.
   bool enabled = true;
   /// The ranks that have one scale, if some optimizer has none of the parameters that are sharded over all of them:
-  /// each rank may have another inf in the gradients of plain tensors. Every optimizer's gradients are decided on by
-  /// all of these ranks then, so each of them calls `unscale_` or `step` for it. Null: by the ranks of the optimizer's
-  /// sharded parameters.
+  /// each rank may have another inf in the gradients of plain tensors, e.g. in stages of a Pipeline that are not
+  /// sharded. Every optimizer's gradients are decided on by all of these ranks then, so each of them calls `unscale_`
+  /// or `step` for it. Null: by the ranks of the optimizer's sharded parameters, and those over which their models are
+  /// split (TensorCut, Pipeline).
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 

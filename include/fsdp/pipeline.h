@@ -3,6 +3,7 @@
 /// A model whose layers lie on several ranks.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/async_save.h>
 #include <fsdp/group.h>
 #include <fsdp/pipeline_schedule.h>
 #include <fsdp/plan_slices.h>
@@ -35,31 +36,43 @@ class PipelineStage {
   /// From what the stage before gives to what this one gives.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Of a function. `group`: the sharded module whose parameters it reads, in a ForwardScope that it opens. Several
-  /// stages may be parts of one module.
+  /// Of a function without parameters.
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
-  explicit PipelineStage(Function forward, std::optional<Group> group = std::nullopt)
-      : forward_(std::move(forward)), group_(std::move(group)) {}
+  explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
+  /// Of a function that runs a module, sharded or not, or a part of one: several stages may have one module. What is
+  /// about all parameters of a pipeline (clip_grad_norm_, save_checkpoint) finds those of the function there.
+  template <class Function, class Module>
+  PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
+    if constexpr (std::derived_from<Module, Group>)
+      group_ = module;
+    else if constexpr (requires { module.ptr(); })
+      module_ = module.ptr();
+    else
+      module_ = module;
+  }
   /// Of a sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
     requires std::derived_from<Module, Group>
   explicit PipelineStage(Module module)
-      : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }), group_(module) {}
+      : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }, module) {}
   /// Of a module that is not sharded.
   template <class Module>
     requires(!std::convertible_to<Module, Forward> && !std::derived_from<Module, Group>)
   explicit PipelineStage(Module module)
-      : forward_([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }) {}
+      : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }, module) {}
 
   /// Runs the stage forward.
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
   /// That of a sharded module.
   const std::optional<Group>& group() const { return group_; }
+  /// The module if it is not sharded; null for a function without one.
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
  private:
   Forward forward_;
   std::optional<Group> group_;
+  std::shared_ptr<torch::nn::Module> module_;
 };
 
 /// Cuts a model into consecutive stages of about equal numbers of parameters: the largest has as few as any cut allows.
@@ -151,15 +164,59 @@ class Pipeline {
   ///     pipeline.set_schedule(fsdp::terapipe_schedule(4, micro_batches, tuning.plan.lengths));
   SliceTuning tune(const at::Tensor& micro_batch, const TuneOptions& options = {});
 
-  /// Begins anew after an exception that all ranks survived, with the stages' groups (Group::reset_iter_state).
+  /// Begins anew after an exception on any rank that all of them survived, with the stages' groups
+  /// (Group::reset_iter_state). Collective over the axis and the ranks of these groups.
   void reset_iter_state();
+
+  /// The parameters of this rank's stages, a tied one once: for an optimizer.
+  std::vector<at::Tensor> parameters() const;
 
   /// As it was given.
   const PipelineSchedule& schedule() const;
 
  private:
+  friend struct pipeline::Plan;
   std::unique_ptr<pipeline::Plan> plan_;
 };
+
+/// \name All stages together
+/// What the functions of these names do with a sharded model, over the parameters of all stages: sharded ones and, in
+/// stages that are not sharded, all. Each counts once, whichever axes of the mesh it is split over; ranks beside the
+/// pipeline that have the same plain stage count it each for themselves. Collective over the pipeline's axis and the
+/// ranks of the stages' groups.
+///
+///     auto loss = pipeline.step(tokens, targets, mean_loss);
+///     fsdp::clip_grad_norm_(pipeline, 1.0);
+///     optimizer.step();
+/// \{
+
+/// See clip_grad.h.
+double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type = 2.0,
+                       bool error_if_nonfinite = false);
+/// See clip_grad.h.
+[[nodiscard]] double get_total_norm(const Pipeline& pipeline, double norm_type = 2.0, bool error_if_nonfinite = false);
+/// See norms.h.
+[[nodiscard]] double norm(const Pipeline& pipeline, double p = 2.0);
+
+/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h does the whole model: by the names that
+/// parameters have in their stage's module, which split_stages leaves as in the whole model. Any number of stages loads
+/// it, and so does a model that is no pipeline. `optimizer`: of parameters of this rank's stages; every rank gives one,
+/// with as many parameter groups. Collective over the default process group, all of whose ranks run the pipeline or
+/// replicas of it. Throws UsageError on all ranks, before anything is written, if two stages have different tensors of
+/// one name; and what save_checkpoint of a model throws.
+///
+///     fsdp::save_checkpoint("runs/a", pipeline, &optimizer, {.step = step});
+void save_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                     const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// The same while training goes on, see async_save.h.
+void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Pipeline& pipeline,
+                           const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// Loads this rank's stages of a checkpoint of the whole model, whatever it was saved of; see checkpoint.h. Collective
+/// as save_checkpoint. `differing` has what differs in this rank's stages.
+LoadedCheckpoint load_checkpoint(const std::string& folder, const Pipeline& pipeline,
+                                 torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
+
+/// \}
 
 /// \}
 

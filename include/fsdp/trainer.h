@@ -24,6 +24,8 @@
 #pragma GCC visibility push(default)
 namespace fsdp {
 
+class Pipeline;
+
 /// \addtogroup training
 /// \{
 
@@ -109,6 +111,10 @@ class Trainer {
     return model;
   }
 
+  /// The model that `resume` and `fit` get is this rank's stages of `pipeline`, which outlives them: gradients are
+  /// clipped, and checkpoints saved and loaded, over all stages.
+  void set_pipeline(const Pipeline& pipeline) { pipeline_ = &pipeline; }
+
   /// Loads the checkpoint of TrainerOptions::resume into the model, the optimizer, the scaler, the generators and
   /// `place`; false: there was none to load. `fit` calls it unless that was done. Throws what load_checkpoint throws.
   bool resume(const Group& model, torch::optim::Optimizer& optimizer);
@@ -120,9 +126,9 @@ class Trainer {
   /// ends the process at once.
   ///
   /// A function of three arguments, `step(model, batch, weight)`, goes backward itself, from `weight` times the loss,
-  /// and returns the loss without a graph: for a Pipeline, whose step does both. Loss scaling and autocast are not for
-  /// it.
+  /// and returns the loss without a graph: for a Pipeline, whose step does both.
   ///
+  ///     trainer.set_pipeline(pipeline);
   ///     trainer.fit(model, optimizer, data, [&](auto&, auto& batch, double weight) {
   ///       return pipeline.step(batch.data, batch.target, [&](auto& output, auto& target) {
   ///         return weight * loss_of(output, target);
@@ -191,7 +197,6 @@ class Trainer {
   bool has_more_steps() const;
   void begin_epoch(detail::MicroBatches& batches);
   at::Tensor loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) const;
-  double clip(const Group& model) const;
   void end_epoch(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
   bool saves_after_step() const;
   void save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
@@ -228,6 +233,7 @@ class Trainer {
   TrainerOptions options_;
   c10::Device device_;
   std::optional<DeviceMesh> mesh_;
+  const Pipeline* pipeline_ = nullptr;
   std::vector<TrainerCallbacks> callbacks_;
   GradScaler scaler_;
   TrainingPlace place_;

@@ -61,8 +61,7 @@ struct TrainerOptions {
   /// Empty: `sharding.mesh`.
   std::vector<int> mesh_shape = {};
   /// The names of its axes, if they are others: some of "data", "pipe", "sequence" and "tensor", in any order, "data"
-  /// among them. Then rows are shared out over the ranks of "data" and "sequence" together. With an axis "pipe",
-  /// gradients are clipped by their norm over all stages; checkpoints of stages cannot be saved yet.
+  /// among them. Then rows are shared out over the ranks of "data" and "sequence" together.
   ///
   ///     options.mesh_shape = {2, 2, 2, 1};
   ///     options.mesh_dim_names = {"pipe", "data", "sequence", "tensor"};

@@ -128,13 +128,15 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
   return some;
 }
 
-// The tensor axes whose ranks have parts of the parameters, each once.
-std::vector<const ProcessGroup*> tensor_axes_of(const std::vector<Parameter>& parameters) {
+// The axes over which models are split, each once: first those whose ranks have parts of the same parameters, so that
+// what stages tell each other holds for all of these.
+std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& parameters) {
   std::vector<const ProcessGroup*> axes;
-  for (const auto& [tensor, part] : parameters) {
-    const auto* axis = part ? part->group->placement().tensor_axis.get() : nullptr;
-    if (axis != nullptr && std::ranges::find(axes, axis) == axes.end()) axes.push_back(axis);
-  }
+  for (const auto axis_of : {&runtime::Placement::tensor_axis, &runtime::Placement::pipe_axis})
+    for (const auto& [tensor, part] : parameters) {
+      const auto* axis = part ? (part->group->placement().*axis_of).get() : nullptr;
+      if (axis != nullptr && std::ranges::find(axes, axis) == axes.end()) axes.push_back(axis);
+    }
   return axes;
 }
 
@@ -208,10 +210,13 @@ Answer unscale(const torch::optim::Optimizer& optimizer, const Question& questio
   const auto subject = subject_of(question);
   const auto told = one_of_each_ranks(groups);
   for (auto* group : told) find_on_all(*group, found, subject, votes);
-  const bool are_told = std::ranges::any_of(
-      told, [&](const ParamGroup* group) { return &group->placement().process_group() == question.ranks.get(); });
-  for (const auto* axis : tensor_axes_of(parameters)) find_on_all(*axis, found, subject, votes);
-  if (question.ranks && !are_told) find_on_all(*question.ranks, found, subject, votes);
+  auto axes = split_axes_of(parameters);
+  const bool are_told = std::ranges::find(axes, question.ranks.get()) != axes.end() ||
+                        std::ranges::any_of(told, [&](const ParamGroup* group) {
+                          return &group->placement().process_group() == question.ranks.get();
+                        });
+  if (question.ranks && !are_told) axes.push_back(question.ranks.get());
+  for (const auto* axis : axes) find_on_all(*axis, found, subject, votes);
   if (factor && votes.has_scaled && !question.has_scaled) {
     locks = runtime::lock_ranks(groups);
     auto found_before = at::zeros_like(found);

@@ -1,8 +1,10 @@
+#include "optim/clip_grad.h"
+
 #include <fsdp/clip_grad.h>
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
+#include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -10,66 +12,143 @@
 #include "optim/gradient_layout.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp {
+namespace optim {
 namespace {
 
-struct RowGradient {
-  const runtime::ParamSlot* slot;
-  at::Tensor gradient;
-};
+using runtime::ParamGroup;
 
-// Those of the groups whose rows lie on the ranks of one axis.
-struct OnAxis {
-  const runtime::ParamGroup* group;
-  std::vector<RowGradient> gradients = {};
-};
-
-// The gradients of this rank's rows of the model's parameters. A tied parameter's group may lie in another model, whose
-// other parameters are not this one's.
-std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
-  std::unordered_set<const at::TensorImpl*> own;
-  for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
-  std::vector<OnAxis> axes;
-  const auto ranks_of = [](const OnAxis& axis) { return &axis.group->placement().shard(); };
-  for (const auto& group : param_groups(model)) {
-    auto axis = std::ranges::find(axes, &group->placement().shard(), ranks_of);
-    if (axis == axes.end()) axis = axes.insert(axis, {group.get()});
-    group->require_at_rest(operation);
-    group->require_no_waiting_gradients(operation);
-    for (const auto& slot : group->slots()) {
-      const auto parameter = slot.tensor();
-      if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
-      const auto& gradient = parameter.grad();
-      if (!gradient.defined()) continue;
-      optim::require_sizes_of(slot.rows_tensor, gradient,
-                              [&] { return group->where(operation) + "parameter '" + slot.name() + "'"; });
-      axis->gradients.push_back({&slot, gradient});
-    }
-  }
-  return axes;
+std::vector<ParamGroup*> groups_of(const MeasuredModel& model) {
+  std::vector<ParamGroup*> groups;
+  for (const auto& parameter : model.parameters)
+    if (const auto part = runtime::registry().find(parameter.tensor);
+        part && std::ranges::find(groups, part->group.get()) == groups.end())
+      groups.push_back(part->group.get());
+  return groups;
 }
 
-// `subject`: the operation with the arguments in which ranks could differ unseen.
-double norm_of(const Group& model, const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite,
-               const std::string& subject, const std::string& where) {
-  const auto* tensor_axis = param_groups(model).front()->placement().tensor_axis.get();
-  std::vector<optim::RowsOnAxis> values;
-  for (const auto& [group, gradients] : axes) {
-    auto& on_axis = values.emplace_back(optim::RowsOnAxis{{group, tensor_axis}});
-    for (const auto& [slot, gradient] : gradients)
-      if (slot->cut() || on_axis.ranks.counts_uncut())
-        on_axis.rows.push_back({optim::laid_out_as(slot->rows_tensor, gradient), slot->row_numel()});
+// What is measured of each parameter, and its rows by the axis on whose ranks they lie.
+struct Measured {
+  std::vector<at::Tensor> tensors = {};
+  std::vector<RowsOnAxis> axes = {};
+};
+
+RowsOnAxis& axis_of(const SummedRanks& ranks, std::vector<RowsOnAxis>& axes) {
+  const auto key_of = [](const SummedRanks& of) {
+    return std::pair(of.group ? &of.group->placement().shard() : nullptr, of.tensor_axis);
+  };
+  const auto found = std::ranges::find_if(axes, [&](const auto& axis) { return key_of(axis.ranks) == key_of(ranks); });
+  return found != axes.end() ? *found : axes.emplace_back(RowsOnAxis{ranks});
+}
+
+// `select`: what is measured of a parameter with these rows; undefined: nothing.
+template <class Select>
+Measured measure(const MeasuredModel& model, const char* operation, const Select& select) {
+  Measured all;
+  for (const auto& [parameter, tensor_axis, is_cut] : model.parameters) {
+    const auto part = runtime::registry().find(parameter);
+    const auto* slot = part ? &part->group->slots()[part->slot] : nullptr;
+    auto& axis = axis_of(part ? SummedRanks{part->group.get(), part->group->placement().tensor_axis.get()}
+                              : SummedRanks{nullptr, tensor_axis},
+                         all.axes);
+    const auto rows = slot ? slot->rows_tensor : parameter.detach().contiguous();
+    const auto& tensor = all.tensors.emplace_back(select(parameter, rows));
+    if (!tensor.defined()) {
+      all.tensors.pop_back();
+      continue;
+    }
+    require_sizes_of(rows, tensor, [&] {
+      return str_cat(model.ranks.where(operation), slot ? str_cat("parameter '", slot->name(), "'") : "a parameter");
+    });
+    const int64_t row_numel = slot              ? slot->row_numel()
+                              : rows.dim() == 0 ? 1
+                                                : c10::multiply_integers(rows.sizes().slice(1));
+    if ((slot ? slot->cut().has_value() : is_cut) || axis.ranks.counts_uncut())
+      axis.rows.push_back({laid_out_as(rows, tensor), std::max<int64_t>(row_numel, 1)});
   }
-  const double norm = optim::norm_over_ranks(values, norm_type, subject);
-  if (error_if_nonfinite && !std::isfinite(norm))
-    throw Error(where + "the gradients' norm is not finite (" + str_cat(norm) +
-                "). Look for an overflow in the loss, or pass error_if_nonfinite = false");
-  return norm;
+  return all;
+}
+
+Measured gradients_of(const MeasuredModel& model, const char* operation) {
+  for (const auto* group : groups_of(model)) {
+    group->require_at_rest(operation);
+    group->require_no_waiting_gradients(operation);
+  }
+  return measure(model, operation, [](const at::Tensor& parameter, const at::Tensor&) { return parameter.grad(); });
+}
+
+// `arguments`: those in which ranks could differ unseen.
+double norm_of(const MeasuredModel& model, const Measured& measured, double norm_type, const char* operation,
+               const std::string& arguments) {
+  const auto groups = groups_of(model);
+  SummedRanks stages;
+  if (model.pipe_axis) stages = {groups.empty() ? nullptr : groups.front(), nullptr, model.pipe_axis};
+  return norm_over_ranks(measured.axes, norm_type,
+                         str_cat(operation, " of ", model.name, arguments, ", norm ", norm_type), stages);
 }
 
 void require_norm_type(double norm_type, const std::string& where) {
   require(norm_type > 0, where, "expected norm_type > 0 or infinity, found ", norm_type);
+}
+
+void require_finite(double norm, bool error_if_nonfinite, const std::string& where) {
+  if (error_if_nonfinite && !std::isfinite(norm))
+    throw Error(where + "the gradients' norm is not finite (" + str_cat(norm) +
+                "). Look for an overflow in the loss, or pass error_if_nonfinite = false");
+}
+
+}  // namespace
+
+double norm(const MeasuredModel& model, double p) {
+  constexpr auto kOperation = "norm";
+  require(p > 0, "fsdp::norm: expected p > 0 or infinity, found ", p);
+  const auto locks = runtime::lock_ranks(groups_of(model));
+  const runtime::OwnOperators own_operators;
+  const auto values = measure(model, kOperation, [](const at::Tensor&, const at::Tensor& rows) { return rows; });
+  return norm_of(model, values, p, kOperation, "");
+}
+
+double get_total_norm(const MeasuredModel& model, double norm_type, bool error_if_nonfinite) {
+  constexpr auto kOperation = "get_total_norm";
+  const auto where = model.ranks.where(kOperation);
+  require_norm_type(norm_type, where);
+  const auto locks = runtime::lock_ranks(groups_of(model));
+  const runtime::OwnOperators own_operators;
+  const double norm = norm_of(model, gradients_of(model, kOperation), norm_type, kOperation, "");
+  require_finite(norm, error_if_nonfinite, where);
+  return norm;
+}
+
+double clip_grad_norm_(const MeasuredModel& model, double max_norm, double norm_type, bool error_if_nonfinite) {
+  constexpr auto kOperation = "clip_grad_norm_";
+  const auto where = model.ranks.where(kOperation);
+  require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
+  require_norm_type(norm_type, where);
+  const auto locks = runtime::lock_ranks(groups_of(model));
+  const runtime::OwnOperators own_operators;
+  const auto gradients = gradients_of(model, kOperation);
+  const double norm = norm_of(model, gradients, norm_type, kOperation, str_cat(" to ", max_norm));
+  require_finite(norm, error_if_nonfinite, where);
+  const double coefficient = clip_coefficient(norm, max_norm);
+  for (const auto& gradient : gradients.tensors) gradient.mul_(coefficient);
+  return norm;
+}
+
+}  // namespace optim
+
+namespace {
+
+// A stage of a pipeline has a part of the parameters that a norm is over.
+optim::MeasuredModel measured(const Group& model, const char* operation) {
+  const auto& placement = param_groups(model).front()->placement();
+  require(!placement.pipe_axis, placement.where(operation), "'", model.name(),
+          "' is a stage of a pipeline, and the norm is that of all stages. Pass the fsdp::Pipeline");
+  optim::MeasuredModel measured{model.name(), placement.process_group(), {}};
+  for (auto& parameter : model.parameters())
+    if (runtime::registry().find(parameter)) measured.parameters.push_back({std::move(parameter)});
+  return measured;
 }
 
 }  // namespace
@@ -81,30 +160,11 @@ double clip_coefficient(double total_norm, double max_norm) {
 }
 
 double get_total_norm(const Group& model, double norm_type, bool error_if_nonfinite) {
-  auto& first = *param_groups(model).front();
-  std::lock_guard lock(first.rank_state().mutex);
-  const auto where = first.where("get_total_norm");
-  require_norm_type(norm_type, where);
-  const runtime::OwnOperators own_operators;
-  return norm_of(model, row_gradients(model, "get_total_norm"), norm_type, error_if_nonfinite,
-                 str_cat("get_total_norm of ", model.name(), ", norm ", norm_type), where);
+  return optim::get_total_norm(measured(model, "get_total_norm"), norm_type, error_if_nonfinite);
 }
 
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
-  auto& first = *param_groups(model).front();
-  std::lock_guard lock(first.rank_state().mutex);
-  const auto where = first.where("clip_grad_norm_");
-  require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
-  require_norm_type(norm_type, where);
-  const runtime::OwnOperators own_operators;
-  const auto axes = row_gradients(model, "clip_grad_norm_");
-  // With the bounds, in which ranks could differ unseen.
-  const auto subject = str_cat("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
-  const double norm = norm_of(model, axes, norm_type, error_if_nonfinite, subject, where);
-  const double coefficient = clip_coefficient(norm, max_norm);
-  for (const auto& axis : axes)
-    for (const auto& row : axis.gradients) row.gradient.mul_(coefficient);
-  return norm;
+  return optim::clip_grad_norm_(measured(model, "clip_grad_norm_"), max_norm, norm_type, error_if_nonfinite);
 }
 
 }  // namespace fsdp

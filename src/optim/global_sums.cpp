@@ -1,6 +1,7 @@
 #include "optim/global_sums.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -15,12 +16,17 @@ namespace {
 
 void reduce(const SummedRanks& ranks, const at::Tensor& values, ReduceOp op, const std::string& subject) {
   const auto* group = ranks.group;
-  if (group == nullptr) return;
-  group->placement().pass_on_failure_of(subject, [&] {
-    group->rank_state().wait(*group->placement().shard().communicator().all_reduce(values, op, group->tag(subject)));
-    if (ranks.tensor_axis)
-      group->rank_state().wait(*ranks.tensor_axis->communicator().all_reduce(values, op, group->tag(subject)));
-  });
+  const auto over = [&](const ProcessGroup* axis, Tag tag) {
+    if (axis == nullptr) return;
+    const auto work = axis->communicator().all_reduce(values, op, std::move(tag));
+    group ? group->rank_state().wait(*work) : work->wait();
+  };
+  const auto over_axes = [&] {
+    if (ranks.pipe_axis) return over(ranks.pipe_axis, {subject});
+    if (group) over(&group->placement().shard(), group->tag(subject));
+    over(ranks.tensor_axis, group ? group->tag(subject) : Tag{subject});
+  };
+  group ? group->placement().pass_on_failure_of(subject, over_axes) : over_axes();
 }
 
 // Whole numbers, so that adding them is exact in any order.
@@ -75,8 +81,9 @@ std::vector<double> norms_over_ranks(const RowsOnAxis& tensors, double p, const 
   return norms;
 }
 
-double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject) {
-  double largest = 0;
+double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject,
+                       const SummedRanks& stages) {
+  auto largest = at::zeros({}, at::kDouble);
   ExactSum sum;
   for (const auto& [ranks, rows] : axes) {
     if (is_max(p)) {
@@ -84,14 +91,16 @@ double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::st
       for (const auto& [values, row_numel] : rows) on_rank = larger(on_rank, max_magnitude(values));
       const auto on_axis = at::scalar_tensor(on_rank, at::kDouble);
       reduce(ranks, on_axis, ReduceOp::kMax, subject);
-      largest = larger(largest, on_axis.item<double>());
+      largest = at::maximum(largest, on_axis);
       continue;
     }
     ExactSum on_rank;
     for (const auto& [values, row_numel] : rows) on_rank.add(sum_of_powers(values, row_numel, p));
     sum.add(add_sums<ExactSum>(ranks, {&on_rank, 1}, subject)[0]);
   }
-  return is_max(p) ? largest : root(sum, p);
+  if (!is_max(p)) return root(add_sums<ExactSum>(stages, {&sum, 1}, subject)[0], p);
+  reduce(stages, largest, ReduceOp::kMax, subject);
+  return largest.item<double>();
 }
 
 }  // namespace fsdp::optim

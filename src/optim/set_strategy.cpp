@@ -71,6 +71,7 @@ runtime::Placement new_placement(const Groups& groups, Strategy strategy, const 
           " ranks, found one of other ranks or another process group. Lay out the one that the model is sharded over");
   auto placement = choose_placement({.strategy = strategy, .mesh = mesh, .process_group = mesh ? nullptr : ranks});
   placement.tensor_axis = groups.front()->placement().tensor_axis;
+  placement.pipe_axis = groups.front()->placement().pipe_axis;
   return placement;
 }
 

@@ -32,9 +32,7 @@ std::string text_of(const Form& form) {
                  form.requires_grad ? "" : ", which needs no gradient");
 }
 
-// A header: dtype, whether a gradient comes back, the number of dims, and their sizes.
-constexpr size_t kHeaderNumbers = 16, kBeforeSizes = 3;
-
+// Dtype, whether a gradient comes back, the number of dims, and their sizes.
 at::Tensor header_of(const Form& form, const auto& where) {
   if (form.sizes.size() > kHeaderNumbers - kBeforeSizes)
     require(false, where(), "a tensor of ", form.sizes.size(), " dims, and at most ", kHeaderNumbers - kBeforeSizes,

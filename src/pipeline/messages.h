@@ -24,6 +24,9 @@ struct Message {
 /// What rank `from` sends rank `to`, in the order of its actions. Both know it, so the n-th recv meets the n-th send.
 std::vector<Message> messages_between(const PipelineSchedule& schedule, int from, int to);
 
+/// What tells of a tensor: so many numbers, of which the last ones are its sizes.
+constexpr size_t kHeaderNumbers = 16, kBeforeSizes = 3;
+
 /// Sizes and dtype of a message.
 struct Form {
   std::vector<int64_t> sizes;

@@ -4,8 +4,9 @@
 #include <ATen/ops/zeros.h>
 #include <fsdp/pipeline.h>
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,7 +21,7 @@ namespace {
 
 using pipeline::Forms;
 using pipeline::kBeforeSizes;
-using pipeline::kSignatureNumbers;
+using pipeline::kHeaderNumbers;
 using pipeline::Plan;
 using pipeline::Run;
 using pipeline::Signature;
@@ -51,41 +52,31 @@ uint32_t hash_of(const PipelineSchedule& schedule) {
 
 // In a handler: other ranks of the axis wait for this one, and so do those that share a stage with it.
 void pass_on_failure(const Plan& plan, const char* operation) {
-  const auto name = str_cat("Pipeline::", operation);
-  const auto tell = [&](const std::string& error, std::optional<int> lost) {
-    plan.group->communicator().fail(name, error, lost);
-    for (const auto& stage : plan.stages)
-      if (stage.group())
-        for (const auto& own : param_groups(*stage.group())) own->placement().fail(name, error, lost);
-  };
-  try {
-    throw;
-  } catch (const PeerLost& error) {
-    tell(what_without_backtrace(error), error.rank());
-  } catch (const std::exception& error) {
-    tell(what_without_backtrace(error), std::nullopt);
-  }
+  std::vector<const ProcessGroup*> axes{plan.group.get()};
+  for (const auto& group : plan.groups())
+    std::ranges::copy(group->placement().process_groups(), std::back_inserter(axes));
+  runtime::fail_all(axes, str_cat("Pipeline::", operation));
 }
 
 // The rank of the first stage tells the others of its inputs.
 Signature agree_on(const Plan& plan, const at::Tensor& inputs, bool trains, const char* operation) {
-  constexpr int64_t kMostDims = kSignatureNumbers - kBeforeSizes;
+  constexpr int64_t kMostDims = kHeaderNumbers - kBeforeSizes;
   Signature numbers = {trains, -1, 0};
   if (plan.is_first() && inputs.defined() && inputs.dim() > 0 && inputs.dim() <= kMostDims) {
     numbers = {trains, static_cast<int64_t>(inputs.scalar_type()), inputs.dim()};
     numbers.insert(numbers.end(), inputs.sizes().begin(), inputs.sizes().end());
   }
-  numbers.resize(kSignatureNumbers);
+  numbers.resize(kHeaderNumbers);
   const auto told = at::tensor(numbers, at::kLong).to(plan.group->device());
   plan.ranks->broadcast(told, plan.schedule.rank_of(0), {str_cat("Pipeline::", operation)})->wait();
   const auto on_host = told.cpu();
-  return {on_host.const_data_ptr<int64_t>(), on_host.const_data_ptr<int64_t>() + kSignatureNumbers};
+  return {on_host.const_data_ptr<int64_t>(), on_host.const_data_ptr<int64_t>() + kHeaderNumbers};
 }
 
 void require_inputs_that_fit(const Plan& plan, const Signature& signature, const char* operation) {
   const auto& schedule = plan.schedule;
   const int64_t dims = signature[2], rows = signature[kBeforeSizes], tokens = signature[kBeforeSizes + 1];
-  require(dims >= 1, plan.where(operation), "expected inputs of 1 to ", kSignatureNumbers - kBeforeSizes,
+  require(dims >= 1, plan.where(operation), "expected inputs of 1 to ", kHeaderNumbers - kBeforeSizes,
           " dims on the rank of the first stage, found none. Give the batch there");
   require(rows >= schedule.micro_batches, plan.where(operation), "expected at least one row for each of the ",
           schedule.micro_batches, " micro-batches, found ", rows,
@@ -98,15 +89,23 @@ void require_inputs_that_fit(const Plan& plan, const Signature& signature, const
           ". Make a schedule of slices for this length");
 }
 
+// Calls `act`, which waits for other ranks.
+template <class Act>
+auto pass_on_failure_of(const Plan& plan, const char* operation, const Act& act) {
+  try {
+    return act();
+  } catch (...) {
+    pass_on_failure(plan, operation);
+    throw;
+  }
+}
+
 // Calls `act` with a Run of these inputs and the number of their rows.
 template <class Act>
 at::Tensor run_batch(Plan& plan, const at::Tensor& inputs, bool trains, const char* operation, const Act& act) {
-  bool is_refused_alike = false;
-  try {
-    const auto signature = agree_on(plan, inputs, trains, operation);
-    is_refused_alike = true;
-    require_inputs_that_fit(plan, signature, operation);
-    is_refused_alike = false;
+  const auto signature = pass_on_failure_of(plan, operation, [&] { return agree_on(plan, inputs, trains, operation); });
+  require_inputs_that_fit(plan, signature, operation);  // on all ranks alike
+  return pass_on_failure_of(plan, operation, [&] {
     const auto found = plan.known.find(signature);
     auto forms = found == plan.known.end() ? Forms() : found->second;
     Run run(plan, trains ? plan.schedule : plan.forwards, forms, found == plan.known.end(),
@@ -114,12 +113,7 @@ at::Tensor run_batch(Plan& plan, const at::Tensor& inputs, bool trains, const ch
     auto result = act(run, signature[kBeforeSizes]);
     plan.known[signature] = std::move(forms);
     return result;
-  } catch (...) {
-    if (is_refused_alike) throw;
-    plan.known.clear();  // ranks got unequally far
-    pass_on_failure(plan, operation);
-    throw;
-  }
+  });
 }
 
 }  // namespace
@@ -130,6 +124,10 @@ Pipeline::Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule,
   auto ranks = group->reductions().duplicate("pipeline");
   plan_ = std::make_unique<Plan>(Plan{std::move(stages), {}, {}, std::move(group), std::move(ranks)});
   set_schedule(std::move(schedule));
+  for (const auto& own : plan_->groups()) {
+    const std::lock_guard lock(own->rank_state().mutex);
+    own->params().placement.pipe_axis = plan_->group;
+  }
 }
 
 void Pipeline::set_schedule(PipelineSchedule schedule) {
@@ -152,7 +150,11 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 const PipelineSchedule& Pipeline::schedule() const { return plan_->schedule; }
 
 void Pipeline::reset_iter_state() {
+  // Ranks of the other axes may wait for this one, and those of its own axis for them.
+  for (const auto& group : plan_->groups())
+    group->placement().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
   plan_->group->communicator().start_over();
+  plan_->known.clear();  // ranks got unequally far
   for (const auto& stage : plan_->stages)
     if (stage.group()) stage.group()->reset_iter_state();
 }

@@ -1,5 +1,6 @@
 #include "pipeline/run.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
@@ -7,6 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
+#include <set>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -21,10 +25,7 @@ using Kind = PipelineAction::Kind;
 class SyncGuard {
  public:
   explicit SyncGuard(const Plan& plan) {
-    for (const auto& stage : plan.stages)
-      if (stage.group())
-        for (const auto& group : param_groups(*stage.group()))
-          before_.emplace_back(group, group->policy.requires_gradient_sync);
+    for (const auto& group : plan.groups()) before_.emplace_back(group, group->policy.requires_gradient_sync);
   }
   ~SyncGuard() {
     for (const auto& [group, synced] : before_) group->policy.requires_gradient_sync = synced;
@@ -43,11 +44,42 @@ class SyncGuard {
   std::vector<std::pair<std::shared_ptr<runtime::ParamGroup>, bool>> before_;
 };
 
+// 0 of whole numbers.
+double epsilon_of(at::ScalarType dtype) {
+  double epsilon = 0;
+  if (at::isFloatingType(dtype))
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "epsilon",
+                                    [&] { epsilon = static_cast<double>(std::numeric_limits<scalar_t>::epsilon()); });
+  return epsilon;
+}
+
 double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : tensor.detach().to(at::kDouble).abs().max().item<double>();
 }
 
 }  // namespace
+
+std::vector<std::shared_ptr<runtime::ParamGroup>> Plan::groups() const {
+  std::vector<std::shared_ptr<runtime::ParamGroup>> groups;
+  for (const auto& stage : stages)
+    if (stage.group()) std::ranges::copy(param_groups(*stage.group()), std::back_inserter(groups));
+  return groups;
+}
+
+std::map<int, std::shared_ptr<const ModuleNode>> trees_of(const Plan& plan) {
+  std::map<int, std::shared_ptr<const ModuleNode>> trees;
+  std::set<const void*> known;
+  for (int number = plan.group->rank(); number < plan.schedule.stages(); number += plan.schedule.ranks) {
+    const auto& stage = plan.stage(number);
+    if (stage.group()) {
+      const auto* tree = GroupView::of(*stage.group()).tree.get();
+      if (known.insert(tree).second) trees[number] = {std::make_shared<Group>(*stage.group()), tree};
+    } else if (stage.module() && known.insert(stage.module().get()).second) {
+      trees[number] = module_tree(*stage.module());
+    }
+  }
+  return trees;
+}
 
 std::vector<at::Tensor> Plan::parts_of(const at::Tensor& batch) const {
   std::vector<at::Tensor> parts;
@@ -129,11 +161,8 @@ void Run::require_slices_as_whole(const PipelineAction& action, const at::Tensor
   const bool is_alike = expected.sizes() == found.sizes();
   const double difference = is_alike ? largest(expected - found) : INFINITY;
   const double noise = largest(expected - again);
-  const double rounding = found.is_floating_point() ? std::sqrt(std::pow(2.0, found.scalar_type() == at::kDouble  ? -52
-                                                                              : found.scalar_type() == at::kFloat ? -23
-                                                                                                                  : -8))
-                                                    : 0;
-  require(noise > 0 || difference <= rounding * largest(expected), plan_.where("stage"), "stage ", action.stage,
+  require(noise > 0 || difference <= std::sqrt(epsilon_of(found.scalar_type())) * largest(expected),
+          plan_.where("stage"), "stage ", action.stage,
           " gives other results for slices of a sequence than for the whole one: they differ by ", difference,
           " and are as large as ", largest(expected),
           ". Something else than scaled_dot_product_attention mixes its tokens, ",

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/module_tree.h"
 #include "comm/core/text.h"
 #include "parallel/token_slices.h"
 #include "pipeline/messages.h"
@@ -20,10 +21,11 @@ namespace fsdp::pipeline {
 /// What the ranks know of the inputs before a run begins: whether it trains, the inputs' dtype, the number of their
 /// dims and their sizes.
 using Signature = std::vector<int64_t>;
-constexpr size_t kSignatureNumbers = 16, kBeforeSizes = 3;
 
 /// What a Pipeline is made of.
 struct Plan {
+  static const Plan& of(const Pipeline& pipeline) { return *pipeline.plan_; }
+
   std::vector<PipelineStage> stages;
   PipelineSchedule schedule, forwards;  ///< the second has the forwards of the first alone
   std::shared_ptr<ProcessGroup> group;
@@ -35,6 +37,8 @@ struct Plan {
   int last_rank() const { return schedule.rank_of(schedule.stages() - 1); }
   bool is_last() const { return group->rank() == last_rank(); }
   const PipelineStage& stage(int number) const { return stages[static_cast<size_t>(number / schedule.ranks)]; }
+  /// The groups of those stages that are sharded.
+  std::vector<std::shared_ptr<runtime::ParamGroup>> groups() const;
 
   /// Cuts a batch into micro-batches, and these into slices, in the order in which they go forward.
   std::vector<at::Tensor> parts_of(const at::Tensor& batch) const;
@@ -43,6 +47,9 @@ struct Plan {
     return static_cast<size_t>(action.micro_batch * schedule.slices + action.slice);
   }
 };
+
+/// The trees of the modules of this rank's stages, by stage; of stages that are parts of one module by the first.
+std::map<int, std::shared_ptr<const ModuleNode>> trees_of(const Plan& plan);
 
 /// One thread.
 class Run {

@@ -45,15 +45,15 @@ class TimedStages {
       if (!device.is_cpu()) current_stream(device).synchronize();
       return std::chrono::steady_clock::now();
     };
-    for (auto& stage : plan.stages)
-      stage = PipelineStage(
-          [stage, now, &seconds](const at::Tensor& input) {
-            const auto begin = now();
-            auto output = stage(input);
-            seconds.push_back(std::chrono::duration<double>(now() - begin).count());
-            return output;
-          },
-          stage.group());
+    for (auto& stage : plan.stages) {
+      const auto timed = [stage, now, &seconds](const at::Tensor& input) {
+        const auto begin = now();
+        auto output = stage(input);
+        seconds.push_back(std::chrono::duration<double>(now() - begin).count());
+        return output;
+      };
+      stage = stage.group() ? PipelineStage(timed, *stage.group()) : PipelineStage(timed);
+    }
   }
   ~TimedStages() { plan_ = std::move(before_); }
   TimedStages(const TimedStages&) = delete;

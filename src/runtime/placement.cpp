@@ -3,6 +3,7 @@
 #include <fsdp/error.h>
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -43,23 +44,25 @@ std::vector<const ProcessGroup*> Placement::process_groups() const {
   if (shard_ != ranks_) groups.push_back(shard_.get());
   for (const auto& axis : replicate_)
     if (axis != ranks_) groups.push_back(axis.get());
-  for (const auto& axis : {within, tensor_axis})
+  for (const auto& axis : {within, tensor_axis, pipe_axis})
     if (axis) groups.push_back(axis.get());
   return groups;
 }
 
-void Placement::fail(const std::string& operation, const std::string& error, std::optional<int> lost) const {
-  for (const auto* group : process_groups()) group->communicator().fail(operation, error, lost);
+void Placement::fail(const std::string& operation, const std::string& error) const {
+  for (const auto* group : process_groups()) group->communicator().fail(operation, error);
 }
 
-void Placement::pass_on_failure(const std::string& operation) const {
-  if (process_groups().size() == 1) return;
+void fail_all(const std::vector<const ProcessGroup*>& groups, const std::string& operation) {
+  const auto tell = [&](const std::exception& error, std::optional<int> lost) {
+    for (const auto* group : groups) group->communicator().fail(operation, what_without_backtrace(error), lost);
+  };
   try {
     throw;
   } catch (const PeerLost& error) {
-    fail(operation, what_without_backtrace(error), error.rank());
+    tell(error, error.rank());
   } catch (const std::exception& error) {
-    fail(operation, what_without_backtrace(error));
+    tell(error, std::nullopt);
   }
 }
 

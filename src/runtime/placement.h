@@ -5,11 +5,13 @@
 #include <fsdp/process_group.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace fsdp::runtime {
+
+/// In a handler: tells all ranks of some process groups what failed on this one.
+void fail_all(const std::vector<const ProcessGroup*>& groups, const std::string& operation);
 
 /// The ranks of the shard axis hold rows each, those of a replicate axis the same rows. All that a group knows of
 /// ranks and communicators is from here.
@@ -46,15 +48,19 @@ class Placement {
 
   /// Neighbours on the shard axis, among which whole values stay spread after forward; null: none. See Reshard::within.
   std::shared_ptr<ProcessGroup> within;
-  /// The ranks that have parts of the model's parameters each, see TensorCut; null: none.
-  std::shared_ptr<ProcessGroup> tensor_axis;
+  /// The axes over which the model itself is split; null: it is not. The ranks of the first have parts of its
+  /// parameters each, see TensorCut; those of the second have other stages, see Pipeline, which sets it.
+  std::shared_ptr<ProcessGroup> tensor_axis, pipe_axis;
 
-  /// The process groups above, each once, that of all ranks first. The ranks of each fail and begin anew together.
+  /// The process groups above, each once, that of all ranks first. The ranks of each fail together, and but for those
+  /// of the pipe axis, which the Pipeline starts over, they begin anew together.
   std::vector<const ProcessGroup*> process_groups() const;
   /// Tells whoever may wait for this rank; see Communicator::fail.
-  void fail(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt) const;
+  void fail(const std::string& operation, const std::string& error) const;
   /// In a handler: tells the other axes, where ranks may wait for this one, that a collective on one of them failed.
-  void pass_on_failure(const std::string& operation) const;
+  void pass_on_failure(const std::string& operation) const {
+    if (const auto groups = process_groups(); groups.size() > 1) fail_all(groups, operation);
+  }
   /// Calls `act`, which waits for the ranks of one axis.
   template <class Act>
   void pass_on_failure_of(const std::string& operation, const Act& act) const {

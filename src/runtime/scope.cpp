@@ -140,7 +140,8 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
     if (std::ranges::find(list, item) == list.end()) list.push_back(item);
   };
   for (const auto& member : members) {
-    for (const auto* ranks : member->placement().process_groups()) add_once(groups, ranks);
+    for (const auto* ranks : member->placement().process_groups())
+      if (ranks != member->placement().pipe_axis.get()) add_once(groups, ranks);
     for (const auto& steps : member->placement().further_steps()) add_once(further_steps, steps);
   }
   const Tag tag = group.tag("reset_iter_state of " + group.name());

@@ -14,16 +14,17 @@
 
 #include "api/group_view.h"
 #include "comm/core/fault_point.h"
+#include "state/checkpoint.h"
 #include "state/checkpoint_part.h"
 #include "state/format/part_files.h"
 #include "state/shared_step.h"
+#include "state/stages.h"
 
 namespace fsdp {
 namespace {
 
 using namespace state;
 
-constexpr char kCall[] = "async_save_checkpoint";
 constexpr auto kLongestEnd = std::chrono::minutes(10);
 constexpr int kNiceness = 10;
 
@@ -43,7 +44,7 @@ struct AsyncSaving {
   };
 
   static void wait(AsyncSave& in, const Ranks& ranks);
-  static void begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
+  static void begin(AsyncSave& saving, const std::string& folder, ModelTensors tensors,
                     const torch::optim::Optimizer* optimizer, const SaveOptions& options);
 };
 
@@ -158,11 +159,11 @@ void AsyncSaving::wait(AsyncSave& in, const Ranks& ranks) {
   saving->spread->complete(part, ranks);
 }
 
-void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
+void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, ModelTensors tensors,
                         const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
-  const auto tensors = state::tensors_of(tree, kCall, Parts::kTaken);
-  const Ranks ranks(tensors.ranks, kCall, folder);
+  const Ranks ranks(tensors.ranks, kAsyncSave, folder);
   require_savable(tensors, optimizer, options, ranks.where());
+  join_stages(tensors, optimizer, ranks);
   if (saving.in_flight_) wait(saving, ranks);
   SharedStep step(options, ranks);
   Job job{.path = step.path()};
@@ -186,13 +187,18 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const Modu
   saving.in_flight_ = std::move(in_flight);
 }
 
+void state::async_save(AsyncSave& saving, const std::string& folder, ModelTensors tensors,
+                       const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
+  AsyncSaving::begin(saving, folder, std::move(tensors), optimizer, options);
+}
+
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Group& model,
                            const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
-  AsyncSaving::begin(saving, folder, *GroupView::of(model).tree, optimizer, options);
+  async_save(saving, folder, tensors_of(*GroupView::of(model).tree, kAsyncSave, Parts::kTaken), optimizer, options);
 }
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, torch::nn::Module& model,
                            const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
-  AsyncSaving::begin(saving, folder, *module_tree(model), optimizer, options);
+  async_save(saving, folder, tensors_of(*module_tree(model), kAsyncSave, Parts::kTaken), optimizer, options);
 }
 
 }  // namespace fsdp

@@ -8,6 +8,8 @@
 
 #include "comm/core/check.h"
 #include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
 #include "state/format/host_name.h"
 #include "state/optimizer_state.h"
 #include "state/random_state.h"
@@ -18,8 +20,7 @@ namespace {
 
 std::string stem_of_file(const char* section, const CheckpointPart& part) {
   char name[80];
-  std::snprintf(name, sizeof name, "%s-%05d-of-%05d", section, part.rank,
-                static_cast<int>(part.manifest.world_size));
+  std::snprintf(name, sizeof name, "%s-%05d-of-%05d", section, part.rank, static_cast<int>(part.manifest.world_size));
   return name;
 }
 
@@ -53,6 +54,11 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
   require(!options.keep || *options.keep > 0, where, "expected to keep 1 checkpoint or more, found ",
           options.keep.value_or(0));
   if (optimizer) require_known(*optimizer, tensors, where);
+  if (tensors.are_of_stages) return;
+  for (const auto& tensor : tensors.all)
+    if (const auto part = runtime::registry().find(tensor.tensor))
+      require(!part->group->placement().pipe_axis, where, "'", tensor.name(),
+              "' is of a stage of a pipeline, whose stages are saved together. Pass the fsdp::Pipeline");
 }
 
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,

@@ -40,7 +40,8 @@ Fit fit_of(const TensorRecords& saved, const ModelTensors& tensors, const LoadOp
     }
   }
   for (const auto& [name, record] : saved)
-    if (!taken.contains(name)) note(fit, options, name, "extra, the model has no such tensor");
+    if (!taken.contains(name) && !tensors.elsewhere.contains(name))
+      note(fit, options, name, "extra, the model has no such tensor");
   return fit;
 }
 

@@ -9,12 +9,14 @@
 #include "api/group_view.h"
 #include "comm/posix/file.h"
 #include "runtime/compat.h"
+#include "state/checkpoint.h"
 #include "state/checkpoint_rows.h"
 #include "state/fit.h"
 #include "state/optimizer_state.h"
 #include "state/random_state.h"
 #include "state/ranks.h"
 #include "state/scaler_state.h"
+#include "state/stages.h"
 #include "state/torch_dtype.h"
 
 namespace fsdp {
@@ -81,8 +83,7 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
     if (found == training.end()) return {};
     const auto values = values_in(reader, found->first, found->second, parameter, parameter.tensor.sizes());
     const runtime::OwnOperators own_operators;
-    const auto dtype =
-        values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
+    const auto dtype = values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
     const auto options = at::device(parameter.tensor.device()).dtype(dtype);
     const bool is_as_wanted =
         parameter.tensor.is_cpu() && values.scalar_type() == dtype && values.strides() == parameter.tensor.strides();
@@ -125,11 +126,13 @@ std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const Mo
   return wanted;
 }
 
-LoadedCheckpoint load(const std::string& named, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
-                      const LoadOptions& options) {
-  const auto tensors = state::tensors_of(tree, "load_checkpoint", Parts::kTaken);
-  const Ranks ranks(tensors.ranks, "load_checkpoint", named);
+}  // namespace
+
+LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, torch::optim::Optimizer* optimizer,
+                             const LoadOptions& options) {
+  const Ranks ranks(tensors.ranks, kLoad, named);
   if (optimizer) require_known(*optimizer, tensors, ranks.where());
+  join_stages(tensors, optimizer, ranks);
   const auto folder = absolute_path(named);
   const auto checkpoint = CheckpointRows::find(folder, ranks);
   if (!checkpoint && options.if_any) return {};
@@ -174,15 +177,13 @@ LoadedCheckpoint load(const std::string& named, const ModuleNode& tree, torch::o
           .differing = std::move(fit.allowed)};
 }
 
-}  // namespace
-
 LoadedCheckpoint load_checkpoint(const std::string& folder, const Group& model, torch::optim::Optimizer* optimizer,
                                  const LoadOptions& options) {
-  return load(folder, *GroupView::of(model).tree, optimizer, options);
+  return load(folder, tensors_of(*GroupView::of(model).tree, kLoad, Parts::kTaken), optimizer, options);
 }
 LoadedCheckpoint load_checkpoint(const std::string& folder, torch::nn::Module& model,
                                  torch::optim::Optimizer* optimizer, const LoadOptions& options) {
-  return load(folder, *module_tree(model), optimizer, options);
+  return load(folder, tensors_of(*module_tree(model), kLoad, Parts::kTaken), optimizer, options);
 }
 
 }  // namespace fsdp

@@ -67,6 +67,20 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool ta
   return {{whole_sizes(slot.sizes(), slot.cut()), slot.joined_dims(), slot.rows(), share, slot.cut()}, {}, tensor};
 }
 
+// A tree's parameters and buffers, and how those are cut that are.
+void add_tensors(const ModuleNode& tree, const std::string& operation, Parts parts,
+                 std::vector<runtime::NamedParameter>& named, TensorCuts& cuts) {
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    for (const auto* list : {&node.parameters, &node.buffers}) named.insert(named.end(), list->begin(), list->end());
+    for (const auto& parameter : node.parameters) {
+      const auto cut = cut_of(node, parameter);
+      if (!cut) continue;
+      require_takes_parts(parts == Parts::kTaken, *cut, parameter.name, operation);
+      cuts.emplace(parameter.tensor.unsafeGetTensorImpl(), *cut);
+    }
+  });
+}
+
 ModelTensor plain(const at::Tensor& tensor, const std::optional<TensorCut>& cut, bool writes) {
   const RowRange rows{0, tensor.dim() == 0 ? 1 : tensor.size(0)};
   const size_t joined_dims = tensor.dim() == 0 ? 0 : 1;
@@ -78,31 +92,39 @@ ModelTensor plain(const at::Tensor& tensor, const std::optional<TensorCut>& cut,
 ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation, Parts parts) {
   std::vector<runtime::NamedParameter> named;
   TensorCuts cuts;
-  visit_nodes(tree, [&](const ModuleNode& node) {
-    for (const auto* list : {&node.parameters, &node.buffers}) named.insert(named.end(), list->begin(), list->end());
-    for (const auto& parameter : node.parameters) {
-      const auto cut = cut_of(node, parameter);
-      if (!cut) continue;
-      require_takes_parts(parts == Parts::kTaken, *cut, parameter.name, operation);
-      cuts.emplace(parameter.tensor.unsafeGetTensorImpl(), *cut);
-    }
-  });
+  add_tensors(tree, operation, parts, named, cuts);
   return tensors_of(named, operation, cuts);
 }
 
+ModelTensors tensors_of(const std::map<int, std::shared_ptr<const ModuleNode>>& stages, const std::string& operation) {
+  std::vector<runtime::NamedParameter> named;
+  std::vector<int> stage_of_each;
+  TensorCuts cuts;
+  for (const auto& [stage, tree] : stages) {
+    add_tensors(*tree, operation, Parts::kTaken, named, cuts);
+    stage_of_each.resize(named.size(), stage);
+  }
+  return tensors_of(named, operation, cuts, &stage_of_each);
+}
+
 ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation,
-                        const TensorCuts& cuts) {
-  ModelTensors tensors;
+                        const TensorCuts& cuts, const std::vector<int>* stages) {
+  ModelTensors tensors{.are_of_stages = stages != nullptr};
+  const bool is_split = stages || !cuts.empty();
   for (const auto& [name, tensor] : named)
-    if (const auto part = runtime::registry().find(tensor)) require_same_ranks(tensors.ranks, *part->group, operation);
-  if (!tensors.ranks || !cuts.empty()) tensors.ranks = default_ranks();
-  require(cuts.empty() || tensors.ranks, "[fsdp] ", operation, ": the model has parts of a tensor axis, of which all ",
-          "ranks make one checkpoint together, and there is no default process group. Call init_process_group");
+    if (const auto part = runtime::registry().find(tensor); part && !stages)
+      require_same_ranks(tensors.ranks, *part->group, operation);
+  if (!tensors.ranks || is_split) tensors.ranks = default_ranks();
+  require(!is_split || tensors.ranks, "[fsdp] ", operation, ": the model is split over ",
+          stages ? "stages" : "a tensor axis",
+          ", of which all ranks make one checkpoint together, and there is no default process group. ",
+          "Call init_process_group");
   // What all ranks of the tensor axis have, the first of them writes.
-  const bool writes_uncut = cuts.empty() || cuts.begin()->second.axis->rank() == 0;
+  const bool writes_uncut = stages || cuts.empty() || cuts.begin()->second.axis->rank() == 0;
   const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";
   const bool is_first = !tensors.ranks || tensors.ranks->rank() == 0;
-  for (const auto& [name, tensor] : named) {
+  for (size_t i = 0; i < named.size(); ++i) {
+    const auto& [name, tensor] = named[i];
     if (!tensor.defined()) continue;
     const auto [place, is_new] = tensors.places.try_emplace(tensor.unsafeGetTensorImpl(), tensors.all.size());
     if (is_new) {
@@ -113,8 +135,10 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
       const auto found = cuts.find(tensor.unsafeGetTensorImpl());
       const auto cut = found == cuts.end() ? std::nullopt : std::optional(found->second);
       // Of parts that are not sharded those of the first rank's axis.
-      const bool writes = cut ? cut->axis->global_ranks().front() == tensors.ranks->global_ranks().front() : is_first;
+      const bool writes =
+          stages || (cut ? cut->axis->global_ranks().front() == tensors.ranks->global_ranks().front() : is_first);
       tensors.all.push_back(part ? sharded(tensor, *part, cut.has_value(), operation) : plain(tensor, cut, writes));
+      if (stages) tensors.all.back().stage = (*stages)[i];
       if (!cut && !writes_uncut) tensors.all.back().share.count = 0;
     }
     tensors.all[place->second].names.push_back(name);

@@ -4,7 +4,9 @@
 
 #include <fsdp/process_group.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -45,6 +47,8 @@ struct ModelTensor : OwnRows {
   std::vector<std::string> names;
   /// The module's; shows this rank's rows.
   at::Tensor tensor;
+  /// That which has it, in a pipeline.
+  int stage = 0;
 
   const std::string& name() const { return names.front(); }
 };
@@ -56,6 +60,12 @@ struct ModelTensors {
   std::shared_ptr<ProcessGroup> ranks;
   /// By the module's tensor: its place in `all`.
   std::unordered_map<const at::TensorImpl*, size_t> places;
+
+  /// Whether they are those of this rank's stages of a pipeline. Then all ranks of the program make one checkpoint, and
+  /// join_stages says what of it is whose.
+  bool are_of_stages = false;
+  /// By name, what other stages have: the parameter group of their optimizer, none for what has no optimizer.
+  std::map<std::string, std::optional<size_t>> elsewhere = {};
 };
 
 /// Whether an operation can put parts of tensors together; one that cannot refuses them.
@@ -66,8 +76,11 @@ using TensorCuts = std::unordered_map<const at::TensorImpl*, TensorCut>;
 
 /// Throws UsageError in a scope or a backward, for groups over different ranks and for what is on the meta device.
 ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation, Parts parts = Parts::kRefused);
+/// `stages`: those of a pipeline, one for each name; null: it is no pipeline.
 ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation,
-                        const TensorCuts& cuts = {});
+                        const TensorCuts& cuts = {}, const std::vector<int>* stages = nullptr);
+/// Of this rank's stages of a pipeline, by their numbers.
+ModelTensors tensors_of(const std::map<int, std::shared_ptr<const ModuleNode>>& stages, const std::string& operation);
 
 /// `rows` rows of `values`, from `first` on, contiguous and on the CPU. `values`: this rank's rows of a parameter, or
 /// what lies as they do.

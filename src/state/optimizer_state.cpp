@@ -31,13 +31,15 @@ size_t place_of(const at::Tensor& parameter, const ModelTensors& tensors) {
   return tensors.places.at(parameter.unsafeGetTensorImpl());
 }
 
-// Names of the parameters of a group, one that is listed twice once.
-std::vector<std::string> names_in(const torch::optim::OptimizerParamGroup& group, const ModelTensors& tensors) {
+// Names of the parameters of a group, one that is listed twice once; in a pipeline those of all stages.
+std::vector<std::string> names_in(const Optimizer& optimizer, size_t group, const ModelTensors& tensors) {
   std::vector<std::string> names;
-  for (const auto& parameter : group.params()) {
+  for (const auto& parameter : optimizer.param_groups()[group].params()) {
     const auto& name = tensors.all[place_of(parameter, tensors)].name();
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
+  for (const auto& [name, group_there] : tensors.elsewhere)
+    if (group_there == group) names.push_back(name);
   return names;
 }
 
@@ -77,7 +79,7 @@ json options_of(const Optimizer& optimizer, const ModelTensors& tensors) {
     with_kind(group.options(), [&]<class Options, class State>(const Kind<Options, State>&) {
       json options = json::object();
       fields_of(const_cast<Options&>(static_cast<const Options&>(group.options())), WriteNumbers{options});
-      groups.push_back({{"parameters", names_in(group, tensors)}, {"options", std::move(options)}});
+      groups.push_back({{"parameters", names_in(optimizer, groups.size(), tensors)}, {"options", std::move(options)}});
     });
   return groups;
 }
@@ -153,7 +155,7 @@ std::string misfit_of(const Optimizer& optimizer, const ModelTensors& tensors, c
     return str_cat("the optimizer has ", groups.size(), " parameter groups, saved were ", saved["groups"].size());
   for (size_t g = 0; g < groups.size(); ++g) {
     auto expected = saved["groups"][g].at("parameters").get<std::vector<std::string>>(),
-         found = names_in(groups[g], tensors);
+         found = names_in(optimizer, g, tensors);
     std::sort(expected.begin(), expected.end());
     std::sort(found.begin(), found.end());
     if (expected != found)

@@ -1,19 +1,20 @@
 #include <fsdp/checkpoint.h>
 
 #include "api/group_view.h"
+#include "state/checkpoint.h"
 #include "state/checkpoint_part.h"
 #include "state/shared_step.h"
+#include "state/stages.h"
 
 namespace fsdp {
-namespace {
 
 using namespace state;
 
-void save(const std::string& folder, const ModuleNode& tree, const torch::optim::Optimizer* optimizer,
-          const SaveOptions& options) {
-  const auto tensors = state::tensors_of(tree, "save_checkpoint", Parts::kTaken);
-  const Ranks ranks(tensors.ranks, "save_checkpoint", folder);
+void state::save(const std::string& folder, ModelTensors tensors, const torch::optim::Optimizer* optimizer,
+                 const SaveOptions& options) {
+  const Ranks ranks(tensors.ranks, kSave, folder);
   require_savable(tensors, optimizer, options, ranks.where());
+  join_stages(tensors, optimizer, ranks);
   SharedStep step(options, ranks);
   auto own = part_of(tensors, optimizer, options, ranks);
   std::string part;
@@ -24,15 +25,13 @@ void save(const std::string& folder, const ModuleNode& tree, const torch::optim:
   step.complete(part, ranks);
 }
 
-}  // namespace
-
 void save_checkpoint(const std::string& folder, const Group& model, const torch::optim::Optimizer* optimizer,
                      const SaveOptions& options) {
-  save(folder, *GroupView::of(model).tree, optimizer, options);
+  save(folder, tensors_of(*GroupView::of(model).tree, kSave, Parts::kTaken), optimizer, options);
 }
 void save_checkpoint(const std::string& folder, torch::nn::Module& model, const torch::optim::Optimizer* optimizer,
                      const SaveOptions& options) {
-  save(folder, *module_tree(model), optimizer, options);
+  save(folder, tensors_of(*module_tree(model), kSave, Parts::kTaken), optimizer, options);
 }
 
 }  // namespace fsdp

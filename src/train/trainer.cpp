@@ -1,12 +1,12 @@
 #include <ATen/Context.h>
 #include <ATen/ops/tensor.h>
 #include <fsdp/clip_grad.h>
+#include <fsdp/pipeline.h>
 #include <fsdp/process_group.h>
 #include <fsdp/trainer.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -60,12 +60,6 @@ void check_options(const TrainerOptions& options) {
   require(names.empty() || (has_name(names, kData) && std::ranges::all_of(names, is_known)), where("mesh_dim_names"),
           "\"data\" and some of \"", str_join("\", \"", std::span(kKnown).subspan(1)), "\", found \"",
           str_join("\", \"", names), "\".");
-  const bool has_pipe = has_name(names, kPipe);
-  require(
-      !has_pipe || (options.save.folder.empty() && options.resume.empty()), where("save"),
-      "no checkpoints with an axis \"pipe\", found a folder. Train without that axis, or save each stage yourself.");
-  require(!has_pipe || (options.precision != Precision::kFloat16 && !options.autocast), where("precision"),
-          "no loss scaling and no autocast with an axis \"pipe\". Choose kFull or kBFloat16.");
 }
 
 // The axes over which rows are shared out.
@@ -167,7 +161,8 @@ bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail
       }
       if (options_.max_grad_norm) {
         scaler_.unscale_(optimizer);
-        report.grad_norm = clip(model);
+        report.grad_norm = pipeline_ ? clip_grad_norm_(*pipeline_, *options_.max_grad_norm)
+                                     : clip_grad_norm_(model, *options_.max_grad_norm);
       }
       scaler_.step(optimizer);
       scaler_.update();
@@ -211,25 +206,14 @@ void Trainer::begin_epoch(detail::MicroBatches& batches) {
 
 at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) const {
   const detail::AutocastScope autocast(device_.type(), autocast_dtype());
-  at::Tensor loss = batches.loss(number, 1.0 / static_cast<double>(taken));
+  const double weight = batches.goes_backward() ? scaler_.get_scale() / static_cast<double>(taken) : 1;
+  at::Tensor loss = batches.loss(number, weight);
   if (!loss.defined() || loss.numel() != 1) throw wrong_loss(loss);
   if (!batches.goes_backward() && !loss.requires_grad())
     throw UsageError(default_process_group()->where("Trainer::fit") +
                      "the loss: expected one with a gradient, found one that no parameter has a part in. Compute it of "
                      "what the model returns, without detach or NoGradGuard.");
   return loss.reshape({});
-}
-
-// Of the norm over the stages of all ranks of the axis.
-double Trainer::clip(const Group& model) const {
-  if (!mesh_ || !has_axis(*mesh_, kPipe)) return clip_grad_norm_(model, *options_.max_grad_norm);
-  const double own = get_total_norm(model);
-  const auto& stages = mesh_->process_group(kPipe);
-  const double norm = std::sqrt(stages->world_size() * mean(own * own, stages, {"Trainer::fit, norm over stages", {}}));
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : model.parameters())
-    if (parameter.grad().defined()) parameter.grad().mul_(clip_coefficient(norm, *options_.max_grad_norm));
-  return norm;
 }
 
 void Trainer::end_epoch(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer) {
@@ -253,10 +237,16 @@ void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Op
                       .keep = keep,
                       .scaler = &scaler_};
   call(&TrainerCallbacks::on_save, options);
-  if (async)
-    async_save_checkpoint(saving, folder, model, &optimizer, options);
+  const auto write = [&](const auto& what) {
+    if (async)
+      async_save_checkpoint(saving, folder, what, &optimizer, options);
+    else
+      save_checkpoint(folder, what, &optimizer, options);
+  };
+  if (pipeline_)
+    write(*pipeline_);
   else
-    save_checkpoint(folder, model, &optimizer, options);
+    write(model);
   saved_step_ = place_.step;
   call(&TrainerCallbacks::on_saved, place_);
 }
@@ -264,11 +254,12 @@ void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Op
 bool Trainer::resume(const Group& model, torch::optim::Optimizer& optimizer) {
   has_resumed_ = true;
   if (options_.resume.empty()) return false;
-  const auto loaded = load_checkpoint(options_.resume, model, &optimizer,
-                                      {.strict = false,
-                                       .may_differ = {"scaler"},  // a training in another precision had no scale
-                                       .scaler = &scaler_,
-                                       .if_any = options_.resume == options_.save.folder});
+  const LoadOptions options{.strict = false,
+                            .may_differ = {"scaler"},  // a training in another precision had no scale
+                            .scaler = &scaler_,
+                            .if_any = options_.resume == options_.save.folder};
+  const auto loaded = pipeline_ ? load_checkpoint(options_.resume, *pipeline_, &optimizer, options)
+                                : load_checkpoint(options_.resume, model, &optimizer, options);
   if (loaded.path.empty()) return false;
   const auto resumed = train::place_in(loaded, world_size(), options_.accumulate);
   place_ = resumed.place;

@@ -265,6 +265,13 @@ TEST(Pipeline, WhatCannotBeTunedIsRefused) {
   });
 }
 
+TEST(Pipeline, StagesComputeActivationsAgain) {
+  const auto make = [] { return make_attention_model(true); };
+  expect_equals_whole_model({gpipe_schedule(2, 3), 1, 0, make});
+  expect_equals_whole_model({one_forward_one_backward_schedule(3, 4), 1, 0, make});
+  expect_equals_whole_model({one_forward_one_backward_schedule(2, 2, 2), 2, 0, make});
+}
+
 TEST(Pipeline, TrainsOnAMeshOfDataPipeSequenceAndTensor) {
   const auto make = [] { return make_attention_model(false); };
   const auto batch = [](int step) {

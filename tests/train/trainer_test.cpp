@@ -180,12 +180,20 @@ TEST(Trainer, StagesTrainAsTheWholeModel) {
     losses.push_back(loss.item<double>());
   }
   const auto expected = whole->named_parameters();
-  run_thread_ranks(4, [&](int) {
-    Trainer trainer(
-        {.mesh_shape = {2, 2}, .mesh_dim_names = {"pipe", "data"}, .accumulate = 2, .max_grad_norm = kNorm});
+  const TemporaryFolder folder;
+  // The last step is that of a training that goes on from the others' checkpoint.
+  const auto train = [&](int64_t steps) {
+    Trainer trainer({.mesh_shape = {2, 2},
+                     .mesh_dim_names = {"pipe", "data"},
+                     .steps = steps,
+                     .accumulate = 2,
+                     .max_grad_norm = kNorm,
+                     .save = {.folder = folder.path()},
+                     .resume = folder.path()});
     const auto& mesh = trainer.mesh();
     auto model = trainer.shard(split_stages(build(), 2)[static_cast<size_t>(mesh.coordinate("pipe"))]);
     Pipeline pipeline({PipelineStage(model)}, one_forward_one_backward_schedule(2, 2), mesh.process_group("pipe"));
+    trainer.set_pipeline(pipeline);
     torch::optim::SGD optimizer(model->parameters(), 0.5);
     // A step's samples in two batches, each of two ranks.
     std::vector<int64_t> firsts;
@@ -198,12 +206,15 @@ TEST(Trainer, StagesTrainAsTheWholeModel) {
                  [&](const Tensor& output, const Tensor& target) { return weight * loss_of(output, target); }) /
              weight;
     });
-    ASSERT_EQ(found.size(), losses.size());
-    for (size_t step = 0; step < found.size(); ++step) EXPECT_NEAR(found[step], losses[step], 1e-10);
+    for (auto loss = losses.begin() + steps - std::ssize(found); const double own : found)
+      EXPECT_NEAR(own, *loss++, 1e-10);
+    if (steps < 3) return;
+    EXPECT_EQ(found.size(), 1U);
     for (const auto& parameter : model->named_parameters())
       EXPECT_TRUE(torch::allclose(full_tensor(parameter.value()), expected[parameter.key()], 1e-9, 1e-9))
           << parameter.key();
-  });
+  };
+  for (const int64_t steps : {2, 3}) run_thread_ranks(4, [&](int) { train(steps); });
 }
 
 TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
@@ -394,9 +405,7 @@ TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
              {{.max_grad_norm = -1}, "the option max_grad_norm"},
              {{.mesh_shape = {1, 1, 1}}, "the option mesh_shape"},
              {{.mesh_shape = {1}, .mesh_dim_names = {"rows"}},
-              "mesh_dim_names: expected \"data\" and some of \"pipe\", \"sequence\", \"tensor\", found \"rows\""},
-             {{.mesh_shape = {1, 1}, .mesh_dim_names = {"data", "pipe"}, .resume = "here"}, "the option save"},
-             {{.mesh_shape = {1, 1}, .mesh_dim_names = {"data", "pipe"}, .autocast = true}, "the option precision"}})
+              "mesh_dim_names: expected \"data\" and some of \"pipe\", \"sequence\", \"tensor\", found \"rows\""}})
       EXPECT_THAT(error_of<UsageError>([&, o = options] { Trainer trainer(o); }), HasSubstr(says));
     Trainer of_no_options({});
   });

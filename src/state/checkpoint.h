@@ -1,0 +1,22 @@
+#pragma once
+/// \file
+/// Checkpoints of tensors: what the functions of checkpoint.h and async_save.h do of a model's, or of a pipeline's.
+
+#include <fsdp/async_save.h>
+
+#include <string>
+
+#include "state/model_tensors.h"
+
+namespace fsdp::state {
+
+inline constexpr char kSave[] = "save_checkpoint", kAsyncSave[] = "async_save_checkpoint", kLoad[] = "load_checkpoint";
+
+void save(const std::string& folder, ModelTensors tensors, const torch::optim::Optimizer* optimizer,
+          const SaveOptions& options);
+void async_save(AsyncSave& saving, const std::string& folder, ModelTensors tensors,
+                const torch::optim::Optimizer* optimizer, const SaveOptions& options);
+LoadedCheckpoint load(const std::string& folder, ModelTensors tensors, torch::optim::Optimizer* optimizer,
+                      const LoadOptions& options);
+
+}  // namespace fsdp::state

@@ -1,0 +1,81 @@
+#include "state/stages.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "comm/core/check.h"
+
+namespace fsdp::state {
+namespace {
+
+using json = nlohmann::json;
+
+// By place among the tensors: the optimizer's parameter group.
+std::vector<std::optional<size_t>> groups_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer) {
+  std::vector<std::optional<size_t>> groups(tensors.all.size());
+  if (optimizer)
+    for (size_t group = 0; group < optimizer->param_groups().size(); ++group)
+      for (const auto& parameter : optimizer->param_groups()[group].params())
+        groups[tensors.places.at(parameter.unsafeGetTensorImpl())] = group;
+  return groups;
+}
+
+// What of which tensor a rank would write, alike on those that have the same.
+using Share = std::tuple<std::string, int, int64_t, int64_t>;
+
+Share share_of(const ModelTensor& tensor) {
+  return {tensor.name(), tensor.cut ? tensor.cut->axis->rank() : 0, tensor.share.first, tensor.share.count};
+}
+
+json description(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer) {
+  const auto groups = groups_of(tensors, optimizer);
+  json list = json::array();
+  for (size_t i = 0; i < tensors.all.size(); ++i) {
+    const auto& tensor = tensors.all[i];
+    list.push_back({{"names", tensor.names},
+                    {"stage", tensor.stage},
+                    {"share", share_of(tensor)},
+                    {"group", groups[i] ? json(*groups[i]) : json()}});
+  }
+  return {{"groups", optimizer ? optimizer->param_groups().size() : 0}, {"tensors", std::move(list)}};
+}
+
+}  // namespace
+
+void join_stages(ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
+  if (!tensors.are_of_stages) return;
+  const auto texts = ranks.together([&] { return description(tensors, optimizer).dump(); });
+  std::map<std::string, int> stage_of;
+  std::set<Share> written_before;  // by lower ranks
+  std::optional<size_t> param_groups;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto of_rank = json::parse(texts[rank]);
+    const auto groups = of_rank["groups"].get<size_t>();
+    require(groups == param_groups.value_or(groups), ranks.where(), "expected optimizers of all stages with ",
+            param_groups.value_or(0), " parameter groups, as rank 0 has, found ", groups, " on rank ", rank,
+            ". Give each rank an optimizer with the same groups, which may be empty");
+    param_groups = groups;
+    for (const auto& tensor : of_rank["tensors"]) {
+      const auto stage = tensor["stage"].get<int>();
+      const auto& group = tensor["group"];
+      for (const auto& name : tensor["names"].get<std::vector<std::string>>()) {
+        const auto [known, is_new] = stage_of.try_emplace(name, stage);
+        require(known->second == stage, ranks.where(), "stages ", known->second, " and ", stage,
+                " both have a tensor called '", name,
+                "', which are different tensors. Register the layers of a stage by the names that they have in the "
+                "whole model, as fsdp::split_stages does");
+        if (is_new) tensors.elsewhere.emplace(name, std::nullopt);
+      }
+      const auto share = tensor["share"].get<Share>();
+      if (!group.is_null()) tensors.elsewhere[std::get<0>(share)] = group.get<size_t>();
+      if (static_cast<int>(rank) < ranks.rank()) written_before.insert(share);
+    }
+  }
+  for (auto& tensor : tensors.all) {
+    for (const auto& name : tensor.names) tensors.elsewhere.erase(name);
+    if (written_before.contains(share_of(tensor))) tensor.share.count = 0;
+  }
+}
+
+}  // namespace fsdp::state
