@@ -230,18 +230,18 @@ bool Trainer::saves_after_step() const {
 }
 
 void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer) {
-  const auto& [folder, every, keep, async] = options_.save;
+  const auto& to = options_.save;
   SaveOptions options{.step = place_.step,
                       .states = {{kState, train::state_of(place_, world_size())}},
                       .random_states = epochs_random_states_,
-                      .keep = keep,
+                      .keep = to.keep,
                       .scaler = &scaler_};
   call(&TrainerCallbacks::on_save, options);
   const auto write = [&](const auto& what) {
-    if (async)
-      async_save_checkpoint(saving, folder, what, &optimizer, options);
+    if (to.async)
+      async_save_checkpoint(saving, to.folder, what, &optimizer, options);
     else
-      save_checkpoint(folder, what, &optimizer, options);
+      save_checkpoint(to.folder, what, &optimizer, options);
   };
   if (pipeline_)
     write(*pipeline_);
