@@ -36,6 +36,7 @@ int main() {
   layers->push_back(net->head);
   auto model = trainer.shard(fsdp::split_stages(layers, 2)[static_cast<size_t>(pipe->rank())]);
   fsdp::Pipeline pipeline({fsdp::PipelineStage(model)}, fsdp::one_forward_one_backward_schedule(2, 4), pipe);
+  trainer.set_pipeline(pipeline);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
   const auto data = [&](int64_t /*epoch*/) {
     const auto sequences = tutorial::Sequences().map(torch::data::transforms::Stack<>());

@@ -1,4 +1,5 @@
 #include <ATen/Context.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <fsdp/clip_grad.h>
 #include <fsdp/pipeline.h>
@@ -206,8 +207,8 @@ void Trainer::begin_epoch(detail::MicroBatches& batches) {
 
 at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) const {
   const detail::AutocastScope autocast(device_.type(), autocast_dtype());
-  const double weight = batches.goes_backward() ? scaler_.get_scale() / static_cast<double>(taken) : 1;
-  at::Tensor loss = batches.loss(number, weight);
+  const auto share = at::scalar_tensor(1.0 / static_cast<double>(taken), at::kDouble);
+  at::Tensor loss = batches.loss(number, batches.goes_backward() ? scaler_.scale(share).item<double>() : 1);
   if (!loss.defined() || loss.numel() != 1) throw wrong_loss(loss);
   if (!batches.goes_backward() && !loss.requires_grad())
     throw UsageError(default_process_group()->where("Trainer::fit") +
