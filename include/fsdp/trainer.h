@@ -196,7 +196,7 @@ class Trainer {
   bool has_more_epochs() const;
   bool has_more_steps() const;
   void begin_epoch(detail::MicroBatches& batches);
-  at::Tensor loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) const;
+  at::Tensor loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken);
   void end_epoch(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
   bool saves_after_step() const;
   void save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);

@@ -205,7 +205,7 @@ void Trainer::begin_epoch(detail::MicroBatches& batches) {
   set_random_states(device_, current);
 }
 
-at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) const {
+at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) {
   const detail::AutocastScope autocast(device_.type(), autocast_dtype());
   const auto share = at::scalar_tensor(1.0 / static_cast<double>(taken), at::kDouble);
   at::Tensor loss = batches.loss(number, batches.goes_backward() ? scaler_.scale(share).item<double>() : 1);
