@@ -62,6 +62,8 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
       "What ranks gather, compute and sum gradients in; rows and losses stay fp32",
       CLI::IsMember({"fp32", "bf16", "fp16"}));
   frame::add_sharding_flags(app, arguments.sharding);
+  frame::add_pipeline_flags(app, arguments.pipeline);
+  app.get_option("--pipe")->excludes(versus);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--keep-products", arguments.keeps_products,
                "Compute blocks again but for products of matrices and attention, whose results are kept");
@@ -76,6 +78,8 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
     const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
     if (arguments.precision != "fp32" && !are_sharded)
       throw CLI::ValidationError("--precision", "expected fp32 with the engines none and naive, which have no policy");
+    if (arguments.pipeline.ranks > 1 && arguments.engine != "fsdp")
+      throw CLI::ValidationError("--pipe", "expected --engine fsdp: other engines have no stages");
     if (!arguments.versus_strategy.empty() && arguments.versus != "fsdp")
       throw CLI::ValidationError("--versus-strategy", "expected --versus fsdp: other engines have no strategy");
   });
@@ -186,16 +190,26 @@ void add_flags(CLI::App& app, OverheadArguments& arguments) {
 }
 
 void add_flags(CLI::App& app, ScheduleArguments& arguments) {
-  add(app, "--schedule", arguments.schedule, "The order of the actions", CLI::IsMember({"gpipe", "1f1b", "terapipe"}));
+  add(app, "--schedule", arguments.schedule, "The order of the actions",
+      CLI::IsMember({"gpipe", "1f1b", "interleaved", "terapipe"}));
   add(app, "--ranks", arguments.ranks, "Ranks of the pipeline's axis", CLI::PositiveNumber);
   add(app, "--micro-batches", arguments.micro_batches, "Parts of a batch", CLI::PositiveNumber);
-  add(app, "--chunks", arguments.chunks, "Stages that a rank holds; with more than 1, 1f1b is interleaved",
-      CLI::PositiveNumber);
+  add(app, "--chunks", arguments.chunks, "Stages that a rank holds, of interleaved", CLI::PositiveNumber);
   app.add_option("--slices", arguments.slices, "Tokens of each slice of terapipe, divided by commas")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
   add(app, "--backward", arguments.backward, "Time of a backward, where a rank's forward takes 1", CLI::PositiveNumber);
-  add(app, "--transfer", arguments.transfer, "Time until another rank has what a stage gives", CLI::NonNegativeNumber);
+  auto* transfer = add(app, "--transfer", arguments.transfer, "Time until another rank has what a stage gives",
+                       CLI::NonNegativeNumber);
+  auto* measure =
+      add(app, "--measure", arguments.measure,
+          "Start the ranks, whose stages sleep: a forward of all of a rank's stages this many milliseconds. "
+          "Prints how long a step takes by that of the formula",
+          CLI::PositiveNumber)
+          ->excludes(transfer);
+  add(app, "--rounds", arguments.rounds, "Steps, after one to warm up, of which the median is taken",
+      CLI::PositiveNumber)
+      ->needs(measure);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 

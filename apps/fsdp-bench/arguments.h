@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frame/activation_flags.h"
+#include "frame/pipeline_flags.h"
 #include "frame/sharding_flags.h"
 
 namespace CLI {
@@ -35,6 +36,8 @@ struct StepArguments {
   /// "fp32"; "bf16" or "fp16": of whole parameters, of operators and of what ranks sum; rows and losses stay fp32.
   std::string precision = "fp32";
   frame::ShardingFlags sharding;
+  /// The ranks of a stage, which share its parameters out, are neighbours; those of the next stage come behind them.
+  frame::PipelineFlags pipeline;
   /// Of training state in files; empty: it is in memory.
   std::string disk_folder;
   /// With `versus`, of the engine alone.
@@ -46,7 +49,7 @@ struct StepArguments {
   int64_t layers = 6;
   int64_t heads = 8;
   int64_t vocab = 8192;
-  /// Of one rank.
+  /// Of one rank; with a pipeline of the ranks that have the model together.
   int64_t batch = 4;
   int64_t seq = 128;
   int64_t steps = 12;
@@ -146,18 +149,21 @@ struct OverheadArguments {
 };
 
 struct ScheduleArguments {
-  /// "gpipe", "1f1b" or "terapipe".
+  /// "gpipe", "1f1b", "interleaved" or "terapipe".
   std::string schedule = "1f1b";
   int ranks = 4;
   int micro_batches = 8;
-  /// Stages that a rank holds, of "1f1b".
-  int chunks = 1;
+  /// Stages that a rank holds, of "interleaved".
+  int chunks = 2;
   /// Tokens of each slice, of "terapipe".
   std::vector<int64_t> slices = {};
   /// How long a backward takes where a forward of a whole rank takes 1.
   double backward = 2;
   /// How long what a stage gives travels to another rank.
   double transfer = 0;
+  /// Milliseconds of a rank's forward, for which ranks that are started sleep; 0: the schedule is simulated.
+  double measure = 0;
+  int64_t rounds = 3;
   /// Print JSON instead of a table.
   bool json = false;
 };

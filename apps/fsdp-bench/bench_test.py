@@ -19,6 +19,7 @@ LOSSES = (
     ("--strategy replicate", 0), ("--strategy full_shard --mesh 2x1", 0), ("--checkpoint-activations", 0),
     ("--keep-products", 0), ("--engine naive", 5e-6), ("--world 1 --batch 4", 5e-6),
     ("--world 1 --batch 4 --engine none", 5e-6), ("--precision bf16", 0.01), ("--precision fp16", 0.01),
+    ("--pipe 2 --batch 4 --micro-batches 3", 5e-6), ("--world 4 --pipe 2 --micro-batches 2 --schedule gpipe", 5e-6),
 )
 MISTAKES = (
     ("", "subcommand"), ("step --world 1 --heads 3", "heads"), ("step --engine other", "--engine"),
@@ -27,13 +28,16 @@ MISTAKES = (
     ("step --precision bf16 --versus none", "--precision: expected fp32 with"),
     ("step --versus none --versus-strategy replicate", "--versus-strategy: expected --versus fsdp"),
     ("step --mesh 2by2", "--mesh: expected numbers as in 8 or in 2x4, found '2by2'"),
+    ("step --pipe 2 --versus none", "excludes"), ("step --pipe 2 --engine none", "--pipe: expected --engine fsdp"),
+    ("step --chunks 2", "--chunks requires --pipe"), ("step --pipe 2 --mesh 2", "excludes"),
+    ("step --pipe 2 --layers 1", "expected at least one block for each of the 2 stages of the pipeline, found 1"),
     ("step --pairs 3", "--pairs requires --versus"), ("step --versus none --steps 3", "excludes"),
     ("step --versus none --pairs 0", "--pairs"), ("collectives --world 1", "--world"),
     ("attention --heads 3", "--heads that --world divides"),
     ("collectives --min-bytes 6", "--min-bytes: expected a multiple of 4"),
     ("scale --real --ranks 2", "--transport: expected gloo, hierarchical or shm with --real"),
     ("collectives --min-bytes 64K --max-bytes 1K", "no more than --max-bytes"),
-    ("schedule --schedule terapipe", "at least 1 of 'slices', found 0"),
+    ("schedule --schedule terapipe", "at least 1 of 'slices', found 0"), ("schedule --rounds 2", "requires --measure"),
 )
 
 
@@ -83,6 +87,12 @@ class Step(unittest.TestCase):
         self.assertTrue(least <= plain["gathers_per_step"] <= most, plain["gathers_per_step"])
         self.assertEqual(plain["reductions_per_step"], 3)
         self.assertEqual(step("--reshard never")["gathers_per_step"], least)
+
+    def test_stages_send_each_other_activations_and_gradients_alone(self):
+        found = step("--pipe 2 --batch 4 --micro-batches 2 --dim 64 --seq 64")["rank_0_mb_per_step"]["inside_host"]
+        activations = 4 * 64 * 64 * 4 / 1e6
+        self.assertAlmostEqual(found["sent"], activations, delta=0.001)
+        self.assertAlmostEqual(found["received"], activations, delta=0.001)
 
     def test_steps_are_compared_in_pairs(self):
         for words, key, expected in (("none", "versus", "bound"), ("fsdp --observe", "observed", True),
@@ -163,12 +173,19 @@ class OtherCommands(unittest.TestCase):
 
 
     def test_schedules_are_timed_and_printed(self):
-        found = json.loads(output("schedule --ranks 4 --micro-batches 8 --chunks 2 --json"))
+        found = json.loads(output("schedule --schedule interleaved --ranks 4 --micro-batches 8 --json"))
         self.assertEqual((found["name"], found["total"]), ("interleaved 1F1B", 3 * (2 * 8 + 3) / 2))
         self.assertAlmostEqual(found["bubble"], 3 / (2 * 8 + 3))
         self.assertEqual([len(rank) for rank in found["ranks"]], 4 * [2 * 2 * 8])
         text = output("schedule --schedule terapipe --ranks 2 --micro-batches 1 --slices 2,1")
         self.assertIn("rank 1: .      F0.1   F0.1:1", text)
+
+    def test_a_step_of_stages_that_sleep_takes_at_least_the_time_of_the_formula(self):
+        for words, micro_batches in (("gpipe", 3), ("1f1b", 3), ("interleaved", 2.5), ("terapipe --slices 3,1", 2.75)):
+            found = json.loads(output(f"schedule --schedule {words} --ranks 2 --micro-batches 2 --measure 2 --rounds 1 "
+                                      "--json"))
+            self.assertAlmostEqual(found["formula_s"], micro_batches * 0.006)
+            self.assertGreater(found["ratio"], 0.999, words)
 
     def test_real_ranks_count_what_the_simulation_of_them_does(self):
         found = output(f"scale --real --ranks 4 --transport {BACKEND}")

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   auto* overhead = app.add_subcommand("overhead", "What a group costs the host in a step, beside the unsharded model");
   bench::add_flags(*overhead, overhead_arguments);
   bench::ScheduleArguments schedule_arguments;
-  auto* schedule = app.add_subcommand("schedule", "What the ranks of a pipeline do when, by simulation");
+  auto* schedule = app.add_subcommand("schedule", "What the ranks of a pipeline do when, simulated or measured");
   bench::add_flags(*schedule, schedule_arguments);
   bench::ActivationsArguments activations_arguments;
   auto* activations = app.add_subcommand(
@@ -77,7 +77,9 @@ int main(int argc, char** argv) {
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
     if (scale->parsed()) bench::run_scale(scale_arguments);
     if (overhead->parsed()) bench::run_as_ranks(overhead_arguments, bench::run_overhead);
-    if (schedule->parsed()) bench::run_schedule(schedule_arguments);
+    if (schedule->parsed())
+      schedule_arguments.measure > 0 ? bench::measure_schedule(schedule_arguments)
+                                     : bench::run_schedule(schedule_arguments);
     if (activations->parsed()) bench::run_as_ranks(activations_arguments, bench::run_activations);
     if (attention->parsed()) bench::run_as_ranks(attention_arguments, bench::run_attention);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);

@@ -7,17 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "frame/pipeline_flags.h"
+
 namespace bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-fsdp::PipelineSchedule schedule_of(const ScheduleArguments& arguments) {
-  if (arguments.schedule == "gpipe") return fsdp::gpipe_schedule(arguments.ranks, arguments.micro_batches);
-  if (arguments.schedule == "terapipe")
-    return fsdp::terapipe_schedule(arguments.ranks, arguments.micro_batches, arguments.slices);
-  return fsdp::one_forward_one_backward_schedule(arguments.ranks, arguments.micro_batches, arguments.chunks);
-}
 
 Json json_of(const fsdp::PipelineSchedule& schedule, const fsdp::PipelineTimes& times) {
   Json ranks = Json::array();
@@ -41,7 +36,8 @@ Json json_of(const fsdp::PipelineSchedule& schedule, const fsdp::PipelineTimes& 
 }  // namespace
 
 void run_schedule(const ScheduleArguments& arguments) {
-  const auto schedule = schedule_of(arguments);
+  const auto schedule = frame::make_schedule(arguments.schedule, arguments.ranks, arguments.micro_batches,
+                                             arguments.chunks, arguments.slices);
   const auto& slices = schedule.slice_lengths;
   const double tokens = static_cast<double>(std::accumulate(slices.begin(), slices.end(), int64_t{0}));
   // A slice takes its share of the tokens, and a chunk its share of the rank's layers.

@@ -60,7 +60,8 @@ Json megabytes(const fsdp::Traffic::Link& link, int64_t steps) {
 Json result(const StepArguments& arguments, c10::Device device, const Series& series, const Memory& memory,
             const fsdp::Traffic& traffic) {
   const double total = median_after_warm_up(series.total);
-  const auto tokens = static_cast<double>(fsdp::world_size() * arguments.batch * arguments.seq);
+  const auto tokens =
+      static_cast<double>(fsdp::world_size() / arguments.pipeline.ranks * arguments.batch * arguments.seq);
   const auto& [mb, now, last] = memory;
   Json json;
   json["engine"] = arguments.engine;
@@ -69,6 +70,10 @@ Json result(const StepArguments& arguments, c10::Device device, const Series& se
   json["reshard"] = arguments.reshard;
   json["strategy"] = arguments.sharding.strategy;
   json["mesh"] = arguments.sharding.mesh;
+  if (arguments.pipeline.ranks > 1)
+    json["pipe"] = {{"ranks", arguments.pipeline.ranks},
+                    {"micro_batches", arguments.pipeline.micro_batches},
+                    {"schedule", arguments.pipeline.schedule}};
   json["precision"] = arguments.precision;
   json["ms_per_step"] = round_to(total, 1);
   json["tokens_per_s"] = static_cast<int64_t>(std::llround(tokens / total * 1e3));

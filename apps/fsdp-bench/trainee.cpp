@@ -1,14 +1,17 @@
 #include "trainee.h"
 
 #include <fsdp/activation_checkpoint.h>
+#include <fsdp/device_mesh.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/process_group.h>
 #include <torch/csrc/utils/tensor_flatten.h>
 #include <torch/utils.h>
 
 #include <memory>
+#include <utility>
 
 #include "models/gpt.h"
+#include "models/stages.h"
 
 namespace bench {
 namespace {
@@ -20,12 +23,27 @@ fsdp::FullyShardOptions sharding(const StepArguments& arguments) {
   if (reshard == "never") options.reshard_after_forward = fsdp::Reshard::never();
   if (arguments.within > 1) options.reshard_after_forward = fsdp::Reshard::within(arguments.within);
   if (arguments.precision != "fp32")
-    options.mp_policy =
-        fsdp::MixedPrecisionPolicy{.param_dtype = arguments.precision == "bf16" ? torch::kBFloat16 : torch::kHalf,
-                                   .output_dtype = torch::kFloat};
+    options.mp_policy = fsdp::MixedPrecisionPolicy{
+        .param_dtype = arguments.precision == "bf16" ? torch::kBFloat16 : torch::kHalf, .output_dtype = torch::kFloat};
   if (!arguments.disk_folder.empty()) options.disk_policy = fsdp::DiskOffloadPolicy{.folder = arguments.disk_folder};
   if (arguments.prefetched_bytes > 0) options.max_prefetched_bytes = arguments.prefetched_bytes;
   return options;
+}
+
+// Where the stages of a pipeline lie.
+struct Stages {
+  fsdp::DeviceMesh mesh;
+  fsdp::PipelineSchedule schedule;
+  models::OwnBlocks own;  // of this rank
+};
+
+std::optional<Stages> make_stages(const StepArguments& arguments) {
+  const auto& [ranks, micro_batches, name, chunks] = arguments.pipeline;
+  if (ranks == 1) return std::nullopt;
+  auto mesh = fsdp::init_device_mesh({ranks, fsdp::world_size() / ranks}, {"pipe", "data"});
+  auto schedule = frame::make_schedule(name, ranks, micro_batches, chunks);
+  auto own = models::blocks_of_rank(arguments.layers, schedule, mesh.coordinate("pipe"));
+  return Stages{std::move(mesh), std::move(schedule), std::move(own)};
 }
 
 std::shared_ptr<fsdp::optim::AdamW> make_optimizer(const std::vector<at::Tensor>& parameters) {
@@ -41,20 +59,32 @@ models::RunPart block_runner(const StepArguments& arguments) {
   };
 }
 
-Trainee make_sharded(models::GPT gpt, const StepArguments& arguments) {
-  const auto options = sharding(arguments);
-  for (auto& block : *gpt->blocks) fsdp::fully_shard(*block, options);
-  if (arguments.groups_head) {
+// With `stages`, `gpt` has the blocks of this rank's stages.
+Trainee make_sharded(models::GPT gpt, const StepArguments& arguments, const std::optional<Stages>& stages) {
+  auto options = sharding(arguments);
+  if (stages) options.mesh = stages->mesh["data"];
+  for (auto& block : *gpt->blocks)
+    if (!block->parameters().empty()) fsdp::fully_shard(*block, options);
+  if (arguments.groups_head && gpt->head) {
     auto options_of_head = options;
     if (arguments.reshard == "default" && arguments.within == 1)
       options_of_head.reshard_after_forward = fsdp::Reshard::never();
     fsdp::fully_shard(*gpt->head, options_of_head);
   }
   auto model = std::make_shared<fsdp::Sharded<models::GPT>>(fsdp::fully_shard(gpt, options));
-  return {.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
-          .optimizer = make_optimizer(model->parameters()),
-          .stats = [model] { return model->stats(); },
-          .group = *model};
+  Trainee trainee{.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
+                  .optimizer = make_optimizer(model->parameters()),
+                  .stats = [model] { return model->stats(); },
+                  .group = *model};
+  if (stages) {
+    auto pipeline = std::make_shared<fsdp::Pipeline>(models::stages_of(gpt.ptr(), *model, stages->own),
+                                                     stages->schedule, stages->mesh.process_group("pipe"));
+    trainee.run_stages = [pipeline, loss = models::loss_of(gpt.ptr(), *model)](const at::Tensor& inputs,
+                                                                               const at::Tensor& targets) {
+      return pipeline->step(inputs, targets, loss);
+    };
+  }
+  return trainee;
 }
 
 Trainee make_unsharded(models::GPT gpt) {
@@ -100,14 +130,16 @@ Trainee make_naive(models::GPT gpt) {
 
 Trainee make_trainee(const StepArguments& arguments, c10::Device device) {
   torch::manual_seed(0);
+  const auto stages = make_stages(arguments);
   models::GPT gpt(models::GPTConfig{.vocab = arguments.vocab,
                                     .seq = arguments.seq,
                                     .dim = arguments.dim,
                                     .layers = arguments.layers,
-                                    .heads = arguments.heads});
+                                    .heads = arguments.heads},
+                  nullptr, stages ? stages->own : models::OwnBlocks());
   gpt->to(device);
   gpt->run_block = block_runner(arguments);
-  if (arguments.engine == "fsdp") return make_sharded(std::move(gpt), arguments);
+  if (arguments.engine == "fsdp") return make_sharded(std::move(gpt), arguments, stages);
   return arguments.engine == "naive" ? make_naive(std::move(gpt)) : make_unsharded(std::move(gpt));
 }
 

@@ -14,7 +14,7 @@
 namespace bench {
 
 struct Trainee {
-  /// Token numbers to logits.
+  /// Token numbers to logits; without a pipeline.
   std::function<at::Tensor(const at::Tensor&)> forward;
   /// With the settings of torch.optim.AdamW(lr=1e-3), as the peer's.
   std::shared_ptr<fsdp::optim::AdamW> optimizer;
@@ -22,6 +22,8 @@ struct Trainee {
   std::function<fsdp::GroupStats()> stats;
   /// None of a model that is not sharded.
   std::optional<fsdp::Group> group = std::nullopt;
+  /// Forward and backward of a batch through the stages of a pipeline, and its loss; empty: there is none.
+  std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& targets)> run_stages = {};
   /// What a backward ends with.
   std::function<void()> after_backward = [] {};
 };

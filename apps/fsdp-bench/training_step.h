@@ -27,8 +27,9 @@ struct Step {
 /// the device.
 at::Tensor batch_of(const StepArguments& arguments, int64_t step, c10::Device device);
 
-/// Predicts each token of `batch` from those before it. `after_backward` is not timed. On a GPU times are between
-/// events on the current stream, and the step ends when the GPU has done it. Collective for sharded trainees.
+/// Predicts each token of `batch` from those before it; through a pipeline all of it is backward's time.
+/// `after_backward` is not timed. On a GPU times are between events on the current stream, and the step ends when the
+/// GPU has done it. Collective for sharded trainees.
 Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<void()>& after_backward = [] {});
 
 /// The median without the values of the steps that warm up.

@@ -1,11 +1,13 @@
 #include "arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
 #include "frame/flag_checks.h"
 #include "frame/optimizer_flags.h"
+#include "frame/pipeline_flags.h"
 #include "frame/sequence_methods.h"
 #include "sizes.h"
 
@@ -95,6 +97,17 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--tensor", arguments.tensor_ranks,
       "Ranks that have a part of each block, neighbours: heads, and inner features of the network", kLength)
       ->excludes(app.get_option("--mesh"));
+  frame::add_pipeline_flags(app, arguments.pipeline);
+  const auto is_number_or_auto = [](const std::string& text) {
+    return text == "auto" ? std::string() : CLI::Range(1, 1 << 20)(text);
+  };
+  app.add_option("--slices", arguments.slices,
+                 "Slices of tokens that pass the stages of --pipe one behind the other (TeraPipe): a number, or auto "
+                 "for what measuring finds best")
+      ->check(CLI::Validator(is_number_or_auto, ""))
+      ->option_text("N|auto")
+      ->take_last()
+      ->needs("--pipe");
   frame::add_precision_flags(app, arguments.precision);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
@@ -158,8 +171,28 @@ void require(bool holds, const char* otherwise) {
   if (!holds) throw std::invalid_argument(otherwise);
 }
 
+void complete_pipeline(const CLI::App& app, Arguments& arguments) {
+  auto& pipeline = arguments.pipeline;
+  if (pipeline.ranks == 1) return;
+  if (app.count("--micro-batches") == 0)
+    pipeline.micro_batches = static_cast<int>(std::min<int64_t>(pipeline.micro_batches, arguments.batch));
+  const bool is_interleaved = pipeline.schedule == "interleaved";
+  require(pipeline.micro_batches <= arguments.batch, "--micro-batches must not be more than the sequences of --batch");
+  require(!is_interleaved || pipeline.micro_batches % pipeline.ranks == 0,
+          "--schedule interleaved needs a multiple of --pipe as --micro-batches");
+  require(arguments.layers >= int64_t{pipeline.ranks} * (is_interleaved ? pipeline.chunks : 1),
+          "--pipe needs a block of --layers for each stage");
+  if (arguments.slices.empty()) return;
+  require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices is for --schedule gpipe");
+  require(arguments.sequence_ranks == 1, "--slices does not go with --sequence: one of them cuts the tokens");
+  require(arguments.dropout == 0, "--slices does not go with --dropout, which drops weights of attention");
+  require(arguments.slices == "auto" || std::stoll(arguments.slices) <= arguments.seq,
+          "--slices must not be more than the tokens of --seq");
+}
+
 void complete(const CLI::App& app, Arguments& arguments) {
   apply_size(app, arguments);
+  complete_pipeline(app, arguments);
   const bool has_vocab_size = app.count("--vocab_size") > 0;
   if (has_vocab_size && app.count("--tokenizer") == 0) arguments.tokenizer = Vocabulary::kSentencePiece;
   require(!has_vocab_size || arguments.tokenizer == Vocabulary::kSentencePiece,

@@ -7,6 +7,7 @@
 
 #include "frame/activation_flags.h"
 #include "frame/observing_flags.h"
+#include "frame/pipeline_flags.h"
 #include "frame/precision_flags.h"
 #include "frame/sharding_flags.h"
 
@@ -33,13 +34,17 @@ struct Arguments {
   double dropout = 0;
   bool tanh_gelu = false;
 
+  /// Ranks that have some blocks each, and how micro-batches pass them.
+  frame::PipelineFlags pipeline;
+  /// Slices of tokens of each micro-batch, a number or "auto"; empty: sequences stay whole.
+  std::string slices;
   /// Ranks that share each sequence, and how attention goes over them: a name of sequence_methods().
   int64_t sequence_ranks = 1;
   std::string sequence_method = "head-tail";
   /// Ranks that have a part of each block.
   int64_t tensor_ranks = 1;
 
-  /// Sequences per rank and micro-batch; of ranks that share sequences or blocks, for all of these together.
+  /// Sequences per rank and micro-batch; of ranks that share sequences, blocks or the model, for all of these together.
   int64_t batch = 16;
   /// Micro-batches of a step.
   int64_t update_freq = 1;

@@ -40,13 +40,16 @@ void load_gpt2(Model& model, const std::string& path, const Arguments& arguments
   models::load_gpt2(*gpt, path);
 }
 
-void load_initial_values(Model& model, const std::string& path, const Arguments& arguments) {
-  switch (origin_of(path)) {
+void load_initial_values(Model& model, const Stages* stages, const std::string& path, const Arguments& arguments) {
+  const auto origin = origin_of(path);
+  if (stages && origin != Origin::kCheckpoint)
+    throw std::runtime_error(path + ": expected a folder of checkpoints, which stages of --pipe can be loaded from");
+  switch (origin) {
     case Origin::kGpt2Folder:
       load_gpt2(model, path, arguments);
       break;
     case Origin::kCheckpoint:
-      fsdp::load_checkpoint(path, model);
+      stages ? fsdp::load_checkpoint(path, stages->pipeline()) : fsdp::load_checkpoint(path, model);
       break;
     case Origin::kFile:
       fsdp::load_safetensors(path, model);
@@ -64,7 +67,7 @@ fsdp::TrainingPlace place_after(int64_t step, const fsdp::data::TextBatches& bat
 
 int64_t step_at(int64_t step, int64_t then, int64_t now) { return then > 0 && now > 0 ? step * now / then : step; }
 
-void restore(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
+void restore(fsdp::Trainer& trainer, Model& model, const Stages* stages, torch::optim::Optimizer& optimizer,
              const fsdp::data::TextBatches& batches, const Arguments& arguments) {
   const auto on_resume = [&](const fsdp::LoadedCheckpoint& loaded, fsdp::TrainingPlace& place) {
     const auto extra = nlohmann::json::parse(loaded.extra);
@@ -79,7 +82,7 @@ void restore(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opti
   };
   trainer.add({.on_resume = on_resume, .on_save = on_save});
   if (!trainer.resume(model, optimizer) && !arguments.init_from.empty())
-    load_initial_values(model, arguments.init_from, arguments);
+    load_initial_values(model, stages, arguments.init_from, arguments);
 }
 
 }  // namespace gpt

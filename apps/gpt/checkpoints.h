@@ -7,6 +7,7 @@
 
 #include "arguments.h"
 #include "model.h"
+#include "stages.h"
 #include "train/data/text_batches.h"
 
 namespace gpt {
@@ -15,10 +16,11 @@ namespace gpt {
 /// other numbers of ranks make them; `step` itself without epochs (0). A step that is cut by this is done again. Pure.
 int64_t step_at(int64_t step, int64_t then, int64_t now);
 
-/// Begins with what the arguments name: the newest checkpoint of `resume`, or else the values of `init_from`; the
-/// trainer's checkpoints get what that needs. Collective. Throws fsdp::Error if there is none, but where `save` will
-/// write the first one. The trainer keeps references to `batches` and `arguments`.
-void restore(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
+/// Begins with what the arguments name: the newest checkpoint of `resume`, or else the values of `init_from`, which are
+/// those of a checkpoint where the model is this rank's `stages` (null: it is whole); the trainer's checkpoints get
+/// what that needs. Collective. Throws fsdp::Error if there is none, but where `save` will write the first one. The
+/// trainer keeps references to `batches` and `arguments`.
+void restore(fsdp::Trainer& trainer, Model& model, const Stages* stages, torch::optim::Optimizer& optimizer,
              const fsdp::data::TextBatches& batches, const Arguments& arguments);
 
 }  // namespace gpt

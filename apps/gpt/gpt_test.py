@@ -36,6 +36,13 @@ SAME_LOSSES = (
     ("--batch 2 --steps 6 --size llama --lr 0.001", 2, [
         *LOW_PRECISION, ("--batch 4 --sequence 2", ALIKE), ("--batch 4 --tensor 2", ALIKE)]),
 )
+# Stages on so many ranks, which train on the joined batch that one rank has with --batch 8.
+STAGES = (
+    ("--pipe 2", 2), ("--pipe 2 --micro-batches 3 --schedule gpipe", 2), ("--pipe 4 --micro-batches 1", 4),
+    ("--pipe 2 --schedule interleaved", 2), ("--pipe 2 --schedule interleaved --batch 4", 4),
+    ("--pipe 2 --slices 3 --checkpoint-activations", 2), ("--pipe 2 --slices auto", 2), ("--pipe 2 --batch 4", 4),
+    ("--pipe 2 --batch 4 --update-freq 2 --micro-batches 2", 2), ("--pipe 2 --tensor 2", 4), ("--pipe 2 --sequence 2", 4),
+)
 WRONG_FLAGS = (
     ("--steps 0", "--steps"), ("--epochs 2 --steps 4", "--steps"), ("--unknown", "unknown"),
     ("--dropout 1", "--dropout: .* to 0.99"), ("--lr nan", "--lr: expected a number above 0, found nan"),
@@ -49,7 +56,13 @@ WRONG_FLAGS = (
     ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
     ("--tensor 2 --dropout 0.1", "--dropout, which would"),
-    ("--tensor 2 --mesh 2", "excludes"), ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
+    ("--tensor 2 --mesh 2", "excludes"), ("--pipe 2 --mesh 2", "excludes"), ("--micro-batches 2", "requires --pipe"),
+    ("--pipe 2 --micro-batches 17", "more than the sequences of --batch"), ("--pipe 4", "a block of --layers"),
+    ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--slices 2", "requires --pipe"),
+    ("--pipe 2 --slices many", "--slices"), ("--pipe 2 --slices 17", "more than the tokens of --seq"),
+    ("--pipe 2 --slices 2 --schedule 1f1b", "for --schedule gpipe"), ("--pipe 2 --slices 2 --dropout 0.1", "--dropout"),
+    ("--pipe 2 --slices 2 --sequence 2", "one of them cuts the tokens"),
+    ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
     ("--save-every 2", "--save-every requires --save"),
 )
 # What the text is, further flags, and what is wrong.
@@ -105,6 +118,36 @@ class Training(Case):
                         self.assertNotEqual(found, expected)
                     for ours, theirs in zip(found, expected, strict=True):
                         self.assertAlmostEqual(ours, theirs, delta=tolerance * (theirs if tolerance > ALIKE else 1))
+
+    def test_stages_train_and_write_as_the_whole_model(self):
+        words = "--layers 4 --batch 8 --lr 0.02 --top-k 1"
+        for size, stages in (("", STAGES), ("--size llama", STAGES[3:6]), ("--bf16", STAGES[:1]), ("--fp16", STAGES[:1]),
+                             ("--autocast", STAGES[:1])):
+            whole = self.results(f"{words} {size}")
+            for more, world in stages:
+                with self.subTest(f"{size} {more}"):
+                    found = self.results(f"{words} {size} {more}", world)
+                    tolerance = 0.05 if size in ("--bf16", "--fp16", "--autocast") else ALIKE
+                    for ours, theirs in zip(found["losses"], whole["losses"], strict=True):
+                        self.assertAlmostEqual(ours, theirs, delta=tolerance)
+                    self.assertAlmostEqual(found["validation"], whole["validation"], delta=max(tolerance, 0.01))
+                    if tolerance == ALIKE:
+                        self.assertEqual(found["sample"], whole["sample"])
+
+    def results(self, words, world=1):
+        output = re.sub(r"^\[rank 0\] ", "", self.train(words, world), flags=re.MULTILINE)
+        return {"losses": [float(loss) for loss in re.findall(r"step \d+/\d+ +loss (\d+\.\d+)", output)],
+                "validation": float(re.search(r"step 4: validation loss (\S+)", output)[1]),
+                "sample": re.search(r"sample:\n((.*\n)*?)\nholds", output)[1]}
+
+    def test_explains_what_each_axis_moves(self):
+        words = "--pipe 2 --tensor 2 --steps 1 --batch 64 --seq 64 --dim 64 --sample 0 --eval-every 0 --explain"
+        output = self.train(words, world=4)
+        activations = 64 * 64 * 64 * 4 / 1e6
+        for pattern in (r"mesh: pipe 2 x data 1 x sequence 1 x tensor 2; in a step rank 0 sends at most",
+                        rf"pipe: activations of 4 micro-batches, {activations:.2f} MB; there are 2 stages",
+                        rf"tensor: 4 all-reduces of what 1 blocks give, {4 * activations:.2f} MB"):
+            self.assertRegex(output, pattern)
 
     def test_activations_that_are_computed_again_change_no_loss(self):
         for more in ("", "--dropout 0.3"):
@@ -226,6 +269,25 @@ class Checkpoints(Case):
         output = self.train(words)
         self.assertRegex(output, rf"goes on after step {steps} from .*, saved by 2 ranks")  # of as many for an epoch
         self.assertRegex(output, r"epoch 2, step (\d+): validation loss")
+
+    def test_stages_and_whole_models_resume_and_begin_with_each_others_checkpoints(self):
+        words = "--layers 4 --batch 8 --sample 0 --eval-every 0"
+        stages = ("--pipe 2", 2), ("--pipe 2 --schedule interleaved --batch 4", 4)
+        expected = self.losses(f"{words} --save whole --save-every 2 --keep 9")
+        begun = self.losses(f"{words} --init-from whole")
+        for number, (more, world) in enumerate(stages):
+            self.train(f"{words} {more} --save {number} --save-every 2 --keep 9", world)
+        for folder, more, world in (("whole", *stages[0]), ("0", "", 1), ("1", *stages[0]), ("0", *stages[1])):
+            with self.subTest(f"{folder} {more}"):
+                output = self.train(f"{words} {more} --resume {folder}/step-000000000002", world)
+                found = [float(loss) for loss in re.findall(r"step \d+/\d+ +loss (\d+\.\d+)", output)]
+                self.assertEqual(len(found), 2)
+                for ours, theirs in zip(found, expected[2:], strict=True):
+                    self.assertAlmostEqual(ours, theirs, delta=ALIKE)
+        for ours, theirs in zip(self.losses(f"{words} --pipe 2 --init-from 1", 2), begun, strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=ALIKE)
+        done = self.run_gpt("--pipe 2 --init-from text", world=2)
+        self.assertIn("text: expected a folder of checkpoints, which stages", done.stderr)
 
     def test_a_training_that_is_over_is_only_sampled_and_another_begins_with_its_values(self):
         self.train("--save run --lr 0.05", world=2)

@@ -7,17 +7,20 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <optional>
 
 #include "arguments.h"
 #include "axes.h"
 #include "baseline.h"
 #include "checkpoints.h"
+#include "explanation.h"
 #include "frame/observing_flags.h"
 #include "frame/run_program.h"
 #include "metrics.h"
 #include "model.h"
 #include "optimizer.h"
 #include "sampling.h"
+#include "stages.h"
 #include "summary.h"
 #include "text.h"
 #include "training.h"
@@ -51,7 +54,7 @@ void run(const Arguments& arguments) {
   const bool is_first = fsdp::rank() == 0;
   const Text text = make_text(corpus, arguments);
   const auto start = sample_start(text, arguments);
-  const auto axes = make_axes(arguments);
+  const auto sizes = axis_sizes(arguments, fsdp::world_size());
   const fsdp::data::TextBatches batches(text.training, text.validation,
                                         {.seq = arguments.seq,
                                          .sequences = arguments.batch,
@@ -59,27 +62,39 @@ void run(const Arguments& arguments) {
                                          .epochs = arguments.epochs,
                                          .steps = arguments.steps,
                                          .seed = arguments.seed,
-                                         .rank = axes.share,
-                                         .world_size = axes.shares});
+                                         .rank = sizes.share_of(fsdp::rank()),
+                                         .world_size = sizes.data});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
-  fsdp::Trainer trainer(trainer_options(arguments, axes, batches.steps()));
-  Model model = trainer.shard(make_module(arguments, vocabulary, trainer.device(), axes.tensor));
-  if (is_first)
-    std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << trainer.device() << std::endl;
+  fsdp::Trainer trainer(trainer_options(arguments, sizes, batches.steps()));
+  const Axes axes = sizes.is_data_alone() ? Axes() : make_axes(trainer.mesh(), arguments);
+  Model model =
+      trainer.shard(make_module(arguments, vocabulary, trainer.device(), axes.tensor, own_blocks(axes, arguments)));
+  if (is_first) std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << trainer.device() << std::endl;
 
   const auto optimizer = make_optimizer(model->parameters(), arguments);
-  restore(trainer, model, *optimizer, batches, arguments);
+  std::optional<Stages> stages;
+  if (axes.pipe) {
+    stages.emplace(model, axes, vocabulary, arguments, std::cout);
+    trainer.set_pipeline(stages->pipeline());
+  }
+  auto* const pipeline = stages ? &*stages : nullptr;
+  restore(trainer, model, pipeline, *optimizer, batches, arguments);
   frame::print_explanation(model, arguments.observing);
+  if (arguments.observing.explain && is_first)
+    std::cout << axes_text(sizes, fsdp::explain(model), arguments) << std::flush;
   const auto trace = frame::begin_trace(arguments.observing);
-  auto metrics = step_metrics(model, trainer.device(), vocabulary, batches, trainer.place().step,
+  auto metrics = step_metrics(model, axes, trainer.device(), vocabulary, batches, trainer.place().step,
                               text.tokenizer->unit(), arguments);
   const Outcome outcome =
-      train(trainer, model, *optimizer, batches, axes, text.tokenizer->unit(), metrics, arguments);
+      train(trainer, model, pipeline, *optimizer, batches, axes, text.tokenizer->unit(), metrics, arguments);
   frame::write_trace(trace.get(), arguments.observing);
   if (!outcome.is_complete) return fsdp::destroy_process_group();
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
-  const std::string sample = write_sample(model, text, start, arguments);
+  const auto next_token = [&](const torch::Tensor& context) {
+    return stages ? stages->next_token(context) : model(context.to(trainer.device())).select(1, -1).squeeze(0);
+  };
+  const std::string sample = write_sample(model, next_token, text, start, arguments);
   const std::string table = memory_table(model, held, vocabulary, arguments);
   if (is_first) print_result(outcome, text.tokenizer->unit(), sample, table);
   fsdp::destroy_process_group();

@@ -38,18 +38,17 @@ fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments) {
   }
 }
 
-std::string write_sample(Model& model, const Text& text, fsdp::text::Tokens start, const Arguments& arguments) {
+std::string write_sample(Model& model, const NextToken& next_token, const Text& text, fsdp::text::Tokens start,
+                         const Arguments& arguments) {
   const torch::NoGradGuard no_grad;
   model->eval();
-  const auto device = model.parameters().front().device();
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(arguments.seed));
   auto ids = torch::tensor(start).unsqueeze(0);
   fsdp::text::Tokens written = arguments.prompt.empty() ? fsdp::text::Tokens{} : std::move(start);
   for (int64_t i = 0; i < arguments.sample; ++i) {
     // The model has positions for `seq` tokens only.
     const auto context = ids.slice(1, -arguments.seq);
-    const auto logits = model(context.to(device)).select(1, -1).squeeze(0).cpu();
-    const auto next = torch::multinomial(expectations(logits, arguments), 1, false, generator);
+    const auto next = torch::multinomial(expectations(next_token(context).cpu(), arguments), 1, false, generator);
     ids = torch::cat({context, next.unsqueeze(0)}, 1);
     written.push_back(next.item<int64_t>());
   }

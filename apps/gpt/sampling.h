@@ -2,6 +2,7 @@
 /// \file
 /// Text written by the trained model.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,12 @@ namespace gpt {
 /// cannot express.
 fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments);
 
-/// The prompt and `arguments.sample` tokens after `start`, drawn one by one from what the model expects next.
-/// Collective; every rank writes a text, the same one if their processors compute alike.
-std::string write_sample(Model& model, const Text& text, fsdp::text::Tokens start, const Arguments& arguments);
+/// Logits of the token behind `context`, [1, tokens].
+using NextToken = std::function<at::Tensor(const at::Tensor& context)>;
+
+/// The prompt and `arguments.sample` tokens after `start`, drawn one by one from what the model expects next. `model`
+/// evaluates meanwhile. Collective; every rank writes a text, the same one if their processors compute alike.
+std::string write_sample(Model& model, const NextToken& next_token, const Text& text, fsdp::text::Tokens start,
+                         const Arguments& arguments);
 
 }  // namespace gpt

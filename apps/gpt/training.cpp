@@ -45,11 +45,13 @@ class MicroBatches {
   int64_t of_step_, steps_, first_step_;
 };
 
-double validation_loss(fsdp::Trainer& trainer, Model& model, const TextBatches& batches,
+double validation_loss(fsdp::Trainer& trainer, Model& model, Stages* stages, const TextBatches& batches,
                        const Axes& axes) {
   const auto measure = [&](Model& evaluated, const TextBatch& batch) -> std::vector<torch::Tensor> {
     const auto sequences = batch.inputs.size(0);
-    return {loss_on(evaluated, batch, axes).to(torch::kDouble) * sequences, torch::tensor(sequences)};
+    const auto loss = stages ? stages->loss(batch) : loss_on(evaluated, batch, axes);
+    if (!loss.defined()) return {torch::tensor(0.0, torch::kDouble), torch::tensor(int64_t{0})};
+    return {loss.to(torch::kDouble) * sequences, torch::tensor(sequences)};
   };
   const auto sums = trainer.test(model, batches.validation(), measure);
   return sums[0] / sums[1];
@@ -74,8 +76,8 @@ std::string saved_line(int64_t step, const Arguments& arguments) {
 
 }  // namespace
 
-Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, const TextBatches& batches,
-              const Axes& axes, std::string_view unit, fsdp::train::StepMetrics& metrics,
+Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim::Optimizer& optimizer,
+              const TextBatches& batches, const Axes& axes, std::string_view unit, fsdp::train::StepMetrics& metrics,
               const Arguments& arguments) {
   const fsdp::train::CosineSchedule schedule{
       .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
@@ -96,7 +98,7 @@ Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opt
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
     if (!validates_after(done, batches, arguments)) return;
     progress.pause();
-    outcome.validation_loss = validation_loss(trainer, model, batches, axes);
+    outcome.validation_loss = validation_loss(trainer, model, stages, batches, axes);
     metrics.note_beside(done, {{"validation_loss", outcome.validation_loss}});
     progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
     metrics.leave_out_time();
@@ -112,12 +114,13 @@ Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opt
 
   const auto data = [&](int64_t epoch) { return MicroBatches(batches, epoch, arguments.update_freq); };
   const auto loss = [&](Model& trained, const TextBatch& batch) { return loss_on(trained, batch, axes); };
-  outcome.is_complete = trainer.fit(model, optimizer, data, loss);
+  const auto step = [&](Model&, const TextBatch& batch, double weight) { return stages->step(batch, weight); };
+  outcome.is_complete = stages ? trainer.fit(model, optimizer, data, step) : trainer.fit(model, optimizer, data, loss);
   if (!outcome.is_complete)
     progress.note("ended by a signal after step " + std::to_string(trainer.place().step) + "; --resume " +
                   arguments.save + " goes on");
   else if (first >= batches.steps())
-    outcome.validation_loss = validation_loss(trainer, model, batches, axes);
+    outcome.validation_loss = validation_loss(trainer, model, stages, batches, axes);
   outcome.training_seconds = progress.seconds();
   outcome.tokens = batches.tokens_per_step() * std::max<int64_t>(batches.steps() - first, 0);
   return outcome;

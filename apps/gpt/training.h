@@ -10,6 +10,7 @@
 #include "arguments.h"
 #include "axes.h"
 #include "model.h"
+#include "stages.h"
 #include "train/data/text_batches.h"
 #include "train/step_metrics.h"
 
@@ -25,9 +26,10 @@ struct Outcome {
   bool is_complete = true;
 };
 
-/// Trains on this rank's share of every batch, and on its tokens of each sequence, from where the trainer is; rank 0
-/// prints progress, with losses in nats per `unit`; `metrics` gets every step. Collective.
-Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
+/// Trains on this rank's share of every batch, and on its tokens of each sequence, from where the trainer is, through
+/// the `stages` of --pipe if they are not null; rank 0 prints progress, with losses in nats per `unit`; `metrics` gets
+/// every step. Collective.
+Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim::Optimizer& optimizer,
               const fsdp::data::TextBatches& batches, const Axes& axes, std::string_view unit,
               fsdp::train::StepMetrics& metrics, const Arguments& arguments);
 

@@ -3,6 +3,8 @@
 #include <fsdp/sequence_parallel.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 namespace models {
 namespace nn = torch::nn;
 
@@ -51,30 +53,43 @@ torch::Tensor BlockOf<Layers>::forward(torch::Tensor x) {
 template class BlockOf<WholeLayers>;
 template class BlockOf<LayerParts>;
 
-GPTImpl::GPTImpl(const GPTConfig& config, const TensorAxis& axis)
+GPTImpl::GPTImpl(const GPTConfig& config, const TensorAxis& axis, const OwnBlocks& own)
     : tok(config.vocab, config.dim),
       pos(config.seq, config.dim),
-      blocks(make_blocks<Block, BlockPart>(config, axis)),
+      blocks(make_blocks<Block, BlockPart>(config, axis, own)),
       norm(layer_norm(config.dim)),
       dropout_(config.dropout) {
-  register_module("tok", tok);
-  register_module("pos", pos);
+  head = nn::Linear(nn::LinearOptions(config.dim, config.vocab).bias(false));
+  if (has_block(own, 0)) {
+    register_module("tok", tok);
+    register_module("pos", pos);
+  } else {
+    tok = pos = nn::Embedding(nullptr);
+  }
   register_module("blocks", blocks);
-  register_module("norm", norm);
-  head = register_module("head", nn::Linear(nn::LinearOptions(config.dim, config.vocab).bias(false)));
+  if (has_block(own, config.layers - 1)) {
+    register_module("norm", norm);
+    register_module("head", head);
+  } else {
+    norm = nullptr;
+    head = nullptr;
+  }
 }
 
-torch::Tensor GPTImpl::features(const torch::Tensor& ids) {
-  auto x = tok(ids) + pos(fsdp::positions(ids.size(1), ids.device()));
-  x = torch::dropout(x, dropout_, is_training());
-  for (const auto& block : *blocks) {
-    const auto run = [block](const torch::Tensor& h) {
+torch::Tensor GPTImpl::run_blocks(torch::Tensor x, BlockRange range) {
+  if (range.first == 0) {
+    x = tok(x) + pos(fsdp::positions(x.size(1), x.device()));
+    x = torch::dropout(x, dropout_, is_training());
+  }
+  const auto layers = static_cast<int64_t>(blocks->size());
+  for (int64_t i = range.first; i < std::min(range.end, layers); ++i) {
+    const auto run = [block = blocks->ptr(static_cast<size_t>(i))](const torch::Tensor& h) {
       auto* whole = block->as<BlockImpl>();
       return whole ? whole->forward(h) : block->as<BlockPartImpl>()->forward(h);
     };
     x = run_part(run_block, run, x);
   }
-  return norm(x);
+  return range.end >= layers ? norm(x) : x;
 }
 
 }  // namespace models

@@ -69,15 +69,14 @@ TORCH_MODULE(BlockPart);
 /// same initial values as the same model written in Python.
 class GPTImpl : public LanguageModelImpl {
  public:
-  explicit GPTImpl(const GPTConfig& config, const TensorAxis& axis = nullptr);
+  explicit GPTImpl(const GPTConfig& config, const TensorAxis& axis = nullptr, const OwnBlocks& own = {});
+  torch::Tensor run_blocks(torch::Tensor x, BlockRange blocks) override;
 
   torch::nn::Embedding tok, pos;
   torch::nn::ModuleList blocks;
   torch::nn::LayerNorm norm;
 
  private:
-  torch::Tensor features(const torch::Tensor& ids) override;
-
   double dropout_;
 };
 TORCH_MODULE(GPT);

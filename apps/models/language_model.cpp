@@ -7,8 +7,12 @@
 namespace models {
 
 torch::Tensor LanguageModelImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {
-  if (!targets.defined()) return head(features(ids));
-  const auto mean = fsdp::linear_cross_entropy(features(ids).flatten(0, 1), head->weight, targets.flatten());
+  const auto features = run_blocks(ids, {});
+  return targets.defined() ? loss(features, targets) : head(features);
+}
+
+torch::Tensor LanguageModelImpl::loss(const torch::Tensor& features, const torch::Tensor& targets) {
+  const auto mean = fsdp::linear_cross_entropy(features.flatten(0, 1), head->weight, targets.flatten());
   const auto count = targets.ne(-100).sum();
   return fsdp::sequence_mean(mean * count, count);
 }

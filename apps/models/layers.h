@@ -6,8 +6,11 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+
+#include "models/language_model.h"
 
 namespace models {
 
@@ -52,15 +55,24 @@ struct LayerParts {
   TensorAxis axis;
 };
 
+/// Whether a block is one of these.
+inline bool has_block(const OwnBlocks& own, int64_t block) {
+  const auto is_in = [block](const BlockRange& range) { return range.first <= block && block < range.end; };
+  return own.empty() || std::ranges::any_of(own, is_in);
+}
+
 /// Blocks of a model: `Whole` ones, or with an axis `Part`s.
 template <class Whole, class Part, class Config>
-torch::nn::ModuleList make_blocks(const Config& config, const TensorAxis& axis) {
+torch::nn::ModuleList make_blocks(const Config& config, const TensorAxis& axis, const OwnBlocks& own) {
   torch::nn::ModuleList blocks;
   for (int64_t i = 0; i < config.layers; ++i) {
+    std::shared_ptr<torch::nn::Module> block;
     if (axis)
-      blocks->push_back(Part(config, axis));
+      block = Part(config, axis).ptr();
     else
-      blocks->push_back(Whole(config));
+      block = Whole(config).ptr();
+    if (!has_block(own, i)) block = torch::nn::Identity().ptr();
+    blocks->push_back(std::move(block));
   }
   return blocks;
 }

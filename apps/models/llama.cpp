@@ -3,6 +3,8 @@
 #include <fsdp/sequence_parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
+
 namespace models {
 namespace {
 
@@ -54,32 +56,42 @@ torch::Tensor LlamaBlockOf<Layers>::forward(torch::Tensor x, const Rotations& by
 template class LlamaBlockOf<WholeLayers>;
 template class LlamaBlockOf<LayerParts>;
 
-LlamaImpl::LlamaImpl(const LlamaConfig& config, const TensorAxis& axis)
+LlamaImpl::LlamaImpl(const LlamaConfig& config, const TensorAxis& axis, const OwnBlocks& own)
     : tok(config.vocab, config.dim),
-      blocks(make_blocks<LlamaBlock, LlamaBlockPart>(config, axis)),
+      blocks(make_blocks<LlamaBlock, LlamaBlockPart>(config, axis, own)),
       norm(config.dim),
       rotations_(rotations(config.seq, head_size(config))),
       dropout_(config.dropout) {
-  register_module("tok", tok);
+  head = WholeLayers{.has_bias = false}.outward(config.dim, config.vocab);
+  if (has_block(own, 0))
+    register_module("tok", tok);
+  else
+    tok = nullptr;
   register_module("blocks", blocks);
-  register_module("norm", norm);
-  head = register_module("head", WholeLayers{.has_bias = false}.outward(config.dim, config.vocab));
+  if (has_block(own, config.layers - 1)) {
+    register_module("norm", norm);
+    register_module("head", head);
+  } else {
+    norm = nullptr;
+    head = nullptr;
+  }
   register_buffer("cos", rotations_.cos);
   register_buffer("sin", rotations_.sin);
 }
 
-torch::Tensor LlamaImpl::features(const torch::Tensor& ids) {
-  const auto positions = fsdp::positions(ids.size(1), ids.device());
+torch::Tensor LlamaImpl::run_blocks(torch::Tensor x, BlockRange range) {
+  const auto positions = fsdp::positions(x.size(1), x.device());
   const Rotations by{rotations_.cos.index_select(0, positions), rotations_.sin.index_select(0, positions)};
-  auto x = torch::dropout(tok(ids), dropout_, is_training());
-  for (const auto& block : *blocks) {
-    const auto run = [block, by](const torch::Tensor& h) {
+  if (range.first == 0) x = torch::dropout(tok(x), dropout_, is_training());
+  const auto layers = static_cast<int64_t>(blocks->size());
+  for (int64_t i = range.first; i < std::min(range.end, layers); ++i) {
+    const auto run = [block = blocks->ptr(static_cast<size_t>(i)), by](const torch::Tensor& h) {
       auto* whole = block->as<LlamaBlockImpl>();
       return whole ? whole->forward(h, by) : block->as<LlamaBlockPartImpl>()->forward(h, by);
     };
     x = run_part(run_block, run, x);
   }
-  return norm(x);
+  return range.end >= layers ? norm(x) : x;
 }
 
 }  // namespace models

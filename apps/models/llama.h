@@ -63,15 +63,14 @@ TORCH_MODULE(LlamaBlockPart);
 
 class LlamaImpl : public LanguageModelImpl {
  public:
-  explicit LlamaImpl(const LlamaConfig& config, const TensorAxis& axis = nullptr);
+  explicit LlamaImpl(const LlamaConfig& config, const TensorAxis& axis = nullptr, const OwnBlocks& own = {});
+  torch::Tensor run_blocks(torch::Tensor x, BlockRange blocks) override;
 
   torch::nn::Embedding tok;
   torch::nn::ModuleList blocks;
   RMSNorm norm;
 
  private:
-  torch::Tensor features(const torch::Tensor& ids) override;
-
   Rotations rotations_;  // of all positions; buffers
   double dropout_;
 };

@@ -72,8 +72,9 @@ class MicroBatches {
   virtual int64_t skip(int64_t count) = 0;
   /// Takes the next `count` batches instead of those that were taken before. Returns how many there were.
   virtual int64_t take(int64_t count) = 0;
-  /// Forward and loss of a batch that was taken, from 0.
-  virtual at::Tensor loss(int64_t number) = 0;
+  /// The loss of a batch that was taken, from 0. It has gone backward from `weight` times the loss if `goes_backward`.
+  virtual at::Tensor loss(int64_t number, double weight) = 0;
+  virtual bool goes_backward() const = 0;
 };
 
 template <class Model, class Data, class Loss>
@@ -95,14 +96,24 @@ class MicroBatchesOf final : public MicroBatches {
     while (static_cast<int64_t>(taken_.size()) < count && epoch_->next()) taken_.push_back(epoch_->batch());
     return static_cast<int64_t>(taken_.size());
   }
-  at::Tensor loss(int64_t number) override { return loss_(model_, taken_[static_cast<size_t>(number)]); }
+  at::Tensor loss(int64_t number, double weight) override {
+    auto& batch = taken_[static_cast<size_t>(number)];
+    if constexpr (kGoesBackward)
+      return loss_(model_, batch, weight);
+    else
+      return loss_(model_, batch);
+  }
+  bool goes_backward() const override { return kGoesBackward; }
 
  private:
+  using Taken = std::remove_const_t<typename EpochOfBatches<Data>::Batch>;
+  static constexpr bool kGoesBackward = std::is_invocable_v<Loss&, Model&, Taken&, double>;
+
   Model& model_;
   Data& data_;
   Loss& loss_;
   std::optional<EpochOfBatches<Data>> epoch_;
-  std::vector<std::remove_const_t<typename EpochOfBatches<Data>::Batch>> taken_;
+  std::vector<Taken> taken_;
 };
 
 }  // namespace fsdp::detail

@@ -6,6 +6,7 @@
 #include <fsdp/async_save.h>
 #include <fsdp/group.h>
 #include <fsdp/pipeline_schedule.h>
+#include <fsdp/plan_slices.h>
 #include <fsdp/process_group.h>
 #include <torch/nn/modules/container/sequential.h>
 
@@ -39,8 +40,8 @@ class PipelineStage {
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
   explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
-  /// A stage that is a function and the module, sharded or not, whose parameters it uses: those that are clipped,
-  /// saved and loaded with the pipeline.
+  /// Of a function that runs a module, sharded or not, or a part of one: several stages may have one module. What is
+  /// about all parameters of a pipeline (clip_grad_norm_, save_checkpoint) finds those of the function there.
   template <class Function, class Module>
   PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
     if constexpr (std::derived_from<Module, Group>)
@@ -85,6 +86,15 @@ std::vector<torch::nn::Sequential> split_stages(const torch::nn::Sequential& mod
 /// Cuts it in front of the layers with these numbers, which ascend.
 std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequential& model,
                                                        const std::vector<int64_t>& first_layers);
+
+/// How Pipeline::tune measures.
+struct TuneOptions {
+  int64_t granularity = 8;  ///< slices are multiples of so many tokens, but for the last one
+  int rounds = 5;           ///< forwards of each slice, of which the fastest counts
+  /// All ranks that run the same schedule, over other axes too, so that all of them get the same plan. Null: those of
+  /// the pipeline's axis.
+  std::shared_ptr<ProcessGroup> all_ranks = nullptr;
+};
 
 /// Runs a model whose stages lie on the ranks of one axis of a mesh, micro-batch by micro-batch, in the order of a
 /// schedule. The gradients are those of the whole model on the whole batch. torch.distributed.pipelining calls the same
@@ -135,6 +145,24 @@ class Pipeline {
   /// Runs forward alone, without a graph. Returns the outputs of all rows on the rank of the last stage, and an
   /// undefined tensor on the others.
   at::Tensor forward(const at::Tensor& inputs);
+
+  /// Goes over to another schedule with as many ranks and chunks. Collective. Throws as the constructor does, and then
+  /// keeps the schedule that it had.
+  void set_schedule(PipelineSchedule schedule);
+
+  /// Finds out in how many slices the sequences of a causal model should pass. Each stage runs forward for slices of
+  /// several lengths, with tokens before them and without; the costs are fitted (fit_slice_cost), and plan_slices plans
+  /// with those of the slowest stage, for as many micro-batches as the schedule has. `micro_batch`: inputs of one
+  /// micro-batch with whole sequences, read on the rank of the first stage. The schedule stays as it is. The plan is
+  /// for forward; backward takes the same slices.
+  ///
+  /// Throws UsageError for more than one stage on a rank, and for inputs without tokens along dim 1; what forward
+  /// throws for a stage that cannot run in slices.
+  ///
+  ///     const auto tuning = pipeline.tune(inputs.narrow(0, 0, 2));
+  ///     if (fsdp::rank() == 0) std::cout << tuning << '\n';
+  ///     pipeline.set_schedule(fsdp::terapipe_schedule(4, micro_batches, tuning.plan.lengths));
+  SliceTuning tune(const at::Tensor& micro_batch, const TuneOptions& options = {});
 
   /// Begins anew after an exception on any rank that all of them survived, with the stages' groups
   /// (Group::reset_iter_state). Collective over the axis and the ranks of these groups.

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <fsdp/async_save.h>
 #include <fsdp/batches.h>
+#include <fsdp/device_mesh.h>
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/metrics.h>
@@ -22,6 +23,8 @@
 
 #pragma GCC visibility push(default)
 namespace fsdp {
+
+class Pipeline;
 
 /// \addtogroup training
 /// \{
@@ -108,6 +111,10 @@ class Trainer {
     return model;
   }
 
+  /// The model that `resume` and `fit` get is this rank's stages of `pipeline`, which outlives them: gradients are
+  /// clipped, and checkpoints saved and loaded, over all stages.
+  void set_pipeline(const Pipeline& pipeline) { pipeline_ = &pipeline; }
+
   /// Loads the checkpoint of TrainerOptions::resume into the model, the optimizer, the scaler, the generators and
   /// `place`; false: there was none to load. `fit` calls it unless that was done. Throws what load_checkpoint throws.
   bool resume(const Group& model, torch::optim::Optimizer& optimizer);
@@ -117,6 +124,16 @@ class Trainer {
   /// called, or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank,
   /// the program should end with status 0, and one that resumes goes on bit for bit as without a break. A second signal
   /// ends the process at once.
+  ///
+  /// A function of three arguments, `step(model, batch, weight)`, goes backward itself, from `weight` times the loss,
+  /// and returns the loss without a graph: for a Pipeline, whose step does both.
+  ///
+  ///     trainer.set_pipeline(pipeline);
+  ///     trainer.fit(model, optimizer, data, [&](auto&, auto& batch, double weight) {
+  ///       return pipeline.step(batch.data, batch.target, [&](auto& output, auto& target) {
+  ///         return weight * loss_of(output, target);
+  ///       }) / weight;
+  ///     });
   ///
   /// Throws UsageError if an epoch has no batch, or the loss is no scalar with a gradient; else what its parts throw.
   template <class Holder, class Data, class Loss>
@@ -167,6 +184,10 @@ class Trainer {
   GradScaler& scaler() { return scaler_; }
   /// Of this rank's tensors: where batches have to be.
   c10::Device device() const { return device_; }
+  /// The ranks as TrainerOptions::mesh_shape lays them out. The first call is collective, and `shard` makes it.
+  ///
+  ///     auto pipe = trainer.mesh().process_group("pipe");
+  const DeviceMesh& mesh();
   /// As it was made with; from `shard` on `sharding` has what follows from the other options.
   const TrainerOptions& options() const { return options_; }
 
@@ -175,7 +196,7 @@ class Trainer {
   bool has_more_epochs() const;
   bool has_more_steps() const;
   void begin_epoch(detail::MicroBatches& batches);
-  at::Tensor loss_of(detail::MicroBatches& batches, int64_t number) const;
+  at::Tensor loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken);
   void end_epoch(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
   bool saves_after_step() const;
   void save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
@@ -211,6 +232,8 @@ class Trainer {
 
   TrainerOptions options_;
   c10::Device device_;
+  std::optional<DeviceMesh> mesh_;
+  const Pipeline* pipeline_ = nullptr;
   std::vector<TrainerCallbacks> callbacks_;
   GradScaler scaler_;
   TrainingPlace place_;

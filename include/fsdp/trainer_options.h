@@ -57,8 +57,15 @@ struct TrainerOptions {
   /// What `shard` gives fully_shard: strategy, wrapping, offload and what else there is. Unset, its `mp_policy` follows
   /// from `precision`, its `mesh` from `mesh_shape`, and its `device` is the rank's.
   FullyShardOptions sharding = {};
-  /// {8}: one axis, "shard"; {2, 4}: the axes "replicate" and "shard" (init_device_mesh). Empty: `sharding.mesh`.
+  /// The sizes of Trainer::mesh. {8}: one axis, "shard"; {2, 4}: the axes "replicate" and "shard" (init_device_mesh).
+  /// Empty: `sharding.mesh`.
   std::vector<int> mesh_shape = {};
+  /// The names of its axes, if they are others: some of "data", "pipe", "sequence" and "tensor", in any order, "data"
+  /// among them. Then rows are shared out over the ranks of "data" and "sequence" together.
+  ///
+  ///     options.mesh_shape = {2, 2, 2, 1};
+  ///     options.mesh_dim_names = {"pipe", "data", "sequence", "tensor"};
+  std::vector<std::string> mesh_dim_names = {};
   /// Of compute, where `sharding` has no `mp_policy`.
   Precision precision = Precision::kFull;
   /// Operators choose their dtype as LibTorch's autocast decides: fp32 for norms, softmax and losses, for the others

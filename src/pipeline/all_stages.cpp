@@ -17,14 +17,13 @@ namespace fsdp {
 namespace {
 
 using pipeline::Plan;
-using pipeline::tree_of;
+using pipeline::trees_of;
 
 optim::MeasuredModel measured(const Pipeline& pipeline) {
   const auto& plan = Plan::of(pipeline);
   optim::MeasuredModel model{"all stages of a pipeline", *plan.group, {}, plan.group.get()};
-  for (const auto& stage : plan.stages) {
-    const auto tree = tree_of(stage);
-    if (!tree) continue;
+  for (const auto& [stage, tree] : trees_of(plan)) {
+    const bool is_sharded = plan.stage(stage).group().has_value();
     const ProcessGroup* tensor_axis = nullptr;
     std::unordered_set<const at::TensorImpl*> cut;
     visit_nodes(*tree, [&](const ModuleNode& node) {
@@ -35,18 +34,14 @@ optim::MeasuredModel measured(const Pipeline& pipeline) {
         }
     });
     for (const auto& [name, parameter] : subtree_parameters(*tree))
-      if (!stage.group() || runtime::registry().find(parameter))
+      if (!is_sharded || runtime::registry().find(parameter))
         model.parameters.push_back({parameter, tensor_axis, cut.contains(parameter.unsafeGetTensorImpl())});
   }
   return model;
 }
 
 state::ModelTensors tensors_of(const Pipeline& pipeline, const char* operation) {
-  const auto& plan = Plan::of(pipeline);
-  std::map<int, std::shared_ptr<const ModuleNode>> trees;
-  for (int stage = plan.group->rank(); stage < plan.schedule.stages(); stage += plan.schedule.ranks)
-    if (auto tree = tree_of(plan.stage(stage))) trees.emplace(stage, std::move(tree));
-  return state::tensors_of(trees, operation);
+  return state::tensors_of(trees_of(Plan::of(pipeline)), operation);
 }
 
 }  // namespace
@@ -63,9 +58,8 @@ double norm(const Pipeline& pipeline, double p) { return optim::norm(measured(pi
 
 std::vector<at::Tensor> Pipeline::parameters() const {
   std::vector<at::Tensor> parameters;
-  for (const auto& stage : plan_->stages)
-    if (const auto tree = tree_of(stage))
-      for (auto& parameter : subtree_parameters(*tree)) parameters.push_back(std::move(parameter.tensor));
+  for (const auto& [stage, tree] : trees_of(*plan_))
+    for (auto& parameter : subtree_parameters(*tree)) parameters.push_back(std::move(parameter.tensor));
   return parameters;
 }
 

@@ -43,6 +43,9 @@ double FittedSliceCost::operator()(int64_t length, int64_t before) const {
 }
 
 FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
+  for (const auto& time : times)
+    require(time.seconds > 0, "fsdp fit_slice_cost: expected seconds above 0, found ", time.seconds, " for a slice of ",
+            time.length, " tokens. Measure it with a finer clock");
   const auto others = std::partition(times.begin(), times.end(), [](const auto& time) { return time.before == 0; });
   FittedSliceCost cost{.alone = {times.begin(), others}};
   require(!cost.alone.empty(),
@@ -50,15 +53,16 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
           "found none. Measure slices at the beginning of a sequence too");
   std::ranges::sort(cost.alone, {}, &SliceTime::length);
   if (others != times.end()) {
+    // By shares of each measurement, so that short slices count as much as long ones.
     std::vector<double> term_values, more_values;
     for (const auto& time : std::span(others, times.end())) {
-      std::ranges::copy(terms_of(time.length, time.before), std::back_inserter(term_values));
-      more_values.push_back(time.seconds - seconds_alone(cost.alone, time.length));
+      for (const double term : terms_of(time.length, time.before)) term_values.push_back(term / time.seconds);
+      more_values.push_back(1 - seconds_alone(cost.alone, time.length) / time.seconds);
     }
     const auto more = at::tensor(more_values).unsqueeze(1);
     const auto terms = at::tensor(term_values).view({-1, 4});
     // Columns of one size: positions run to thousands, and their products to millions.
-    const auto sizes = terms.abs().amax(0).clamp_min(1);
+    const auto sizes = terms.abs().amax(0);
     const auto solved = std::get<0>(at::linalg_lstsq(terms / sizes, more, std::nullopt, "gelsd")).squeeze(1) / sizes;
     std::ranges::copy_n(solved.contiguous().const_data_ptr<double>(), 4, cost.coefficients.begin());
   }

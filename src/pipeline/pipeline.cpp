@@ -32,6 +32,15 @@ PipelineSchedule forwards_of(PipelineSchedule schedule) {
   return schedule;
 }
 
+void require_schedule_that_fits(const PipelineSchedule& schedule, const ProcessGroup& group, size_t stages) {
+  const auto where = group.where("Pipeline");
+  validate(schedule);
+  require(schedule.ranks == group.world_size(), where, "expected a schedule for the ", group.world_size(),
+          " ranks of the axis, found one for ", schedule.ranks);
+  require(static_cast<int>(stages) == schedule.chunks, where, "expected the ", schedule.chunks, " stages of rank ",
+          group.rank(), ", found ", stages, ". Rank r holds the stages r, r + ", schedule.ranks, " and so on");
+}
+
 // What ranks compare: FNV-1a of the names of all actions (G. Fowler, L. C. Noll, K.-P. Vo).
 uint32_t hash_of(const PipelineSchedule& schedule) {
   uint32_t hash = 2166136261U;
@@ -111,26 +120,27 @@ at::Tensor run_batch(Plan& plan, const at::Tensor& inputs, bool trains, const ch
 
 Pipeline::Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule, std::shared_ptr<ProcessGroup> group) {
   if (!group) group = default_process_group();
-  const auto where = group->where("Pipeline");
-  validate(schedule);
-  require(schedule.ranks == group->world_size(), where, "expected a schedule for the ", group->world_size(),
-          " ranks of the axis, found one for ", schedule.ranks);
-  require(std::ssize(stages) == schedule.chunks, where, "expected the ", schedule.chunks, " stages of rank ",
-          group->rank(), ", found ", stages.size(), ". Rank r holds the stages r, r + ", schedule.ranks, " and so on");
-  if (schedule.slices > 1) parallel::see_attention();
-  auto forwards = forwards_of(schedule);
+  require_schedule_that_fits(schedule, *group, stages.size());
   auto ranks = group->reductions().duplicate("pipeline");
-  const auto text =
-      str_cat("Pipeline of ", schedule.name, ", ", schedule.chunks, " stages on each rank, ", schedule.micro_batches,
-              " micro-batches, slices of ", str_join(", ", schedule.slice_lengths),
-              " tokens, with actions of the hash ", hash_of(schedule));
-  ranks->barrier({text})->wait();
-  plan_ = std::make_unique<Plan>(
-      Plan{std::move(stages), std::move(schedule), std::move(forwards), std::move(group), std::move(ranks)});
+  plan_ = std::make_unique<Plan>(Plan{std::move(stages), {}, {}, std::move(group), std::move(ranks)});
+  set_schedule(std::move(schedule));
   for (const auto& own : plan_->groups()) {
     const MutexLock lock(own->rank_state().mutex);
     own->params().placement.pipe_axis = plan_->group;
   }
+}
+
+void Pipeline::set_schedule(PipelineSchedule schedule) {
+  require_schedule_that_fits(schedule, *plan_->group, plan_->stages.size());
+  if (schedule.slices > 1) parallel::see_attention();
+  const auto text =
+      str_cat("Pipeline of ", schedule.name, ", ", schedule.chunks, " stages on each rank, ", schedule.micro_batches,
+              " micro-batches, slices of ", str_join(", ", schedule.slice_lengths),
+              " tokens, with actions of the hash ", hash_of(schedule));
+  plan_->ranks->barrier({text})->wait();
+  plan_->forwards = forwards_of(schedule);
+  plan_->schedule = std::move(schedule);
+  plan_->known.clear();
 }
 
 Pipeline::~Pipeline() = default;

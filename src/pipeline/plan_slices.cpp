@@ -63,9 +63,11 @@ SlicePlan cheapest_within(const CostTable& costs, double bound) {
 
 }  // namespace
 
-SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t granularity, double tolerance) {
+SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t granularity, double tolerance,
+                      int micro_batches) {
   for (const auto& [name, number] :
-       {std::pair("length", length), std::pair("stages", int64_t{stages}), std::pair("granularity", granularity)})
+       {std::pair("length", length), std::pair("stages", int64_t{stages}), std::pair("granularity", granularity),
+        std::pair("micro_batches", int64_t{micro_batches})})
     require(number >= 1, "fsdp plan_slices: expected at least 1 of '", name, "', found ", number);
   const CostTable costs(length, granularity, cost);
   auto bounds = costs.all();
@@ -73,13 +75,13 @@ SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t
   SlicePlan best{.seconds = kInfinite};
   double last_tried = -kInfinite;
   for (size_t i = 0; i < bounds.size(); ++i) {
-    // Any plan within a larger bound costs at least that bound once for each stage.
-    if (stages * bounds[i] >= best.seconds) break;
+    // Any plan within a larger bound costs at least that bound once for each micro-batch and each further stage.
+    if ((micro_batches + stages - 1) * bounds[i] >= best.seconds) break;
     const bool is_last_of_its_value = i + 1 == bounds.size() || bounds[i + 1] > bounds[i];
     if (!is_last_of_its_value || bounds[i] - last_tried <= tolerance) continue;
     last_tried = bounds[i];
     auto plan = cheapest_within(costs, bounds[i]);
-    plan.seconds += (stages - 1) * bounds[i];
+    plan.seconds = micro_batches * plan.seconds + (stages - 1) * bounds[i];
     if (plan.seconds < best.seconds) best = std::move(plan);
   }
   return best;

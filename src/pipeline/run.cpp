@@ -10,6 +10,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <set>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -65,9 +66,19 @@ std::vector<std::shared_ptr<runtime::ParamGroup>> Plan::groups() const {
   return groups;
 }
 
-std::shared_ptr<const ModuleNode> tree_of(const PipelineStage& stage) {
-  if (stage.group()) return {std::make_shared<Group>(*stage.group()), GroupView::of(*stage.group()).tree.get()};
-  return stage.module() ? module_tree(*stage.module()) : nullptr;
+std::map<int, std::shared_ptr<const ModuleNode>> trees_of(const Plan& plan) {
+  std::map<int, std::shared_ptr<const ModuleNode>> trees;
+  std::set<const void*> known;
+  for (int number = plan.group->rank(); number < plan.schedule.stages(); number += plan.schedule.ranks) {
+    const auto& stage = plan.stage(number);
+    if (stage.group()) {
+      const auto* tree = GroupView::of(*stage.group()).tree.get();
+      if (known.insert(tree).second) trees[number] = {std::make_shared<Group>(*stage.group()), tree};
+    } else if (stage.module() && known.insert(stage.module().get()).second) {
+      trees[number] = module_tree(*stage.module());
+    }
+  }
+  return trees;
 }
 
 std::vector<at::Tensor> Plan::parts_of(const at::Tensor& batch) const {

@@ -48,8 +48,8 @@ struct Plan {
   }
 };
 
-/// The module tree of a stage, or null for a function without a module.
-std::shared_ptr<const ModuleNode> tree_of(const PipelineStage& stage);
+/// The trees of the modules of this rank's stages, by stage; of stages that are parts of one module by the first.
+std::map<int, std::shared_ptr<const ModuleNode>> trees_of(const Plan& plan);
 
 /// One thread.
 class Run {

@@ -42,8 +42,6 @@ void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tenso
 /// Hooks the parameters of a group that was installed: before a gradient is accumulated, and with the whole gradient
 /// after. The second hook owns the group, so a group lives as long as one of its parameters.
 void hook_parameters(const std::shared_ptr<ParamGroup>& group);
-/// The second hooks alone.
-void hook_gradients(const std::shared_ptr<ParamGroup>& group);
 /// Hooks a node of an operator on parameters of `group`: before it runs, parameters show their whole sizes.
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
 

@@ -7,7 +7,6 @@
 
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
-#include "runtime/backward.h"
 
 namespace fsdp::runtime {
 

@@ -305,6 +305,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 /// An operator reads `groups` of the rank next: they become whole, others are freed or gathered ahead.
 void read_groups(RankState& rank, std::span<ParamGroup* const> groups) FSDP_REQUIRES(rank.mutex);
 
+/// Hooks that take whole gradients, of `hook_parameters` (backward.h).
+void hook_gradients(const std::shared_ptr<ParamGroup>& group);
+
 /// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.
 [[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups);
 

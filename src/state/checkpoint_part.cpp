@@ -20,8 +20,7 @@ namespace {
 
 std::string stem_of_file(const char* section, const CheckpointPart& part) {
   char name[80];
-  std::snprintf(name, sizeof name, "%s-%05d-of-%05d", section, part.rank,
-                static_cast<int>(part.manifest.world_size));
+  std::snprintf(name, sizeof name, "%s-%05d-of-%05d", section, part.rank, static_cast<int>(part.manifest.world_size));
   return name;
 }
 

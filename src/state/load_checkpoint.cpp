@@ -83,8 +83,7 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
     if (found == training.end()) return {};
     const auto values = values_in(reader, found->first, found->second, parameter, parameter.tensor.sizes());
     const runtime::OwnOperators own_operators;
-    const auto dtype =
-        values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
+    const auto dtype = values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
     const auto options = at::device(parameter.tensor.device()).dtype(dtype);
     const bool is_as_wanted =
         parameter.tensor.is_cpu() && values.scalar_type() == dtype && values.strides() == parameter.tensor.strides();

@@ -1,9 +1,15 @@
 #include <ATen/Context.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <fsdp/clip_grad.h>
+#include <fsdp/pipeline.h>
 #include <fsdp/process_group.h>
 #include <fsdp/trainer.h>
 
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "api/rows.h"
@@ -19,7 +25,15 @@ namespace {
 using RandomStates = std::map<std::string, at::Tensor>;
 
 constexpr const char* kState = "trainer";
-constexpr const char* kAtEpochsStart = "epoch.";  // prefix of the names of random states, before the device type
+constexpr const char* kAtEpochsStart = "epoch.";  // before the device type, in the names of random states
+// Names of axes.
+constexpr std::string_view kData = "data", kPipe = "pipe", kSequence = "sequence", kTensor = "tensor";
+
+bool has_name(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool has_axis(const DeviceMesh& mesh, std::string_view name) { return has_name(mesh.mesh_dim_names(), name); }
 
 void check_options(const TrainerOptions& options) {
   const auto where = [](const char* option) {
@@ -37,10 +51,25 @@ void check_options(const TrainerOptions& options) {
           options.max_grad_norm.value_or(0), ".");
   require(options.save.every >= 0, where("save.every"), "steps, or 0 for the end only, found ", options.save.every,
           ".");
-  require(options.mesh_shape.size() <= 2, where("mesh_shape"), "one size or two, found ", options.mesh_shape.size(),
-          ".");
-  require(options.mesh_shape.empty() || !options.sharding.mesh, where("mesh_shape"),
+  const auto& names = options.mesh_dim_names;
+  require(options.mesh_shape.size() <= 2 || !names.empty(), where("mesh_shape"), "one size or two, found ",
+          options.mesh_shape.size(), ". Name the axes in mesh_dim_names.");
+  require(options.mesh_shape.empty() || !options.sharding.mesh || !names.empty(), where("mesh_shape"),
           "none beside sharding.mesh. Give one of them.");
+  constexpr std::array kKnown = {kData, kPipe, kSequence, kTensor};
+  const auto is_known = [&](const std::string& name) { return std::ranges::find(kKnown, name) != kKnown.end(); };
+  require(names.empty() || (has_name(names, kData) && std::ranges::all_of(names, is_known)), where("mesh_dim_names"),
+          "\"data\" and some of \"", str_join("\", \"", std::span(kKnown).subspan(1)), "\", found \"",
+          str_join("\", \"", names), "\".");
+}
+
+// The axes over which rows are shared out.
+DeviceMesh mesh_of_rows(const DeviceMesh& mesh) {
+  if (!has_axis(mesh, kData)) return mesh;
+  if (!has_axis(mesh, kSequence)) return mesh[kData];
+  const auto& names = mesh.mesh_dim_names();
+  const bool is_data_first = std::ranges::find(names, kData) < std::ranges::find(names, kSequence);
+  return (is_data_first ? mesh[{kData, kSequence}] : mesh[{kSequence, kData}]).flatten("shard");
 }
 
 GradScalerOptions scaler_options(const TrainerOptions& options) {
@@ -56,10 +85,6 @@ MixedPrecisionPolicy policy_of(Precision precision) {
   if (!is_fp16) policy.reduce_dtype = at::kFloat;
   policy.output_dtype = at::kFloat;  // losses are computed in fp32
   return policy;
-}
-
-DeviceMesh mesh_of(const std::vector<int>& shape) {
-  return shape.size() == 1 ? init_device_mesh(shape, {"shard"}) : init_device_mesh(shape, {"replicate", "shard"});
 }
 
 UsageError wrong_loss(const at::Tensor& loss) {
@@ -129,15 +154,16 @@ bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail
       optimizer.zero_grad();
       const SynchronizedAgain synchronized_again(model);
       for (int64_t number = 0; number < taken; ++number) {
-        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction per step
-        const at::Tensor loss = loss_of(batches, number) / taken;
-        scaler_.scale(loss).backward();
+        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction for all of them
+        const at::Tensor loss = loss_of(batches, number, taken) / taken;
+        if (!batches.goes_backward()) scaler_.scale(loss).backward();
         const at::Tensor share = loss.detach().to(at::kDouble);
         report.loss = report.loss.defined() ? report.loss + share : share;
       }
       if (options_.max_grad_norm) {
         scaler_.unscale_(optimizer);
-        report.grad_norm = clip_grad_norm_(model, *options_.max_grad_norm);
+        report.grad_norm = pipeline_ ? clip_grad_norm_(*pipeline_, *options_.max_grad_norm)
+                                     : clip_grad_norm_(model, *options_.max_grad_norm);
       }
       scaler_.step(optimizer);
       scaler_.update();
@@ -179,11 +205,12 @@ void Trainer::begin_epoch(detail::MicroBatches& batches) {
   set_random_states(device_, current);
 }
 
-at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number) const {
+at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number, int64_t taken) {
   const detail::AutocastScope autocast(device_.type(), autocast_dtype());
-  at::Tensor loss = batches.loss(number);
+  const auto share = at::scalar_tensor(1.0 / static_cast<double>(taken), at::kDouble);
+  at::Tensor loss = batches.loss(number, batches.goes_backward() ? scaler_.scale(share).item<double>() : 1);
   if (!loss.defined() || loss.numel() != 1) throw wrong_loss(loss);
-  if (!loss.requires_grad())
+  if (!batches.goes_backward() && !loss.requires_grad())
     throw UsageError(default_process_group()->where("Trainer::fit") +
                      "the loss: expected one with a gradient, found one that no parameter has a part in. Compute it of "
                      "what the model returns, without detach or NoGradGuard.");
@@ -204,17 +231,23 @@ bool Trainer::saves_after_step() const {
 }
 
 void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer) {
-  const auto& [folder, every, keep, async] = options_.save;
+  const auto& to = options_.save;
   SaveOptions options{.step = place_.step,
                       .states = {{kState, train::state_of(place_, world_size())}},
                       .random_states = epochs_random_states_,
-                      .keep = keep,
+                      .keep = to.keep,
                       .scaler = &scaler_};
   call(&TrainerCallbacks::on_save, options);
-  if (async)
-    async_save_checkpoint(saving, folder, model, &optimizer, options);
+  const auto write = [&](const auto& what) {
+    if (to.async)
+      async_save_checkpoint(saving, to.folder, what, &optimizer, options);
+    else
+      save_checkpoint(to.folder, what, &optimizer, options);
+  };
+  if (pipeline_)
+    write(*pipeline_);
   else
-    save_checkpoint(folder, model, &optimizer, options);
+    write(model);
   saved_step_ = place_.step;
   call(&TrainerCallbacks::on_saved, place_);
 }
@@ -222,11 +255,12 @@ void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Op
 bool Trainer::resume(const Group& model, torch::optim::Optimizer& optimizer) {
   has_resumed_ = true;
   if (options_.resume.empty()) return false;
-  const auto loaded = load_checkpoint(options_.resume, model, &optimizer,
-                                      {.strict = false,
-                                       .may_differ = {"scaler"},  // a training with another precision has no scale
-                                       .scaler = &scaler_,
-                                       .if_any = options_.resume == options_.save.folder});
+  const LoadOptions options{.strict = false,
+                            .may_differ = {"scaler"},  // a training in another precision had no scale
+                            .scaler = &scaler_,
+                            .if_any = options_.resume == options_.save.folder};
+  const auto loaded = pipeline_ ? load_checkpoint(options_.resume, *pipeline_, &optimizer, options)
+                                : load_checkpoint(options_.resume, model, &optimizer, options);
   if (loaded.path.empty()) return false;
   const auto resumed = train::place_in(loaded, world_size(), options_.accumulate);
   place_ = resumed.place;
@@ -246,11 +280,21 @@ void Trainer::call(Callback TrainerCallbacks::* callback, Arguments&... argument
     if (callbacks.*callback) (callbacks.*callback)(arguments...);
 }
 
+const DeviceMesh& Trainer::mesh() {
+  if (!mesh_) {
+    auto names = options_.mesh_dim_names;
+    if (names.empty() && options_.mesh_shape.size() == 2) names = {"replicate", "shard"};
+    if (names.empty() && options_.mesh_shape.size() == 1) names = {"shard"};
+    mesh_ = init_device_mesh(options_.mesh_shape, std::move(names));
+  }
+  return *mesh_;
+}
+
 const FullyShardOptions& Trainer::sharding() {
   auto& sharding = options_.sharding;
   const bool is_low = options_.precision != Precision::kFull || options_.autocast;
   if (!sharding.mp_policy && is_low) sharding.mp_policy = policy_of(options_.precision);
-  if (!sharding.mesh && !options_.mesh_shape.empty()) sharding.mesh = mesh_of(options_.mesh_shape);
+  if (!sharding.mesh && !options_.mesh_shape.empty()) sharding.mesh = mesh_of_rows(mesh());
   if (!sharding.device && !sharding.offload_policy && !device_.is_cpu()) sharding.device = device_;
   return sharding;
 }

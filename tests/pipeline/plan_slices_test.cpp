@@ -22,17 +22,17 @@ SliceCost positions_plus(double c0) {
   };
 }
 
-double seconds_of(const std::vector<int64_t>& lengths, int stages, const SliceCost& cost) {
+double seconds_of(const std::vector<int64_t>& lengths, int stages, const SliceCost& cost, int micro_batches = 1) {
   double sum = 0, largest = 0;
   for (int64_t before = 0; const int64_t length : lengths) {
     const double seconds = cost(length, std::exchange(before, before + length));
     sum += seconds;
     largest = std::max(largest, seconds);
   }
-  return sum + (stages - 1) * largest;
+  return micro_batches * sum + (stages - 1) * largest;
 }
 
-double least_of_all_cuts(int64_t length, int stages, const SliceCost& cost) {
+double least_of_all_cuts(int64_t length, int stages, const SliceCost& cost, int micro_batches = 1) {
   double least = INFINITY;
   for (uint32_t cuts = 0; cuts < 1U << (length - 1); ++cuts) {
     std::vector<int64_t> lengths = {1};
@@ -41,7 +41,7 @@ double least_of_all_cuts(int64_t length, int stages, const SliceCost& cost) {
         lengths.push_back(1);
       else
         ++lengths.back();
-    least = std::min(least, seconds_of(lengths, stages, cost));
+    least = std::min(least, seconds_of(lengths, stages, cost, micro_batches));
   }
   return least;
 }
@@ -71,6 +71,17 @@ TEST(PlanSlices, IsTheBestOfAllCuts) {
     if (!lengths.empty()) EXPECT_EQ(plan.lengths, lengths) << length << ' ' << c0;
     if (length == 12) EXPECT_EQ(least_of_all_cuts(length, stages, cost), seconds);
   }
+}
+
+TEST(PlanSlices, MicroBatchesInARowLeaveLessToGain) {
+  size_t slices = 12;
+  for (const int micro_batches : {1, 2, 4, 40}) {
+    const auto plan = plan_slices(12, 3, positions_plus(16), 1, 0, micro_batches);
+    EXPECT_EQ(plan.seconds, least_of_all_cuts(12, 3, positions_plus(16), micro_batches));
+    EXPECT_LE(plan.lengths.size(), slices);
+    slices = plan.lengths.size();
+  }
+  EXPECT_EQ(slices, 1U);
 }
 
 TEST(PlanSlices, SlicesEndAtTheGranularityAndOneSliceSaysThatSlicingDoesNotPay) {
@@ -121,6 +132,7 @@ TEST(PlanSlices, WhatHasNoAnswerIsRefused) {
   EXPECT_THROW(plan_slices(8, 2, [](int64_t, int64_t) { return -1.0; }), UsageError);
   EXPECT_THROW(plan_batch(0, 8, 2, [](int64_t) { return positions_plus(0); }), UsageError);
   EXPECT_THROW(fit_slice_cost({{8, 8, 1.0}}), UsageError);
+  EXPECT_THROW(fit_slice_cost({{8, 0, 0.0}}), UsageError);
 }
 
 TEST(FitSliceCost, FindsTheModelThatMadeTheTimes) {

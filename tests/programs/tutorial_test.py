@@ -65,6 +65,9 @@ class Tutorial(ProgramTest):
             with self.subTest(command):  # the last one alone
                 self.assert_losses(run(*command), plain())
 
+    def test_eight_ranks_in_four_dimensions_print_the_losses_of_the_plain_loop(self):
+        self.assert_losses(run(FSDPRUN, "--nproc_per_node", 8, program("step7_axes")), plain())
+
     def test_each_step_holds_less_than_the_one_before(self):
         copied, shared, wrapped = (peaks(run(*ranks_of(step, as_hosts=True)))
                                    for step in ("step1_ranks", "step2_sharded", "step3_wrapped"))

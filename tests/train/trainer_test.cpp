@@ -1,8 +1,11 @@
 // Trainer: it trains like a loop written by hand, reports what it does, and goes on where it was.
 
 #include <ATen/autocast_mode.h>
+#include <fsdp/parameters.h>
+#include <fsdp/pipeline.h>
 #include <fsdp/trainer.h>
 #include <signal.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include "state/trainee.h"
 
@@ -138,6 +141,80 @@ TEST(Trainer, StrategiesAndMeshesAreOptionsAndTrainToTheSameBits) {
     EXPECT_EQ(rows(Trainer({.mesh_shape = {2, 2}}).shard(alike_small_net(torch::kDouble))), rows(by_hand));
     EXPECT_LT(rows(Trainer({.mesh_shape = {4}}).shard(alike_small_net(torch::kDouble))), rows(by_hand));
   });
+}
+
+TEST(Trainer, RowsAreSharedOutOverTheAxesOfDataAndSequences) {
+  run_thread_ranks(4, [](int) {
+    const auto rows = [](const TrainerOptions& options) {
+      return Trainer(options).shard(alike_small_net(torch::kDouble)).stats().rows_numel;
+    };
+    const auto of_two = rows({.mesh_shape = {2, 2}}), of_four = rows({});
+    EXPECT_EQ(rows({.mesh_shape = {2, 2}, .mesh_dim_names = {"pipe", "data"}}), of_two);
+    EXPECT_EQ(rows({.mesh_shape = {2, 2}, .mesh_dim_names = {"tensor", "data"}}), of_two);
+    EXPECT_EQ(rows({.mesh_shape = {2, 2}, .mesh_dim_names = {"sequence", "data"}}), of_four);
+  });
+}
+
+TEST(Trainer, StagesTrainAsTheWholeModel) {
+  const auto build = [] {
+    return build_alike([] {
+      torch::nn::Sequential model(torch::nn::Linear(5, 4), torch::nn::Tanh(), torch::nn::Linear(4, 3));
+      model->to(torch::kDouble);
+      return model;
+    });
+  };
+  const auto loss_of = [](const Tensor& output, const Tensor& target) { return torch::mse_loss(output, target); };
+  const auto samples_of = [](int64_t first, int64_t count, int64_t width) {
+    return torch::arange(first * width, (first + count) * width, torch::kDouble).view({count, width}).sin();
+  };
+  constexpr double kNorm = 0.05;  // less than that of any step
+  auto whole = build();
+  torch::optim::SGD of_whole(whole->parameters(), 0.5);
+  std::vector<double> losses;
+  for (int64_t step = 0; step < 3; ++step) {
+    of_whole.zero_grad();
+    const auto loss = loss_of(whole->forward(samples_of(8 * step, 8, 5)), samples_of(8 * step, 8, 3));
+    loss.backward();
+    EXPECT_GT(torch::nn::utils::clip_grad_norm_(whole->parameters(), kNorm), kNorm);
+    of_whole.step();
+    losses.push_back(loss.item<double>());
+  }
+  const auto expected = whole->named_parameters();
+  const TemporaryFolder folder;
+  // The last step is that of a training that goes on from the others' checkpoint.
+  const auto train = [&](int64_t steps) {
+    Trainer trainer({.mesh_shape = {2, 2},
+                     .mesh_dim_names = {"pipe", "data"},
+                     .steps = steps,
+                     .accumulate = 2,
+                     .max_grad_norm = kNorm,
+                     .save = {.folder = folder.path()},
+                     .resume = folder.path()});
+    const auto& mesh = trainer.mesh();
+    auto model = trainer.shard(split_stages(build(), 2)[static_cast<size_t>(mesh.coordinate("pipe"))]);
+    Pipeline pipeline({PipelineStage(model)}, one_forward_one_backward_schedule(2, 2), mesh.process_group("pipe"));
+    trainer.set_pipeline(pipeline);
+    torch::optim::SGD optimizer(model->parameters(), 0.5);
+    // A step's samples in two batches, each of two ranks.
+    std::vector<int64_t> firsts;
+    for (int64_t batch = 0; batch < 6; ++batch) firsts.push_back(4 * batch + 2 * mesh.coordinate("data"));
+    std::vector<double> found;
+    trainer.add({.on_step_end = [&](const StepReport& report) { found.push_back(report.mean_loss()); }});
+    trainer.fit(model, optimizer, firsts, [&](auto&, int64_t first, double weight) {
+      return pipeline.step(
+                 samples_of(first, 2, 5), samples_of(first, 2, 3),
+                 [&](const Tensor& output, const Tensor& target) { return weight * loss_of(output, target); }) /
+             weight;
+    });
+    for (auto loss = losses.begin() + steps - std::ssize(found); const double own : found)
+      EXPECT_NEAR(own, *loss++, 1e-10);
+    if (steps < 3) return;
+    EXPECT_EQ(found.size(), 1U);
+    for (const auto& parameter : model->named_parameters())
+      EXPECT_TRUE(torch::allclose(full_tensor(parameter.value()), expected[parameter.key()], 1e-9, 1e-9))
+          << parameter.key();
+  };
+  for (const int64_t steps : {2, 3}) run_thread_ranks(4, [&](int) { train(steps); });
 }
 
 TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
@@ -326,7 +403,9 @@ TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
              {{.epochs = 0}, "the option epochs: expected at least 1, found 0"},
              {{.accumulate = 0}, "the option accumulate"},
              {{.max_grad_norm = -1}, "the option max_grad_norm"},
-             {{.mesh_shape = {1, 1, 1}}, "the option mesh_shape"}})
+             {{.mesh_shape = {1, 1, 1}}, "the option mesh_shape"},
+             {{.mesh_shape = {1}, .mesh_dim_names = {"rows"}},
+              "mesh_dim_names: expected \"data\" and some of \"pipe\", \"sequence\", \"tensor\", found \"rows\""}})
       EXPECT_THAT(error_of<UsageError>([&, o = options] { Trainer trainer(o); }), HasSubstr(says));
     Trainer of_no_options({});
   });
