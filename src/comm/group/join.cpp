@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <iostream>
 #include <numeric>
+#include <random>
 #include <vector>
 
 namespace fsdp {
@@ -29,10 +29,10 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
 
-// A name for this rank's page, of which a process has one for each rank in it.
+// A name that no other page has, not even that of a process which has this one's number later.
 std::string page_name() {
-  static std::atomic<int> pages = 0;
-  return str_cat("fsdp-", ++pages);
+  std::random_device random;
+  return str_cat("fsdp-", random(), '-', random());
 }
 
 // How errors begin.
