@@ -75,7 +75,7 @@ Verdict RollCall::verdict_after(const std::function<void()>& act) {
   try {
     act();
   } catch (const std::exception& error) {
-    end_operations(store_lost(ranks_.rank, options_.store_in_rank_0, first_line(error.what()),
+    end_operations(store_lost(ranks_.name(), options_.store_in_rank_0, first_line(error.what()),
                               " This rank's last operations: " + operations() + '.'));
   }
   return *verdict();
@@ -179,7 +179,7 @@ Verdict RollCall::decide_by_reports() {
 }
 
 void RollCall::let_others_follow() {
-  if (!options_.store_in_rank_0 || ranks_.rank != 0) return;
+  if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
   std::vector<std::string> keys;
   for (int rank = 1; rank < ranks_.world_size; ++rank)
     if (ranks_.name_of(rank) != known()->rank) keys.push_back(told_key(rank));
