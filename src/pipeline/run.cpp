@@ -14,6 +14,7 @@
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "runtime/param_group.h"
 
 namespace fsdp::pipeline {
@@ -121,6 +122,7 @@ std::vector<at::Tensor> Run::run(const Root& root) {
 }
 
 at::Tensor Run::forward(const PipelineAction& action, const Root& root) {
+  fault_point("pipeline forward");
   const size_t part = plan_.part_of(action);
   auto input = action.stage == 0 ? inputs_[part] : mailbox_.receive(action);
   if (root && action.stage > 0 && mailbox_.needs_gradient(action)) input.requires_grad_();
@@ -170,6 +172,7 @@ void Run::require_slices_as_whole(const PipelineAction& action, const at::Tensor
 }
 
 void Run::backward(const PipelineAction& action) {
+  fault_point("pipeline backward");
   auto [input, output] = std::move(passed_.extract({action.stage, plan_.part_of(action)}).mapped());
   const bool is_last = action.stage + 1 == schedule_.stages();
   const auto gradient = is_last ? at::Tensor() : mailbox_.receive(action);

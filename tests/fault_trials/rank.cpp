@@ -42,8 +42,9 @@ std::string message_of_exception() {
 }
 
 void run_rank(const Trial& trial, int rank, int port, RankReport& report) {
-  const TrainingPlan plan{trial.backend,  rank,             trial.world_size, port,        trial.timeout,
-                          trial.reshards, trial.divergence, trial.departure,  trial.victim};
+  const TrainingPlan plan{trial.backend,   rank,           trial.world_size, port,
+                          trial.timeout,   trial.reshards, trial.has_stages, trial.divergence,
+                          trial.departure, trial.victim};
   Ending ending = Ending::kOtherError;
   try {
     report.hash = train(plan, [&](const std::string& message) { report.noticed.set(message); });

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <cstdlib>
+#include <functional>
+#include <optional>
 #include <stdexcept>
 
 #include "support/backend.h"
@@ -40,6 +42,56 @@ struct NetImpl : torch::nn::Module {
   }
 };
 
+struct StageOfRankImpl : torch::nn::Module {
+  StageOfRankImpl() { register_module("layer", layer); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    inner();
+    return torch::tanh(layer->forward(x));
+  }
+  torch::nn::Linear layer{6, 6};
+  std::function<void()> inner;
+};
+TORCH_MODULE(StageOfRank);
+
+// A stage on each rank of an axis, sharded over another axis where there are four ranks. All ranks of the second axis
+// have the same batch, so that every rank knows the same losses.
+class StagesOfRanks {
+ public:
+  explicit StagesOfRanks(int world_size)
+      : mesh_(init_device_mesh({data_ranks(world_size), world_size / data_ranks(world_size)}, {"data", "pipe"})),
+        stage_(fully_shard(layer_, {.mesh = mesh_["data"]})),
+        optimizer_(layer_->parameters(), 0.1),
+        pipeline_({PipelineStage(stage_)}, one_forward_one_backward_schedule(stages(), kMicroBatches),
+                  mesh_.process_group("pipe")) {
+    layer_->inner = [this] {
+      if (micro_batches_until_it_throws_-- == 0) throw std::runtime_error("out of stages");
+    };
+  }
+
+  // Returns the loss. `throws`: the stage of this rank does, in its second micro-batch.
+  double step(int number, bool throws = false) {
+    micro_batches_until_it_throws_ = throws ? 1 : -1;
+    optimizer_.zero_grad();
+    const auto inputs = torch::sin(torch::arange(24, torch::kFloat).view({4, 6}) * (1.0 + number));
+    const auto loss = pipeline_.step(
+        inputs, inputs, [](const auto& output, const auto& target) { return (output - target).square().mean(); });
+    optimizer_.step();
+    return loss.template item<double>();
+  }
+
+ private:
+  static constexpr int kMicroBatches = 3;
+  static int data_ranks(int world_size) { return world_size == 4 ? 2 : 1; }
+  int stages() const { return mesh_.process_group("pipe")->world_size(); }
+
+  int micro_batches_until_it_throws_ = -1;
+  const DeviceMesh mesh_;
+  StageOfRank layer_;
+  Sharded<StageOfRank> stage_;
+  torch::optim::SGD optimizer_;
+  Pipeline pipeline_;
+};
+
 // A rank leaves its process group however it ends.
 struct Leave {
   ~Leave() { destroy_process_group(); }
@@ -52,9 +104,11 @@ class Trainee {
         net_(std::make_shared<NetImpl>(is(Divergence::kOtherModel) ? 3001 : 3000)),
         group_(shard()),
         optimizer_(net_->parameters(), torch::optim::AdamWOptions(0.01)),
-        idle_(net_->parameters(), 0.0) {}
+        idle_(net_->parameters(), 0.0) {
+    if (plan.has_stages) stages_.emplace(plan.world_size);
+  }
 
-  void step(int number) {
+  void step(int number, bool throws_in_stage = false) {
     optimizer_.zero_grad();
     loss(number).backward();
     clip_grad_norm_(group_, 1.0);
@@ -62,6 +116,7 @@ class Trainee {
     if (number == 0) evaluate();
     if (number == 0) pass_on();
     if (number == 1) static_cast<void>(full_tensor(net_->head->weight));
+    if (stages_) loss_of_stages_ = stages_->step(number, throws_in_stage);
   }
 
   void throw_in_forward() const {
@@ -106,7 +161,7 @@ class Trainee {
   }
 
   uint64_t hash() {
-    uint64_t hash = 0;
+    uint64_t hash = XXH3_64bits(&loss_of_stages_, sizeof(loss_of_stages_));
     for (auto& parameter : net_->parameters()) {
       const auto whole = full_tensor(parameter).contiguous();
       hash = XXH3_64bits_withSeed(whole.const_data_ptr(), whole.nbytes(), hash);
@@ -168,6 +223,8 @@ class Trainee {
   Group group_;
   optim::AdamW optimizer_;
   torch::optim::SGD idle_;  // its steps change nothing
+  std::optional<StagesOfRanks> stages_;
+  double loss_of_stages_ = 0;
 };
 
 void meet(const TrainingPlan& plan) {
@@ -202,7 +259,7 @@ const char* name_of(Divergence divergence) {
 }
 
 const char* name_of(Departure departure) {
-  constexpr const char* kNames[kDepartures]{"none", "throw", "return", "exit", "skip"};
+  constexpr const char* kNames[kDepartures]{"none", "throw", "return", "exit", "skip", "throw in a stage"};
   return kNames[static_cast<size_t>(departure)];
 }
 
@@ -223,6 +280,7 @@ uint64_t train(const TrainingPlan& plan, const std::function<void(const std::str
     }
     const bool leaves = step == kDivergentStep && plan.rank == plan.divergent_rank;
     if (leaves && plan.departure == Departure::kThrow) trainee.throw_in_forward();
+    if (leaves && plan.departure == Departure::kThrowInStage) trainee.step(step, /*throws_in_stage=*/true);
     if (leaves && plan.departure == Departure::kReturn) return 0;
     if (leaves && plan.departure == Departure::kExit) std::exit(3);
     if (leaves && plan.departure == Departure::kSkip) continue;

@@ -32,12 +32,13 @@ const char* name_of(Divergence divergence);
 /// How one rank leaves the others in the middle of the training.
 enum class Departure : uint8_t {
   kNone,
-  kThrow,   ///< an exception in forward
-  kReturn,  ///< the training returns
-  kExit,    ///< std::exit
-  kSkip,    ///< it leaves a step out
+  kThrow,         ///< an exception in forward
+  kReturn,        ///< the training returns
+  kExit,          ///< std::exit
+  kSkip,          ///< it leaves a step out
+  kThrowInStage,  ///< an exception in its stage of a pipeline
 };
-constexpr int kDepartures = 5;
+constexpr int kDepartures = 6;
 
 const char* name_of(Departure departure);
 
@@ -47,6 +48,8 @@ struct TrainingPlan {
   int rank = 0, world_size = 1, port = 0;
   std::chrono::milliseconds timeout{};
   bool reshards = true;
+  /// Each step runs a pipeline too, of a stage on each rank; on 4 ranks, of two stages over two ranks each.
+  bool has_stages = false;
   Divergence divergence = Divergence::kNone;
   Departure departure = Departure::kNone;
   /// The rank that diverges or leaves.

@@ -36,6 +36,7 @@ struct Trial {
   std::string backend = {};
   int world_size = 2;
   bool reshards = true;
+  bool has_stages = false;
   int victim = 0;
   FaultPlace place = {};
   Divergence divergence = Divergence::kNone;

@@ -176,8 +176,8 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
 
 TEST(SequenceParallelErrors, OtherSizesOnOtherRanksAreAMismatch) {
   for (const std::string backend : {"shm", "gloo"})
-    for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
-                              SequenceMethod::kRingSelfAttention})
+    for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kRing, SequenceMethod::kGather,
+                              SequenceMethod::kHeads, SequenceMethod::kRingSelfAttention})
       run_thread_ranks_with(2, {.backend = backend}, [&](int rank) {
         const SequenceParallel sequence(nullptr, method);
         const auto own = torch::ones({1, 2, rank == 0 ? 4 : 6, 4});

@@ -367,6 +367,8 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
          if (rank == 1) throw std::runtime_error("the middle breaks");
          return x * 2;
        }},
+      {"mat1 and mat2 shapes cannot be multiplied", 1,  // stages that do not fit each other
+       [](int rank, const auto& x) { return rank == 1 ? at::linear(x, at::ones({3, 5})) : x; }},
       {"expected a tensor from stage 0", 0, [](int rank, const auto& x) { return rank == 0 ? at::Tensor() : x; }},
       {"expected a loss of one element, found sizes [2, 3]",
        2,

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "program_fuzz/rules.h"
+#include "program_fuzz/stages.h"
 #include "program_fuzz/tables.h"
 
 namespace fsdp::test::fuzz {
@@ -138,6 +139,12 @@ void Census::add_statement(const Program& program, const Statement& s, const Rul
     count_of(kMap, s.seed % kMaps == i, c10::str("functional: ", item(kMapNames, i)).c_str());
   for (int i = 0; i < kMethods; ++i)
     count_of(kAttend, s.seed % kMethods == i, c10::str("attention: ", item(kMethodNames, i)).c_str());
+  constexpr std::array<const char*, StagesPlan::kSchedules> kScheduleNames{"GPipe", "1F1B", "interleaved 1F1B",
+                                                                           "TeraPipe"};
+  for (int i = 0; i < StagesPlan::kSchedules; ++i)
+    count_of(kPipeline, s.seed % StagesPlan::kSchedules == i, c10::str("pipeline: ", item(kScheduleNames, i)).c_str());
+  count_of(kPipeline, is_over_some, "pipeline: stages sharded over another axis");
+  count_of(kPipeline, s.kind == kPipeline && stages_plan_of(program, s).frozen > 0, "pipeline: frozen layers");
   count_of(kMap, is_over_some, "functional: over an axis");
   count_of(kAttend, is_over_some, "attention: over an axis");
   count_of(kBackward, graph.has_attention, "backward: through attention over ranks");

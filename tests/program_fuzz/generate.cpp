@@ -251,6 +251,7 @@ class Generator {
         break;
       case Kind::kMap:
       case Kind::kAttend:
+      case Kind::kPipeline:
         s.other = draw(0, kSlots - 1);
         s.rank = chance(0.5) ? -1 : pick(divisors_of(program_.world_size));
         break;

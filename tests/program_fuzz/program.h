@@ -128,9 +128,11 @@ enum class Kind : uint8_t {
   kMap,     ///< slot, other: the slot whose h goes through a collective that autograd knows; rank: how many neighbours
             ///< take part, or -1 for all ranks; seed: which of kMaps
   kAttend,  ///< the same by attention in a SequenceParallel; seed: which of kMethods, flag: causal
-  kByHand,            ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
+  kByHand,    ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
+  kPipeline,  ///< a model of its own trains as stages, see stages.h; rank: how many ranks have a stage each, or -1
+              ///< for all ranks; seed: which schedule and batch, flag: some layers are frozen
 };
-constexpr int kKinds = 43;
+constexpr int kKinds = 44;
 constexpr int kHands = 5, kMaps = 5, kMethods = 5;
 
 /// One rank is held up until the others are some statements ahead or wait for it.
@@ -239,7 +241,7 @@ inline bool has_trained(const Node& node, int place) {
 }
 /// The options of the fully_shard call of a group's node. With a policy there is only one call.
 inline const Node& options_of(const Model& model, int group) { return item(model.nodes, model.by_policy ? 0 : group); }
-/// How many neighbours a kMap or kAttend is over.
+/// How many neighbours a kMap, kAttend or kPipeline is over.
 inline int ranks_of_axis(const Program& program, const Statement& s) {
   return s.rank < 0 ? program.world_size : s.rank;
 }

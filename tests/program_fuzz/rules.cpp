@@ -128,6 +128,8 @@ bool Rules::allow_otherwise(const Statement& s) const {
       return allow_throw(s);
     case Kind::kBroadcast:
       return s.rank >= 0 && s.rank < program_.world_size;
+    case Kind::kPipeline:
+      return s.rank < 0 || (s.rank > 0 && program_.world_size % s.rank == 0);
     default:
       return true;
   }

@@ -9,6 +9,7 @@
 #include "api/group_view.h"
 #include "program_fuzz/exchange.h"
 #include "program_fuzz/run.h"
+#include "program_fuzz/stages.h"
 
 namespace fsdp::test::fuzz {
 namespace {
@@ -154,6 +155,11 @@ void ShardedRun::execute_otherwise(const Statement& s) {
       return rank().record(s, broadcast(rank().input(s), s.rank));
     case Kind::kMean:
       return rank().record(s, number(mean(first_of(rank().input(s)))));
+    case Kind::kPipeline:
+      for (const auto& result :
+           trained_as_stages(program_, s, mesh_with(program_.world_size / ranks_of_axis(program_, s))))
+        rank().record(s, result);
+      return;
     default:
       throw std::logic_error(c10::str("a sharded run cannot execute ", info_of(s.kind).name));
   }

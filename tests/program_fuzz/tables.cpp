@@ -110,6 +110,7 @@ const std::array<KindInfo, kKinds> kKindTable{{
     {"functional collective", 26, kNothing},
     {"attention over ranks", 26, kNothing},
     {"compute with rows by hand", 10, kSettled | kNoRows, 0.5, {1e-3, 0.1, 0.5}},
+    {"pipeline", 12, kAtTop, 0.3},
 }};
 
 template <class Value>

@@ -65,7 +65,7 @@ struct Family {
  private:
   c10::intrusive_ptr<c10d::Store> own_connection() const;
   Verdict lost_store(const std::string& detail) const {
-    return store_lost(options.ranks.rank, options.roll_call.store_in_rank_0, detail, "");
+    return store_lost(options.ranks.name(), options.roll_call.store_in_rank_0, detail, "");
   }
 };
 

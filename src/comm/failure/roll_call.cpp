@@ -93,7 +93,7 @@ Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_f
   const std::string last = " This rank's last operations: " + operations() + '.';
   const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
   if (!options_.neighbours || !options_.neighbours->is_stopped(name))
-    return store_lost(ranks_.rank, options_.store_in_rank_0, detail, last);
+    return store_lost(ranks_.name(), options_.store_in_rank_0, detail, last);
   return {Verdict::Kind::kPeerLost, name,
           str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)};
 }
@@ -195,7 +195,7 @@ Verdict RollCall::decide_by_reports() {
 }
 
 void RollCall::let_others_follow() {
-  if (!options_.store_in_rank_0 || ranks_.rank != 0) return;
+  if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
   std::vector<std::string> keys;
   for (int rank = 1; rank < ranks_.world_size; ++rank)
     if (ranks_.name_of(rank) != known()->rank) keys.push_back(told_key(rank));

@@ -307,7 +307,6 @@ Rendezvous subgroup_of(const Rendezvous& all, const std::string& name, const std
     own.contacts[static_cast<int>(rank)] = {known->second.process, str_cat(known->second.page, '.', number)};
   }
   if (own.contacts.size() == 1) own.contacts.clear();
-  own.store_in_rank_0 = all.store_in_rank_0 && members.front() == 0;
   own.store = c10::make_intrusive<c10d::PrefixStore>(str_cat("split_", number, '_', members.front()), all.store);
   if (!own.contacts.empty() && may_share_memory(own.membership.backend) && own.roster->obstacle.empty())
     own.page = std::make_shared<const Descriptor>(
