@@ -167,7 +167,7 @@ void initialize(const Group& model, const std::function<void()>& init) {
     if (read.contains(shown.before.get())) gather_before(shown);
   std::erase_if(parameters, [](const Shown& shown) { return !shown.is_written(); });
   for (auto& shown : parameters) {
-    shown.group->note_write(runtime::WriteKind::kEveryRank, shown.slot);
+    shown.group->prepare_write(runtime::WriteKind::kEveryRank, shown.slot);
     take_rows(shown);
     shown = {};
   }

@@ -261,7 +261,7 @@ LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) 
     waited = false;
     for (const auto& group : groups) waited |= group->wait_to_write();
   }
-  for (const auto& group : groups) group->note_write(runtime::WriteKind::kThisRank);
+  for (const auto& group : groups) group->prepare_write(runtime::WriteKind::kThisRank);
   for (const auto& group : groups) ++group->local_rows_depth;
 }
 
@@ -342,7 +342,7 @@ void SummonFullParams::write_back() {
   const runtime::OwnOperators own_operators;
   for (const auto& group : groups) {
     group->wait_for_unshard();
-    group->note_write(runtime::WriteKind::kEveryRank);
+    group->prepare_write(runtime::WriteKind::kEveryRank);
     for (auto& slot : group->slots())
       if (slot.rows_numel() > 0) runtime::rows_of_tensor(slot.whole_tensor)(slot, slot.rows_tensor);
   }

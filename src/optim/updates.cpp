@@ -71,7 +71,7 @@ void wait_to_write(const std::vector<ParamGroup*>& groups) {
 // stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
-    group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
+    group->prepare_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
 }
 
 }  // namespace

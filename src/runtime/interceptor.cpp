@@ -233,8 +233,8 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
         break;
       case Verdict::kWriteRows:
         group->require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
-        group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank,
-                          operand.part.slot);
+        group->prepare_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank,
+                             operand.part.slot);
         break;
       case Verdict::kPrintRows:
         plan.replacements.push_back({operand, rows_to_print(operand)});
@@ -272,7 +272,8 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& r
   if (call.traits.written_arguments != 0 && !results.empty()) results.add_written(call);
   plan.compute.cast_others(call, plan.replacements);
   if (!plan.replacements.empty()) own_lists(call.arguments);
-  for (const auto& [operand, tensor] : plan.replacements) put(call.arguments[operand.argument], operand.element, tensor);
+  for (const auto& [operand, tensor] : plan.replacements)
+    put(call.arguments[operand.argument], operand.element, tensor);
 }
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -206,8 +206,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// The same, and waits until no peer reads the rows, without the rank's lock. Returns whether it did.
   bool wait_to_write();
   /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
-  void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Rows were written until now, after note_write, and nobody read them meanwhile.
+  void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
+  /// Rows were written until now, after prepare_write, and nobody read them meanwhile.
   void end_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
@@ -260,16 +260,16 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   memory::Charge charge_of(const at::Tensor& gradient) const;
   std::vector<Piece> take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken);
   void finish_reduction(Bucket& bucket);
-  void hand_out(Bucket& bucket, Reduction reduced);
+  void begin_landing(Bucket& bucket, Reduction reduced);
   void add_to_rows(ParamSlot& slot, at::Tensor gradient);
-  void exchange_gradients();
+  void swap_parked_gradients();
   void call_post_accumulate_grad_hook();
   bool has_late_reductions() const;
 
   uint64_t epoch() const { return (epochs_.scopes << 32) + epochs_.backwards_after_writes; }
   bool meets() const { return !params_->shared_buffers.empty() && placement().shard().world_size() > 1; }
   void begin_read();
-  void forget_whole();
+  void drop_stale_whole();
 
   const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before what follows is read
   const std::shared_ptr<memory::ByteAccount> account_;

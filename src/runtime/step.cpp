@@ -76,7 +76,7 @@ void ParamGroup::unshard(const std::string& call) {
   try {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
-    // What the ranks tell each other of writes waits for a gather of rows, in which all take part.
+    // The count of writes, which ranks compare, goes with gathers of rows only: all ranks take part in those.
     if (within)
       start_gathers(placement().within->communicator(), tag(name_, 0, call), {}, within);
     else
@@ -98,9 +98,10 @@ void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
   rows_written_ = params_->is_on_cpu() ? nullptr : std::move(event);
 }
 
-// Another stream than the current one where a gather comes after the event alone, or after nothing, since the rows are
-// the host's; whole parameters have their memory there. Memory of the current stream's pool may still be used by work
-// that was queued on it. Second shards come after the gather that they were taken from, which the current stream knows.
+// The stream on which rows are gathered, where that is not the current one: a gather waits for the user's event alone,
+// or for nothing if the host has the rows. Whole parameters then take their memory on that stream, because work that
+// was queued on the current one may still use memory of its pool. Second shards are gathered on the current stream,
+// which already comes after the gather that they were taken from.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
   if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
     return std::nullopt;
@@ -188,7 +189,7 @@ void ParamGroup::reshard() {
   while (wait_for_operators()) {
   }
   if (pins.are_there()) {
-    version_in_copy_ = -1;  // stale: the next scope drops it
+    version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
     return;
   }
   for (auto& flat : flats()) flat.drop_second_shard();
@@ -248,7 +249,7 @@ void ParamGroup::leave_reading() {
     epochs_.writes_seen = UINT64_MAX;
     return end_read();
   }
-  // Custom Functions compute while nothing is recorded, and lead to the accumulators of what they took, if it trains.
+  // A custom Function computes while autograd records nothing. Its node leads to the accumulators of its operands.
   const auto may_be_read_again = [&](const ParamSlot& slot) {
     if (slot.was_read_unrecorded && scope && scope->records) return true;
     const auto tensor = slot.tensor();
@@ -272,8 +273,8 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
   enter();
   if (!is_in_backward_) {
     gathers_before_backward_ = gathers_in_place_;
-    // This backward reads what its scope saw, and what all ranks have written since. A peer that has not come to that
-    // write yet does not wait for this reading.
+    // This backward reads the values of its scope, unless all ranks have written rows since: then it reads the new
+    // ones. So a peer that is still to make that write need not wait for this backward.
     const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
     const auto writes = rank_state().writes_by_all;
     const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
@@ -350,8 +351,8 @@ void ParamGroup::start_reduction(size_t index) {
   if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   const Span reducing(rank_state().timeline, Track::kCompute, "reduce", subject);
   auto tag = this->tag(subject);
-  // What ranks compare: replicas the writes to its rows, and ranks that share memory, which no gather has told apart,
-  // the gathers until the backward began.
+  // Replicas compare how often rows were written. Other ranks compare how often the group was gathered before the
+  // backward, since ranks that share memory met in none of these gathers.
   if (placement().replicas() == 1)
     tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
   else
@@ -367,7 +368,7 @@ void ParamGroup::start_reduction(size_t index) {
                           });
       if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_reduced()});
       reduction.votes.resize(reduction.votes.size() + run.size());
-      // All planes count, also those that do not train now: sums that were kept before must have the same factor.
+      // Planes that do not train now have a say in the factor too: sums that were kept before have the same one.
       reduction.factor =
           std::min(reduction.factor, factor_before_sum(flats()[plane].reduced_form().dtype, placement()));
     }
@@ -383,8 +384,8 @@ void ParamGroup::start_reduction(size_t index) {
   fault_point("gradients reducing");
 }
 
-// Takes the whole gradients of the parameters in one plane out of their slots, without copying them, and what was kept
-// of this rank's rows.
+// Takes the whole gradients of the parameters in one plane out of their slots, and what was kept of this rank's rows.
+// Copies only where the sum needs another factor, dtype or order in memory.
 std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken) {
   const auto dtype = plane.rows.form.dtype;
   const auto slice = kept.rows[plane.flat].take();
@@ -435,12 +436,12 @@ void ParamGroup::finish_reduction(Bucket& bucket) {
       }
       throw;
     }
-    if (is_under_way()) hand_out(bucket, *std::exchange(bucket.in_flight, std::nullopt));
+    if (is_under_way()) begin_landing(bucket, *std::exchange(bucket.in_flight, std::nullopt));
     fault_point("gradients reduced");
   }
 }
 
-void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
+void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
   reduced.charges.clear();
   auto votes = reduced.votes_of_all();
   if (reduced.is_within_replica) {
@@ -469,7 +470,7 @@ void ParamGroup::hand_out(Bucket& bucket, Reduction reduced) {
     }
     landings_.push_back({{plane.flat, std::move(slice)}, votes});
   }
-  // The host waits for copies once, when somebody needs the results.
+  // Results that are copied to the host land when the backward closes, so the host waits for all copies at once.
   if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
 }
 
@@ -486,7 +487,7 @@ void ParamGroup::finish_landing() {
       if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, plane.rows));
 }
 
-// Their gradient is parked while a backward is open.
+// The gradient of rows is parked while a backward is open.
 void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
   const auto parameter = slot.tensor();
   if (!is_in_backward_ && !parameter.defined()) return;
@@ -516,12 +517,12 @@ void ParamGroup::call_post_accumulate_grad_hook() {
   const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
   const int depth = std::exchange(depth_, 0);
   for (auto& slot : slots()) slot.show_rows();
-  exchange_gradients();
+  swap_parked_gradients();
   end_read();
   is_in_hook_ = true;
   const auto go_back = [&] {
     is_in_hook_ = false;
-    exchange_gradients();
+    swap_parked_gradients();
     depth_ = depth;
     for (auto& slot : slots()) slot.show_whole();
   };
@@ -543,7 +544,7 @@ void ParamGroup::call_post_accumulate_grad_hook() {
 }
 
 // Puts the rows' gradients, which are parked, into `.grad`, or back.
-void ParamGroup::exchange_gradients() {
+void ParamGroup::swap_parked_gradients() {
   finish_landing();
   for (auto& slot : slots()) {
     if (slot.parked.defined()) memory::note_use(slot.parked);  // by those who get it
@@ -598,7 +599,7 @@ bool ParamGroup::wait_to_write() {
   return true;
 }
 
-void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
+void ParamGroup::prepare_write(WriteKind kind, std::optional<size_t> slot) {
   auto& rank = rank_state();
   // The sums by which an optimizer writes rows may be those of a collective that was aborted.
   if (!params_->is_on_cpu()) placement().progress();
@@ -616,16 +617,16 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
     writes_.note(slot);
     ++rank.writes_by_all;
   }
-  forget_whole();
+  drop_stale_whole();
 }
 
 void ParamGroup::end_write() {
   ++version_;
   rows_written_ = nullptr;
-  forget_whole();
+  drop_stale_whole();
 }
 
-void ParamGroup::forget_whole() {
+void ParamGroup::drop_stale_whole() {
   if (policy.free_when_written && !is_inside() && !pins.are_there()) reshard();
 }
 
