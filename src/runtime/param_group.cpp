@@ -164,6 +164,7 @@ void ParamGroup::reset() {
   for (size_t tasks = std::exchange(tasks_, {}).size(); tasks > 0; --tasks) leave();
   reshard();
   gathers_in_place_ = 0;
+  epochs_.has_to_meet = false;  // a rank that has not come to this backward meets nobody
   if (!is_inside()) end_read();
   writes_ = {};
 }

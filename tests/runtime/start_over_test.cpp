@@ -167,6 +167,20 @@ TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
   });
 }
 
+// Rank 0's backward begins after a write that its scope did not see, so that the ranks would meet before it reads. What
+// it did not come to is forgotten: an unshard without a scope meets nobody on any rank.
+TEST(StartOver, ForgetsThatABackwardHadToMeet) {
+  run_thread_ranks(2, [&](int r) {
+    SgdRank one(r), other(r);
+    const auto loss = one.forward(0);
+    other.step(0);
+    if (r == 0) expect_told([&] { loss.backward(); }, 1);
+    one.group.reset_iter_state();
+    one.group.unshard().wait();
+    one.step(1);
+  });
+}
+
 // Rank 0 opened the other model's scope, rank 1 did not.
 TEST(StartOver, OfOneModelLeavesTheOtherOneUsable) {
   run_thread_ranks(2, [&](int r) {
