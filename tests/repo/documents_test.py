@@ -102,7 +102,7 @@ class Refused(unittest.TestCase):
 
 class UsersPages(unittest.TestCase):
     PAGES = ("docs/axes.md", "docs/checkpoints.md", "docs/launching.md", "docs/memory.md", "docs/observing.md",
-             "docs/pipeline.md", "docs/precision.md", "docs/sequence.md", "apps/gpt/README.md")
+             "docs/pipeline.md", "docs/precision.md", "docs/sequence.md", "docs/trainer.md", "apps/gpt/README.md")
 
     def test_what_they_name_of_the_library_is_in_its_headers(self):
         headers = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "include").rglob("*.h"))
