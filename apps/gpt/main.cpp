@@ -1,4 +1,4 @@
-// fsdp-gpt: trains a GPT from scratch on a text, sharded over the ranks it is started on. docs/gpt.md describes it.
+// fsdp-gpt: trains a GPT from scratch on a text, sharded over the ranks it is started on. README.md describes it.
 #include <fsdp/fsdp.h>
 #include <malloc.h>
 #include <torch/utils.h>
