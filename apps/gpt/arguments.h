@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What `gpt` can be told on the command line or in a file.
+/// What `fsdp-gpt` reads from its command line or a file.
 
 #include <cstdint>
 #include <string>
