@@ -40,8 +40,8 @@ class PipelineStage {
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
   explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
-  /// Of a function that runs a module, sharded or not, or a part of one: several stages may have one module. What is
-  /// about all parameters of a pipeline (clip_grad_norm_, save_checkpoint) finds those of the function there.
+  /// A stage that is a function and the module, sharded or not, whose parameters it uses: those that are clipped, saved
+  /// and loaded with the pipeline. Several stages may use parts of one module.
   template <class Function, class Module>
   PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
     if constexpr (std::derived_from<Module, Group>)
@@ -171,7 +171,7 @@ class Pipeline {
   /// The parameters of this rank's stages, a tied one once: for an optimizer.
   std::vector<at::Tensor> parameters() const;
 
-  /// As it was given.
+  /// The schedule of the constructor or of set_schedule.
   const PipelineSchedule& schedule() const;
 
  private:
