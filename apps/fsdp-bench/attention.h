@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Attention of one sequence over ranks, beside ranks that compute their share of it alone.
+/// Measures attention over one sequence that is split over ranks, beside ranks that each compute their share alone.
 
 #include "arguments.h"
 

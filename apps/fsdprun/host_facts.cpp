@@ -96,7 +96,8 @@ std::string shared_memory_folder() {
          bytes_text(block * static_cast<double>(found.f_blocks));
 }
 
-/// Of the control group that this process is in, or of one above it: the root that a container sees.
+/// The memory limit at the root of the control groups that this process sees. In a container that is its own group, or
+/// one above it.
 std::string memory_limit_of_group() {
   for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     const std::string text = first_line(file);

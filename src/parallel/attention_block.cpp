@@ -22,7 +22,7 @@ std::optional<at::Tensor> flash_mask(const BlockOperands& operands) {
   return additive(operands.mask, operands.query.scalar_type());
 }
 
-// The logarithm is 0 there where a mask hides all keys from a query.
+// LibTorch's kernel gives a logarithm of 0 for a query from which the mask hides all keys, in place of minus infinity.
 std::pair<at::Tensor, at::Tensor> by_flash(const BlockOperands& operands) {
   const auto mask = flash_mask(operands);
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(

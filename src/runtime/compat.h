@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// The dispatch keys of what is ours: the one that sharded tensors carry, how they come by it, which no public
-/// interface offers, the one of operators that are put off, that of batch statistics over several ranks, and that of
-/// forwards that are compared.
+/// The dispatch keys that fsdp uses: for sharded tensors, for operators that deferred_init records, for results that
+/// checkpoints keep, for batch statistics over several ranks, and for forwards that are compared. Also how a tensor
+/// gets a key, for which LibTorch has no public interface.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DispatchKeySet.h>

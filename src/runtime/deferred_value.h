@@ -58,7 +58,7 @@ struct DeferredCall {
   std::optional<Random> random;
 };
 
-/// The value of the storage that a tensor on the meta device lies on; null if nothing was put off that wrote it.
+/// The deferred value of the storage of a meta tensor; null if no deferred operator wrote to that storage.
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
 /// The storage of `tensor`, on the meta device, holds `value` from now on.
 void defer(const at::Tensor& tensor, DeferredValuePtr value);

@@ -43,8 +43,8 @@ std::vector<GroupId> ReadOrder::ahead(size_t most, const std::function<bool(Grou
   return groups;
 }
 
-// Where the group was read last. In this pass only after the same group as now: a group that a pass reads twice is
-// followed by another one each time.
+// Returns where the group was read last, or 0. A read in the current pass counts only if it came after the same group
+// as now, because a group that is read twice in one pass is followed by a different group each time.
 ReadOrder::Place ReadOrder::find_place(GroupId group) const {
   auto it = last_.find(group);
   if (it == last_.end() || !is_known(it->second)) return 0;

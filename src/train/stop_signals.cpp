@@ -54,7 +54,7 @@ bool is_ours(const struct sigaction& action) {
 struct Installed {
   Mutex mutex;
   std::weak_ptr<const StopSignals> current FSDP_GUARDED_BY(mutex);
-  // Actions before the first object, by signal; ignored signals are not included.
+  // The actions that were in place before the first StopSignals was made, by signal, without those that ignored it.
   std::map<int, struct sigaction> original FSDP_GUARDED_BY(mutex);
 };
 

@@ -183,7 +183,8 @@ void Mail::receive(int peer, std::vector<Parcel> parcels) {
   post_receives(box, peer);
 }
 
-// Of all that can be received by now: whether a small parcel is enclosed is known when the header is here.
+// Posts the receives that can be posted by now. Those of small parcels wait for the header, which says whether a
+// parcel is enclosed in it.
 void Mail::post_receives(Box& box, int peer) {
   for (auto& [parcel, memory, transfer] : box.arriving) {
     const bool is_small = can_be_enclosed(parcel);

@@ -111,7 +111,7 @@ class RollCall {
 
   /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
   void look();
-  /// The process of this global rank has ended.
+  /// Notes that the process of this global rank has ended.
   void note_end(int rank);
 
  private:

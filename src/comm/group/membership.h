@@ -33,8 +33,8 @@ struct BackendChoice {
 };
 
 /// "auto" is NCCL where it is compiled in and there is a device, else "cpu". With NCCL, a rank takes the device that
-/// has its local rank's number. Pure; throws UsageError for another name, for "nccl" where it is not available, and for
-/// a local rank that has no device.
+/// has its local rank's number. A pure function. Throws UsageError for an unknown name, for "nccl" if that is not
+/// available, and for a local rank that has no device.
 BackendChoice choose_backend(const std::string& asked, int local_rank, const CudaSupport& cuda);
 
 /// Asks LibTorch; makes no CUDA context.

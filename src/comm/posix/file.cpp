@@ -91,7 +91,7 @@ bool is_temporary_of(const std::string& target, const std::string& name) {
          name.ends_with(kTemporary) && name.find_first_not_of("0123456789abcdef", stem.size()) == stem.size() + kDigits;
 }
 
-// Locks a file that this process made. False if it was taken for a leftover meanwhile.
+// Locks a file that this process made. Returns false if another process has taken it for a leftover meanwhile.
 bool lock_own(const Descriptor& file) {
   // Where a file system has no locks, nobody removes anything either.
   if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;

@@ -135,8 +135,8 @@ class Peers {
   int world_size() const { return ranks_.world_size; }
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
-  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages. `head`: the bytes at the beginning
-  /// whose memory is taken now in any case.
+  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages. `head`: the number of bytes at the
+  /// beginning whose memory is taken at once, even with Paging::kWhenUsed.
   std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce,
                                    size_t head = 0);
   /// Takes the memory of a part of what was shared with Paging::kWhenUsed. Throws Error if there is none.
