@@ -55,12 +55,12 @@ struct ModelTensor : OwnRows {
 };
 
 struct ModelTensors {
-  std::vector<ModelTensor> all;
+  std::vector<ModelTensor> all = {};
   /// The ranks that the model is sharded over; the default process group if nothing is sharded, or if tensors are split
   /// over a tensor axis; null in a program without ranks.
-  std::shared_ptr<ProcessGroup> ranks;
+  std::shared_ptr<ProcessGroup> ranks = {};
   /// Index in `all` of each tensor of the module.
-  std::unordered_map<const at::TensorImpl*, size_t> places;
+  std::unordered_map<const at::TensorImpl*, size_t> places = {};
 
   /// Whether these are the tensors of this rank's stages of a pipeline. All ranks of the program then make one
   /// checkpoint, and join_stages decides which rank writes what.
