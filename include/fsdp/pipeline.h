@@ -128,7 +128,9 @@ class Pipeline {
   /// have other schedules.
   Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule, std::shared_ptr<ProcessGroup> group = nullptr);
   ~Pipeline();
+  /// The moved-from pipeline can only be destroyed or assigned to.
   Pipeline(Pipeline&&) noexcept;
+  /// The moved-from pipeline can only be destroyed or assigned to.
   Pipeline& operator=(Pipeline&&) noexcept;
 
   /// Runs forward and backward of one batch, cut along dim 0 into the schedule's micro-batches, whose sizes differ by

@@ -18,23 +18,24 @@ namespace fsdp {
 struct PipelineAction {
   /// In which direction.
   enum class Kind : uint8_t { kForward, kBackward };
-  Kind kind = Kind::kForward;
-  int stage = 0;
-  int micro_batch = 0;
-  int slice = 0;  ///< of the tokens; always 0 where sequences stay whole
+  Kind kind = Kind::kForward;  ///< the direction
+  int stage = 0;               ///< the stage's number
+  int micro_batch = 0;         ///< the micro-batch's number
+  int slice = 0;               ///< the number of the slice of tokens; always 0 where sequences stay whole
 
   /// E.g. "F2.0" for forward of micro-batch 2 in stage 0, "B2.0:1" for backward of its slice 1.
   std::string name() const;
+  /// Compares all members.
   bool operator==(const PipelineAction&) const = default;
 };
 
 /// The actions of every rank of a pipeline axis, in the order in which the rank runs them.
 struct PipelineSchedule {
-  std::string name;  ///< for messages and pictures
-  int ranks = 1;
-  int chunks = 1;  ///< stages that a rank holds; rank r holds r, r + ranks, r + 2 * ranks and so on
-  int micro_batches = 1;
-  int slices = 1;  ///< of each micro-batch
+  std::string name;       ///< for messages and pictures
+  int ranks = 1;          ///< ranks of the pipeline's axis
+  int chunks = 1;         ///< stages that a rank holds; rank r holds r, r + ranks, r + 2 * ranks and so on
+  int micro_batches = 1;  ///< micro-batches of a step
+  int slices = 1;         ///< slices of each micro-batch
   /// Tokens of each slice; empty where sequences stay whole.
   std::vector<int64_t> slice_lengths = {};
   std::vector<std::vector<PipelineAction>> actions = {};  ///< by rank
@@ -78,7 +79,8 @@ void validate(const PipelineSchedule& schedule);
 struct PipelineTimes {
   /// One action of a rank.
   struct Span {
-    double begin = 0, end = 0;
+    double begin = 0;  ///< when it begins
+    double end = 0;    ///< when it ends
   };
   std::vector<std::vector<Span>> spans = {};  ///< by rank, in the order of its actions
   double total = 0;                           ///< until the last action ends

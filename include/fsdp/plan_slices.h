@@ -22,17 +22,18 @@ using SliceCost = std::function<double(int64_t length, int64_t before)>;
 /// A cut of one sequence into slices.
 struct SlicePlan {
   std::vector<int64_t> lengths = {};  ///< in the order of the tokens
-  double seconds = 0;  ///< expected until the last stage has ended: all slices, and the longest once more
-                       ///< for each further stage
+  /// The time until the last stage has ended: that of all slices, and of the longest once more for each further stage.
+  double seconds = 0;
 };
 
 /// Finds the cut of `length` tokens that passes `stages` stages soonest: the least sum of its slices' costs plus
 /// `stages - 1` times the largest one. Slices are multiples of `granularity` tokens, but for the last one. Bounds of
-/// the largest cost that lie closer together than `tolerance` seconds are tried once, so the result is at most `stages
-/// * tolerance` above the best. Each bound takes time that grows with the square of `length / granularity`.
+/// the largest cost that lie closer together than `tolerance` seconds are tried once, so the result is at most
+/// `tolerance` seconds for each stage above the best. Each bound takes time that grows with the square of `length /
+/// granularity`.
 ///
-/// With `micro_batches` of one length in a row, all of which are cut alike, the slices' costs count that often, and the
-/// largest one as before: then ranks are less idle without slices, too.
+/// With several `micro_batches`, all of which have one length and are cut alike, the slices' costs count once for each
+/// of them, and the largest cost as before: ranks are then less idle without slices, too.
 ///
 /// A plan of one slice says that slicing does not pay. Nothing is communicated. Throws UsageError for numbers below 1
 /// and for costs that are negative or not finite.
@@ -45,11 +46,11 @@ SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t
 struct BatchPlan {
   /// One micro-batch.
   struct MicroBatch {
-    int64_t sequences = 0;
-    SlicePlan slices = {};
+    int64_t sequences = 0;  ///< the number of its sequences
+    SlicePlan slices = {};  ///< how each of them is cut
   };
-  std::vector<MicroBatch> micro_batches = {};
-  double seconds = 0;  ///< the sum of their plans' seconds
+  std::vector<MicroBatch> micro_batches = {};  ///< in the order in which they run
+  double seconds = 0;                          ///< the sum of their plans' seconds
 };
 
 /// Cuts a batch of `sequences` sequences as well: plans the slices of a micro-batch of each size, then chooses sizes
@@ -60,8 +61,9 @@ BatchPlan plan_batch(int64_t sequences, int64_t length, int stages, const std::f
 
 /// One measured slice.
 struct SliceTime {
-  int64_t length = 0, before = 0;
-  double seconds = 0;
+  int64_t length = 0;  ///< its tokens
+  int64_t before = 0;  ///< the tokens of its sequence before it
+  double seconds = 0;  ///< of the forward of one stage
 };
 
 /// The model of a slice's cost, fitted to measurements: t(length, 0) is interpolated between the measured lengths, and
@@ -83,10 +85,10 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times);
 
 /// What measuring the stages of a pipeline tells about slices (Pipeline::tune).
 struct SliceTuning {
-  SlicePlan plan = {};       ///< of one slice where slicing does not pay
-  double whole_seconds = 0;  ///< expected of the same micro-batches with whole sequences
-  double largest_error = 0;  ///< of the fitted costs, among the measurements, as a share of each
-  int micro_batches = 1;     ///< of which both say the time of forward
+  SlicePlan plan = {};       ///< the best plan; it has one slice if slicing does not pay
+  double whole_seconds = 0;  ///< what forward of the same micro-batches should take with whole sequences
+  double largest_error = 0;  ///< how far the fitted costs are from a measurement at most, as a share of that
+  int micro_batches = 1;     ///< the micro-batches whose forward both times are of
 };
 
 /// "3 slices of 24, 20, 20 tokens: forward of 4 micro-batches should take 1.2 ms, and 1.5 ms with whole sequences".
