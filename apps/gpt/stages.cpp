@@ -29,6 +29,13 @@ fsdp::PipelineSchedule schedule_of(const Arguments& arguments) {
   return frame::make_schedule(arguments.slices.empty() ? name : "gpipe", ranks, micro_batches, chunks);
 }
 
+// The tokens and targets of a batch that this rank has on the sequence axis, if there is one, on `device`.
+std::pair<at::Tensor, at::Tensor> part_of(const fsdp::data::TextBatch& batch, const auto& sequence, at::Device device) {
+  const auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
+  if (!sequence) return {inputs, targets};
+  return {sequence->shard(inputs, 1), sequence->shard(targets, 1, -100)};
+}
+
 }  // namespace
 
 models::OwnBlocks own_blocks(const Axes& axes, const Arguments& arguments) {
@@ -57,13 +64,8 @@ Stages::Stages(const Model& model, const Axes& axes, int64_t vocabulary, const A
 }
 
 at::Tensor Stages::step(const fsdp::data::TextBatch& batch, double weight) {
-  const auto device = model_.parameters().front().device();
-  auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
   const auto scope = axes_.open_sequence();
-  if (scope) {
-    inputs = scope->shard(inputs, 1);
-    targets = scope->shard(targets, 1, -100);
-  }
+  const auto [inputs, targets] = part_of(batch, scope, model_.parameters().front().device());
   const auto weighted = [&](const at::Tensor& output, const at::Tensor& target) {
     return weight * loss_(output, target);
   };
@@ -71,13 +73,8 @@ at::Tensor Stages::step(const fsdp::data::TextBatch& batch, double weight) {
 }
 
 at::Tensor Stages::loss(const fsdp::data::TextBatch& batch) {
-  const auto device = model_.parameters().front().device();
-  auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
   const auto scope = axes_.open_sequence();
-  if (scope) {
-    inputs = scope->shard(inputs, 1);
-    targets = scope->shard(targets, 1, -100);
-  }
+  const auto [inputs, targets] = part_of(batch, scope, model_.parameters().front().device());
   const auto given = features(inputs);
   return given.defined() ? loss_(given, targets) : given;
 }
