@@ -207,7 +207,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool wait_to_write();
   /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Rows were written until now, after prepare_write, and nobody read them meanwhile.
+  /// Call after rows were written, following prepare_write, if nobody read them in between.
   void end_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
