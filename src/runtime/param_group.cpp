@@ -105,15 +105,15 @@ bool ParamGroup::is_at_rest() const {
 void ParamGroup::require_at_rest(const std::string& operation) const {
   if (!is_at_rest())
     require(false, where(operation), "a forward scope or a backward is open on '", name_,
-            "'. Call it after them; after an exception in backward call reset_iter_state() first");
+            "'. Make this call after they have ended; after an exception in backward call reset_iter_state() first");
 }
 
 void ParamGroup::require_not_handed_out() const {
   if (!is_handed_out_) return;
   require(false, where("backward"), "parameters of '", name_,
           "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
-          "stepped them: this backward would go on with other values. Take the hook away, or read what needs no "
-          "gradient from a copy that was made in forward; then call reset_iter_state()");
+          "updated the parameters: this backward would continue with different values. Remove the hook, or read what "
+          "needs no gradient from a copy that was made in forward; then call reset_iter_state()");
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
