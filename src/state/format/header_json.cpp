@@ -28,10 +28,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
     if (place_ == Place::kTop) {
       name_ = key;
       field_.clear();
-      if (!names_.insert(key).second) fail("the name again");
+      if (!names_.insert(key).second) fail("the name twice");
     } else {
       field_ = key;
-      if (place_ == Place::kMetadata && header_.metadata.contains(key)) fail("the key again");
+      if (place_ == Place::kMetadata && header_.metadata.contains(key)) fail("the key twice");
     }
     return true;
   }
@@ -39,7 +39,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool end_object() override {
     if (place_ == Place::kTop) return go(Place::kEnd);
     if (place_ == Place::kEntry && !(has_dtype_ && has_shape_ && has_offsets_))
-      fail("fewer than the fields dtype, shape and data_offsets");
+      fail("an entry without dtype, shape or data_offsets");
     return go(Place::kTop);
   }
 
@@ -50,7 +50,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
     }
     if (place_ != Place::kEntry || field_ != "dtype") fail("a string");
     const auto dtype = dtype_named(text);
-    if (!dtype) fail("dtype '" + text + "', which is none of " + dtype_names());
+    if (!dtype) fail("dtype '" + text + "', which is not one of " + dtype_names());
     entry().dtype = *dtype;
     return once(has_dtype_);
   }
@@ -83,7 +83,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool null() override { fail("null"); }
   bool boolean(bool /*value*/) override { fail("true or false"); }
   bool number_integer(number_integer_t /*number*/) override { fail("a negative number"); }
-  bool number_float(number_float_t /*number*/, const string_t& /*text*/) override { fail("a broken number"); }
+  bool number_float(number_float_t /*number*/, const string_t& /*text*/) override { fail("a floating point number"); }
   bool binary(binary_t& /*bytes*/) override { fail("bytes"); }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& /*error*/) override {
@@ -101,7 +101,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
     return true;
   }
   bool once(bool& has_field) {
-    if (has_field) fail("the field again");
+    if (has_field) fail("the field twice");
     return has_field = true;
   }
   [[noreturn]] void fail(const std::string& found) const {
