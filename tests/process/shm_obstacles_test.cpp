@@ -122,7 +122,7 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kInit,
      [] { TORCH_CHECK(setuid(65534) == 0); },
-     {"ranks of one user can share memory, found a process of user"},
+     {"only ranks of the same user can share memory, found a process of user"},
      /*needs_root=*/true}};
 
 const ShmObstacle& find_obstacle() {

@@ -111,8 +111,8 @@ void Family::meet_again() const {
     const int name = ranks.name_of(missing);
     throw PeerLost(name, str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
                                  in_seconds(options.timeout),
-                                 ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
-                                 "start all ranks again."));
+                                 ". Call reset_iter_state() on every rank; if that rank has ended, look at its output "
+                                 "and start all ranks again."));
   }
 }
 

@@ -16,8 +16,8 @@ namespace fsdp {
 namespace {
 
 constexpr std::string_view kOrForThreads =
-    ", or for threads that come in another order on each rank (give the models of each thread a process group of their "
-    "own)";
+    ", or for threads that issue them in a different order on each rank (give the models of each thread a process "
+    "group of their own)";
 
 std::string names(const Ranks& ranks, const std::vector<int>& some) {
   std::string text = some.size() == 1 ? "rank " : "ranks ";

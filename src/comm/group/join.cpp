@@ -56,8 +56,8 @@ void require_same_run(const Membership& membership, c10d::Store& store) {
   const std::string own = membership.parameters.run_id, found = store.compareSet(kRunKey, "", own);
   require(found == own, prefix_of(membership), "expected the ranks of run '", own, "' at ", membership.parameters.host,
           ':', membership.parameters.port, ", found those of run '", found,
-          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID, as "
-          "fsdprun does.");
+          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of a run the same TORCHELASTIC_RUN_ID, "
+          "as fsdprun does.");
 }
 
 // The ranks that have not come, a hundred at most.

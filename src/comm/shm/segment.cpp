@@ -130,7 +130,7 @@ void take_pages(std::byte* begin, size_t bytes) {
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes) {
   static auto* const mappings = new Mappings;
   struct stat file{};
-  if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("looking at a shared segment", errno));
+  if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("reading the size of a shared segment", errno));
   const auto size = static_cast<size_t>(file.st_size);
   if (size != bytes.value_or(size))
     throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
