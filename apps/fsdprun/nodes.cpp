@@ -83,7 +83,7 @@ Round Nodes::gather(SignalQueue& signals) {
   for (;; pause(signals)) {
     attendance_.note(meeting_point_.answer(signals, look()).launchers);
     const auto lost = are_numbered_by_arrival_ ? std::nullopt : attendance_.loss_in(round_);
-    if (lost) throw Exit(kFailure, *lost + "; without it the others do not start again");
+    if (lost) throw Exit(kFailure, *lost + "; without that node the other nodes do not start again");
     const auto there = attendance_.candidates(round_);
     const auto now = Clock::now();
     if (count_ready(there) < range_.least) {
