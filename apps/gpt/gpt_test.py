@@ -171,7 +171,7 @@ class Training(Case):
     def test_writes_a_trace_of_all_ranks_and_the_metrics_of_each_step(self):
         output = self.train("--batch 2 --explain --trace trace.json --profile --metrics metrics.jsonl "
                             "--tensorboard events --peak-flops 1e12", world=2)
-        for pattern in (r"2 ranks, 2 share out", r"blocks\.1 +\d+ .*kFullShard\n", r"a step moves at most: "):
+        for pattern in (r"2 ranks, sharded over 2", r"blocks\.1 +\d+ .*kFullShard\n", r"a step moves at most: "):
             self.assertRegex(output, pattern)
         events = json.loads((self.folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
         for rank in (0, 1):

@@ -90,9 +90,9 @@ std::ostream& operator<<(std::ostream& out, const Advice& advice) {
   const auto percent = static_cast<int>(advice.waiting_share * 100 + 0.5);
   out << percent << " % of the time a rank waits for others, and holds at most " << megabytes(advice.bytes_now)
       << " with " << advice.now << ". ";
-  if (advice.better == advice.now) return out << "Nothing else would serve better.";
+  if (advice.better == advice.now) return out << "No other strategy would be better.";
   return out << advice.better << " would move two thirds of the bytes and hold " << megabytes(advice.bytes_then) << "; "
-             << megabytes(advice.spare_bytes) << " are to spare.";
+             << megabytes(advice.spare_bytes) << " are available.";
 }
 
 }  // namespace fsdp

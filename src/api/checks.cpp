@@ -76,9 +76,11 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           "register_hook, which gets the whole gradient");
   if (!tensor.is_meta()) require_memory(tensor, what);
   require_put_off(parameter, where);
-  require(tensor.is_floating_point() || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
+  require(tensor.is_floating_point() || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
+          tensor.scalar_type(),
           ", expected a floating point dtype. Register its real and imaginary parts, or ignore it (ignored_params)");
-  require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
+  require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
+          tensor.scalar_type(),
           ", expected Half, BFloat16, Float or Double, in which ranks sum gradients and optimizers compute. Freeze the "
           "parameter (set_requires_grad(false)), or convert it to one of these dtypes");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
@@ -186,7 +188,8 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
     require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor. Leave it out");
     const auto known = names.find(ignored.unsafeGetTensorImpl());
     require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
-            " that is no parameter under ", tree.type, ". Take it from the module's parameters(), no view or copy");
+            " that is not a parameter under ", tree.type,
+            ". Take the tensor from the module's parameters(), not a view or a copy of it");
     require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
             "', which an earlier call has sharded. Ignore it in that call");
   }
@@ -230,8 +233,8 @@ void check_order(const ModuleNode& tree, const std::string& where) {
       // A module that stands in two others, of which the other one was sharded before, is no reason.
       const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
-              "' of a module around it, which was sharded before. Shard the inner modules first, "
-              "then what contains them");
+              "' of a module around it, which was sharded before. Shard the inner modules first, then the modules that "
+              "contain them");
     }
   });
 }

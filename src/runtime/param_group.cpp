@@ -64,8 +64,8 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
   hook_gradients(shared_from_this());  // slots have other numbers than before
   for (auto& slot : former->slots())
     slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
-                              "' was read by a forward before its rows moved to another strategy. Run backward before "
-                              "fsdp::set_strategy, or forward again after it");
+                              "' was read by a forward before its rows moved to a different strategy. Run backward "
+                              "before fsdp::set_strategy, or run forward again after set_strategy");
 }
 
 Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {

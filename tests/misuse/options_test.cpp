@@ -43,7 +43,7 @@ TEST(Options, ThatCannotBeAreRefused) {
         {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
         {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
          {"auto_wrap_policy", "not what to wrap"}},
-        {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "no parameter under Linear"}},
+        {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "not a parameter under Linear"}},
         {{.ignored_params = {torch::Tensor()}}, {"ignored_params", "undefined"}},
         {{.mesh = init_device_mesh(), .process_group = default_process_group()},
          {"a mesh and a process_group", "Leave the process_group out"}},
