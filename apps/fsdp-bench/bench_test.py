@@ -37,7 +37,7 @@ MISTAKES = (
     ("collectives --min-bytes 6", "--min-bytes: expected a multiple of 4"),
     ("scale --real --ranks 2", "--transport: expected gloo, hierarchical or shm with --real"),
     ("collectives --min-bytes 64K --max-bytes 1K", "no more than --max-bytes"),
-    ("schedule --schedule terapipe", "at least 1 of 'slices', found 0"), ("schedule --rounds 2", "requires --measure"),
+    ("schedule --schedule terapipe", "at least 1 for 'slices', found 0"), ("schedule --rounds 2", "requires --measure"),
 )
 
 

@@ -229,7 +229,7 @@ std::string manifest_text(Manifest manifest) try {
 
 Manifest parse_manifest_part(std::string_view text, const std::string& path) try {
   if (!text.starts_with(kBegin) || text.size() < kBegin.size() + kNoChecksum.size())
-    fail(path, "expected the manifest of a checkpoint, found other text");
+    fail(path, "expected the manifest of a checkpoint, found different text");
   const auto expected = text.substr(kBegin.size(), kNoChecksum.size());
   if (const auto found = hex_of(checksum_of_text(text)); found != expected)
     fail(path, "expected text with the checksum " + std::string(expected) + ", found " + found);
