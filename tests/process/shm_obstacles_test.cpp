@@ -112,7 +112,7 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kSharding,
      [] { make_fail(SYS_madvise, EFAULT); },
-     {"all_reduce(min) of 'fully_shard Linear", "no 1 MiB for a shared segment: Bad address", "gloo"}},
+     {"all_reduce(min) of 'fully_shard Linear", "cannot allocate 1 MiB for a shared segment: Bad address", "gloo"}},
     {"open_files_of_a_split",
      1,
      MetIn::kSplit,
