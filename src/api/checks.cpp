@@ -176,7 +176,7 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   check_devices(options, tree, placement.process_group().device(), where);
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
-          ". Initialise it before fully_shard");
+          ". Initialise its parameters before fully_shard");
   require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
           "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap. Set wraps too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,

@@ -85,8 +85,8 @@ void require_outside(const Groups& groups) {
     require_no_unfinished_backward(*group, kSummon);
     if (group->is_inside())
       require(false, group->where(kSummon), "'", group->name(),
-              "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, "
-              "or read single parameters with fsdp::full_tensor. ",
+              "' is already unsharded: a forward scope, a backward or another summon_full_params is open. Close it "
+              "first, or read single parameters with fsdp::full_tensor. ",
               runtime::kOtherValuesInForward);
   }
 }
@@ -255,7 +255,7 @@ LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) 
       require_no_unfinished_backward(*group, "LocalRows");
       if (group->is_inside())
         require(false, group->where("LocalRows"), "'", group->name(),
-                "' is whole: a forward scope or a backward is open. Close it first");
+                "' is unsharded: a forward scope or a backward is open. Close it first");
     }
     for (const auto& group : groups) group->begin_write();
     waited = false;

@@ -66,7 +66,7 @@ TEST(Replacement, OfAParametersMemoryIsRefused) {
 
 TEST(Summoning, InAForwardSaysWhatWorksThere) {
   expect_refused({{kInScope | kInScopeUnrecorded | kInMemory,
-                   {"@summon_full_params: ", "is whole already", "torch::linear(x, w / sigma"},
+                   {"@summon_full_params: ", "is already unsharded", "torch::linear(x, w / sigma"},
                    {[](auto& t) { auto whole = summon_full_params(t.group); }}}});
 }
 
