@@ -64,7 +64,8 @@ class Checks {
 
   void require_heads(int64_t queries, int64_t keys, int64_t values) const {
     expect(keys == values && (keys == queries || (given_.enable_gqa && keys > 0 && queries % keys == 0)),
-           "expected as many heads of keys and values as of queries, or with enable_gqa a divisor of them, found ",
+           "expected as many heads of keys and values as of queries, or with enable_gqa a number of them that divides "
+           "the heads of queries, found ",
            keys, ", ", values, " and ", queries, '.');
   }
 

@@ -144,7 +144,7 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
     refused([&] { return sequence.shard({}, 0); }, "SequenceParallel::shard: expected a tensor, found an undefined");
     refused([&] { return sequence.unshard({}, 0); }, "SequenceParallel::unshard: expected a tensor");
     refused(sdpa(q, q, {}, 0.1), "scaled_dot_product_attention: dropout inside attention is not supported");
-    refused(sdpa(q, k), "with enable_gqa a divisor of them, found 2, 2 and 4");
+    refused(sdpa(q, k), "with enable_gqa a number of them that divides the heads of queries, found 2, 2 and 4");
     refused(sdpa(q.narrow(1, 0, 3), q.narrow(1, 0, 3)),
             "heads that are multiples of the 2 ranks, found 3 of queries and 3 of keys");
     refused(sdpa(q, q.narrow(1, 0, 1), {}, 0, false, true),
