@@ -311,7 +311,8 @@ class C10dCommunicator : public Front {
   Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     require(3 * number_ + number < Mail::kOrders, "fsdp ", name_, ": a process group over Gloo has at most ",
-            Mail::kOrders / 3, " communicators. Make fewer duplicates of it, or another process group");
+            Mail::kOrders / 3,
+            " communicators. Make fewer duplicates of this process group, or make a second process group");
     Order order;
     order.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
                                                                           .peers = std::move(peers),

@@ -176,7 +176,7 @@ void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
     act();
   } catch (const PeerLost& error) {
     const auto holds = agree({Verdict::Kind::kPeerLost, error.rank(),
-                              str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
+                              str_cat("rank ", error.rank(), " is lost, as another rank reports.", kLookAtLost)});
     if (holds.rank == error.rank()) throw;
     raise(holds, ranks, kOperation);
   } catch (const c10::DistError&) {
