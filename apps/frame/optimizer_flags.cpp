@@ -27,7 +27,8 @@ void require_on_cpu(const std::vector<ParametersOfOptimizer>& groups) {
   for (const auto& group : groups)
     for (const auto& parameter : group.parameters)
       if (!parameter.is_cpu())
-        throw std::invalid_argument("--optimizer cpu_adam is for rows in host memory: train on the CPU, or take adam");
+        throw std::invalid_argument(
+            "--optimizer cpu_adam is for rows in host memory: train on the CPU, or use --optimizer adam");
 }
 
 }  // namespace

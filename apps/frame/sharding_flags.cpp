@@ -61,7 +61,9 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
       ->take_last();
   const auto offload = [&flags] {
     if (!torch::cuda::is_available())
-      throw CLI::ValidationError("--cpu-offload", "it takes parameters off a GPU, and this machine shows none");
+      throw CLI::ValidationError(
+          "--cpu-offload",
+          "this flag moves the parameters of a GPU to host memory, but no GPU is available on this machine");
     flags.cpu_offload = true;
   };
   auto* flag = app.add_flag_callback(

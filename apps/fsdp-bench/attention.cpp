@@ -87,7 +87,8 @@ void run_attention(const AttentionArguments& arguments) {
   join_ranks(arguments.backend, arguments.world);
   const int64_t ranks = arguments.world;
   if (arguments.heads % ranks != 0 || arguments.length % (2 * ranks) != 0)
-    throw fsdp::UsageError("fsdp-bench: expected --heads that --world divides and --length that twice --world does.");
+    throw fsdp::UsageError(
+        "fsdp-bench: expected --heads to be a multiple of --world, and --length to be a multiple of twice --world.");
   AttentionTensors alone(arguments.heads / ranks, arguments.length, arguments.head_size);
   AttentionTensors shared(arguments.heads, arguments.length / ranks, arguments.head_size);
   const auto over_ranks = [&](fsdp::SequenceMethod method) {

@@ -33,11 +33,11 @@ MISTAKES = (
     ("step --pipe 2 --layers 1", "expected at least one block for each of the 2 stages of the pipeline, found 1"),
     ("step --pairs 3", "--pairs requires --versus"), ("step --versus none --steps 3", "excludes"),
     ("step --versus none --pairs 0", "--pairs"), ("collectives --world 1", "--world"),
-    ("attention --heads 3", "--heads that --world divides"),
+    ("attention --heads 3", "--heads to be a multiple of --world"),
     ("collectives --min-bytes 6", "--min-bytes: expected a multiple of 4"),
     ("scale --real --ranks 2", "--transport: expected gloo, hierarchical or shm with --real"),
     ("collectives --min-bytes 64K --max-bytes 1K", "no more than --max-bytes"),
-    ("schedule --schedule terapipe", "at least 1 of 'slices', found 0"), ("schedule --rounds 2", "requires --measure"),
+    ("schedule --schedule terapipe", "at least 1 for 'slices', found 0"), ("schedule --rounds 2", "requires --measure"),
 )
 
 
@@ -147,7 +147,7 @@ class OtherCommands(unittest.TestCase):
                                        delta=0.1 + 0.05 * found["megabytes"])
             self.assertEqual(os.listdir(folder), [])
             os.mkdir(os.path.join(folder, "fsdp-bench-checkpoint"))
-            self.assertIn("fsdp-bench-checkpoint is there. Another run uses it", run(words).stderr)
+            self.assertIn("fsdp-bench-checkpoint already exists. Either another run is using", run(words).stderr)
 
     def test_costs_of_units_and_operators_are_counted(self):
         rows = result("scaling --largest 100 --json")["rows"]

@@ -36,7 +36,8 @@ class Workplace {
   explicit Workplace(const std::string& parent) : path_(parent + "/fsdp-bench-checkpoint") {
     if (fsdp::rank() == 0 && !fs::create_directory(path_))
       throw fsdp::UsageError("fsdp-bench: " + path_ +
-                             " is there. Another run uses it, or was interrupted: then remove it.");
+                             " already exists. Either another run is using this folder, or an interrupted run left it: "
+                             "then remove the folder.");
     fsdp::barrier();
   }
   ~Workplace() {

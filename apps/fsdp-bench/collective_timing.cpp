@@ -50,10 +50,10 @@ void verify_barriers(const Spans& spans) {
   const auto first_end = over_ranks(spans.end, fsdp::ReduceOp::kMin);
   for (size_t i = 0; i < last_begin.size(); ++i) {
     if (last_begin[i] <= first_end[i]) continue;
-    throw fsdp::Error(
-        c10::str("[rank ", fsdp::rank(), "/", fsdp::world_size(), "] barrier: a rank left repetition ", i, " ",
-                 last_begin[i] - first_end[i],
-                 " us before the last one came. This is a defect of the backend; no figure of it counts."));
+    throw fsdp::Error(c10::str(
+        "[rank ", fsdp::rank(), "/", fsdp::world_size(), "] barrier: a rank left repetition ", i, " ",
+        last_begin[i] - first_end[i],
+        " us before the last rank entered it. This is a defect of the backend, so all its figures are invalid."));
   }
 }
 

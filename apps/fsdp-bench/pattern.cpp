@@ -17,7 +17,7 @@ void expect_sum(const at::Tensor& tensor, const std::string& what, uint32_t begi
     for (uint32_t rank = begin_rank; rank < end_rank; ++rank) expected += pattern({rank, round}, first + i);
     if (data[i] == expected) continue;
     throw fsdp::Error(c10::str(what, ": element ", first + i, " is wrong: expected ", expected, ", found ", data[i],
-                               ". This is a defect of the backend; no figure of it counts."));
+                               ". This is a defect of the backend, so all its figures are invalid."));
   }
 }
 

@@ -25,7 +25,7 @@ fsdp::Descriptor open_file(const std::string& path, int flags) {
 }
 
 void sync(const std::string& path, int descriptor) {
-  if (::fsync(descriptor) != 0) fail(path, "bring to the disk");
+  if (::fsync(descriptor) != 0) fail(path, "flush");
 }
 
 }  // namespace

@@ -134,7 +134,8 @@ void run_real_rank(const Job& job, int64_t layers, int replicas) {
               << ": " << text_of(counts) << std::endl;
     if (!have_equal_messages(counts, expected[i]))
       throw fsdp::Error(str_cat("fsdp-bench: rank ", ranks[i], " of ", job.ranks, " over ", job.transport,
-                                " counted other numbers than the simulation, which has ", text_of(expected[i]), "."));
+                                " counted different numbers than the simulation, which has ", text_of(expected[i]),
+                                "."));
   }
   group->communicator().barrier({"compared"})->wait();
 }

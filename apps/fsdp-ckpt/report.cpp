@@ -49,7 +49,7 @@ Checkpoints checkpoints_at(const std::string& path) {
   if (std::filesystem::is_regular_file(path))
     throw FormatError(path +
                       ": expected a checkpoint or the folder of a run's checkpoints, found a file, which has no "
-                      "checksums. Compare it with another one: fsdp-ckpt diff");
+                      "checksums. Compare the file with another one: fsdp-ckpt diff");
   if (!std::filesystem::is_directory(path) || checkpoint_names(path) == std::vector<std::string>{"."})
     return {{find_checkpoint(path)}, {}};  // which says what is missing
   Checkpoints found{{}, incomplete_names(path)};

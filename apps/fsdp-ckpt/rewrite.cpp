@@ -74,9 +74,10 @@ void require_newest(const std::string& folder, int64_t step) {
   if (checkpoint_names(folder).empty()) return;
   const auto newest = read_manifest(find_checkpoint(folder)).step;
   if (step < newest)
-    throw FormatError(folder + ": expected a step of " + std::to_string(newest) + ", the newest here, or more, found " +
-                      std::to_string(step) +
-                      ". Training would go on from it: name another folder, or a step by --step");
+    throw FormatError(
+        folder + ": the newest checkpoint in this folder has step " + std::to_string(newest) +
+        ", so a smaller step cannot be written, found " + std::to_string(step) +
+        ". Training would resume from the newest one: name a different folder, or a larger step with --step");
 }
 
 }  // namespace

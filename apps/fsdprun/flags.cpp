@@ -188,7 +188,7 @@ MeetingPlace choose_meeting_place(const Text& text, const NodeRange& range) {
     refuse(
         "--nnodes is a range, which needs --rdzv-backend c10d: numbers of --node-rank leave gaps when nodes are lost");
   }
-  if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know, expected another than 0");
+  if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know, so port 0 is not allowed");
   place.numbers_nodes_by_arrival = is_c10d && nodes > 1;
   return place;
 }

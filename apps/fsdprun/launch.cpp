@@ -84,7 +84,7 @@ std::optional<int> run_attempt(const AttemptContext& context) {
   if (result.was_asked_to_end) return exit_status(result, attempt);
   const AttemptEnd end = nodes.agree_on_end(end_of(result, attempt, nodes), signals);
   if (!end.is_failure) {
-    console.say(end.text + ": all meet and start again");
+    console.say(end.text + ": all nodes meet and start again");
   } else if (nodes.failures() == flags.max_restarts) {
     return exit_status(result, attempt);
   } else {

@@ -64,9 +64,12 @@ fsdp::Descriptor enter_own(const fs::path& path) {
   fsdp::Descriptor folder = enter(AT_FDCWD, path.string(), path.string());
   struct stat status{};
   if (fstat(folder.number(), &status) != 0) refuse(path.string(), strerror(errno));
-  if (status.st_uid != geteuid()) refuse(path.string(), "it belongs to another user; choose another with --log-dir");
+  if (status.st_uid != geteuid())
+    refuse(path.string(), "it belongs to another user; choose a different folder with --log-dir");
   if ((status.st_mode & 077) != 0)
-    refuse(path.string(), "others may use it; take that from them (chmod 700), or choose another with --log-dir");
+    refuse(
+        path.string(),
+        "other users may access it; remove their permissions (chmod 700), or choose a different folder with --log-dir");
   return folder;
 }
 

@@ -111,8 +111,8 @@ std::string MeetingPoint::silence_of_host() const { return silent(0, timeout_); 
 void MeetingPoint::require_same_run(SignalQueue& signals) {
   const std::string theirs = text(answer(signals, [](c10d::Store& store) { return store.get(fsdp::kRunKey); }));
   if (theirs == run_id_) return;
-  throw Exit(kFailure, "at " + address() + " the nodes of run '" + theirs + "' meet, and this one is of run '" +
-                           run_id_ + "': give it another port, or the same --rdzv-id");
+  throw Exit(kFailure, "at " + address() + " the nodes of run '" + theirs + "' meet, but this node belongs to run '" +
+                           run_id_ + "': give this run a different port, or all nodes the same --rdzv-id");
 }
 
 /// A node that may be another than node 0 can do without the port.
@@ -126,12 +126,12 @@ void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreList
       throw Exit(kFailure, "the host '" + host_ + "' cannot be found: " + listener.problem);
     case Result::kRefused:
       throw Exit(kFailure, port + " cannot be used: " + listener.problem +
-                               "; choose another with --master-port, or in --rdzv-endpoint");
+                               "; choose a different port with --master-port, or in --rdzv-endpoint");
     case Result::kOccupied:
       if (may_connect) return;
       throw Exit(kFailure, port +
-                               " of this host is occupied by another program: choose another with "
-                               "--master-port, or in --rdzv-endpoint; with --standalone a free one is taken");
+                               " of this host is occupied by another program: choose a different port with "
+                               "--master-port, or in --rdzv-endpoint; --standalone chooses a free port");
     case Result::kNotHere:
       if (may_connect) return;
       throw Exit(kFailure, "'" + host_ +
@@ -158,9 +158,10 @@ void MeetingPoint::connect(std::chrono::seconds patience, SignalQueue& signals) 
     return c10::make_intrusive<c10d::TCPStore>(host, options);
   };
   store_ = wait_for(store_thread_.post(open), timeout_,
-                    "whoever listens at " + address() + " has not answered for " + std::to_string(timeout_.count()) +
-                        " s: let node 0's launcher go on if it is stopped there; if that is another program, "
-                        "give all nodes another port",
+                    "the program that listens at " + address() + " has not answered for " +
+                        std::to_string(timeout_.count()) +
+                        " s: if that program is node 0's launcher and it is stopped, let it continue; if it is a "
+                        "different program, give all nodes a different port",
                     signals);
 }
 

@@ -83,7 +83,7 @@ Round Nodes::gather(SignalQueue& signals) {
   for (;; pause(signals)) {
     attendance_.note(meeting_point_.answer(signals, look()).launchers);
     const auto lost = are_numbered_by_arrival_ ? std::nullopt : attendance_.loss_in(round_);
-    if (lost) throw Exit(kFailure, *lost + "; without it the others do not start again");
+    if (lost) throw Exit(kFailure, *lost + "; without that node the other nodes do not start again");
     const auto there = attendance_.candidates(round_);
     const auto now = Clock::now();
     if (count_ready(there) < range_.least) {
@@ -125,7 +125,7 @@ Round Nodes::wait_for_round(SignalQueue& signals) {
     if (next.node_of(meeting_point_.id())) return next;
     if (!std::exchange(has_said_so, true)) {
       console_.say("the job runs on " + nodes_text(static_cast<int>(next.members.size())) +
-                   "; this one waits until they meet again");
+                   "; this node waits until they meet again");
     }
   }
 }
@@ -192,7 +192,7 @@ std::optional<AttemptEnd> Nodes::end_seen_in(const News& news) {
   const auto waiting =
       std::ranges::count_if(there, [&](const auto& other) { return !round_.node_of(other.member.id); });
   if (waiting == 0) return std::nullopt;
-  return AttemptEnd{.is_failure = false, .text = nodes_text(static_cast<int>(waiting)) + " more came"};
+  return AttemptEnd{.is_failure = false, .text = nodes_text(static_cast<int>(waiting)) + " more joined"};
 }
 
 std::optional<AttemptEnd> Nodes::wait_until_all_are_done(SignalQueue& signals) {

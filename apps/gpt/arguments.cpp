@@ -179,13 +179,13 @@ void complete_pipeline(const CLI::App& app, Arguments& arguments) {
   const bool is_interleaved = pipeline.schedule == "interleaved";
   require(pipeline.micro_batches <= arguments.batch, "--micro-batches must not be more than the sequences of --batch");
   require(!is_interleaved || pipeline.micro_batches % pipeline.ranks == 0,
-          "--schedule interleaved needs a multiple of --pipe as --micro-batches");
+          "--schedule interleaved needs --micro-batches to be a multiple of --pipe");
   require(arguments.layers >= int64_t{pipeline.ranks} * (is_interleaved ? pipeline.chunks : 1),
-          "--pipe needs a block of --layers for each stage");
+          "--pipe needs at least one of --layers for each stage");
   if (arguments.slices.empty()) return;
   require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices is for --schedule gpipe");
-  require(arguments.sequence_ranks == 1, "--slices does not go with --sequence: one of them cuts the tokens");
-  require(arguments.dropout == 0, "--slices does not go with --dropout, which drops weights of attention");
+  require(arguments.sequence_ranks == 1, "--slices cannot be combined with --sequence, because both split the tokens");
+  require(arguments.dropout == 0, "--slices cannot be combined with --dropout, which drops attention weights");
   require(arguments.slices == "auto" || std::stoll(arguments.slices) <= arguments.seq,
           "--slices must not be more than the tokens of --seq");
 }
@@ -196,7 +196,8 @@ void complete(const CLI::App& app, Arguments& arguments) {
   const bool has_vocab_size = app.count("--vocab_size") > 0;
   if (has_vocab_size && app.count("--tokenizer") == 0) arguments.tokenizer = Vocabulary::kSentencePiece;
   require(!has_vocab_size || arguments.tokenizer == Vocabulary::kSentencePiece,
-          "--vocab_size is for --tokenizer sentencepiece; other vocabularies follow from the text");
+          "--vocab_size is for --tokenizer sentencepiece; the other tokenizers determine the size of the vocabulary "
+          "themselves");
   require(arguments.merges.empty() || arguments.tokenizer == Vocabulary::kGpt2, "--merges is for --tokenizer gpt2");
   require(!arguments.merges.empty() || arguments.tokenizer != Vocabulary::kGpt2,
           "--tokenizer gpt2 needs --merges, GPT-2's file vocab.bpe");
@@ -206,9 +207,9 @@ void complete(const CLI::App& app, Arguments& arguments) {
   require(arguments.architecture != Architecture::kLlama || !arguments.tanh_gelu,
           "--tanh-gelu is not for --size llama");
   require(arguments.sequence_ranks == 1 || arguments.dropout == 0,
-          "--sequence does not go with --dropout, which drops weights of attention");
+          "--sequence cannot be combined with --dropout, which drops attention weights");
   require(arguments.tensor_ranks == 1 || arguments.dropout == 0,
-          "--tensor does not go with --dropout, which would drop other values on each rank of a block");
+          "--tensor cannot be combined with --dropout, which would drop different values on each rank of a block");
   require(arguments.heads % arguments.tensor_ranks == 0, "--tensor must divide --heads");
   require(arguments.sequence_ranks <= arguments.seq, "--sequence must not be more than the tokens of --seq");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;

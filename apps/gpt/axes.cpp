@@ -12,8 +12,9 @@ AxisSizes axis_sizes(const Arguments& arguments, int ranks) {
                   .tensor = static_cast<int>(arguments.tensor_ranks)};
   const int64_t others = int64_t{sizes.pipe} * sizes.sequence * sizes.tensor;
   if (ranks % others != 0)
-    throw std::invalid_argument("--pipe times --sequence times --tensor must divide the number of ranks, found " +
-                                std::to_string(others) + " of " + std::to_string(ranks));
+    throw std::invalid_argument(
+        "--pipe times --sequence times --tensor must divide the number of ranks, found the product " +
+        std::to_string(others) + " and the number of ranks " + std::to_string(ranks));
   sizes.data = static_cast<int>(ranks / others);
   return sizes;
 }

@@ -43,7 +43,8 @@ void load_gpt2(Model& model, const std::string& path, const Arguments& arguments
 void load_initial_values(Model& model, const Stages* stages, const std::string& path, const Arguments& arguments) {
   const auto origin = origin_of(path);
   if (stages && origin != Origin::kCheckpoint)
-    throw std::runtime_error(path + ": expected a folder of checkpoints, which stages of --pipe can be loaded from");
+    throw std::runtime_error(path +
+                             ": expected a folder of checkpoints, because with --pipe no other files can be loaded");
   switch (origin) {
     case Origin::kGpt2Folder:
       load_gpt2(model, path, arguments);

@@ -52,16 +52,16 @@ WRONG_FLAGS = (
     ("--tokenizer bytes", "bytes not in"), ("--tokenizer gpt2", "--merges"), ("--merges x", "--tokenizer gpt2"),
     ("--tokenizer words --vocab_size 9", "--vocab_size"), ("--fp16 --bf16", "excludes"),
     ("--ddp-backend pytorch_ddp", "fully_sharded"), ("--ddp-backend fully_sharded --strategy replicate", "excludes"),
-    ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: it takes parameters off a GPU"),
+    ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: this flag moves the parameters of a GPU"),
     ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
     ("--tensor 2 --dropout 0.1", "--dropout, which would"),
     ("--tensor 2 --mesh 2", "excludes"), ("--pipe 2 --mesh 2", "excludes"), ("--micro-batches 2", "requires --pipe"),
-    ("--pipe 2 --micro-batches 17", "more than the sequences of --batch"), ("--pipe 4", "a block of --layers"),
+    ("--pipe 2 --micro-batches 17", "more than the sequences of --batch"), ("--pipe 4", "at least one of --layers"),
     ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--slices 2", "requires --pipe"),
     ("--pipe 2 --slices many", "--slices"), ("--pipe 2 --slices 17", "more than the tokens of --seq"),
     ("--pipe 2 --slices 2 --schedule 1f1b", "for --schedule gpipe"), ("--pipe 2 --slices 2 --dropout 0.1", "--dropout"),
-    ("--pipe 2 --slices 2 --sequence 2", "one of them cuts the tokens"),
+    ("--pipe 2 --slices 2 --sequence 2", "both split the tokens"),
     ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
     ("--save-every 2", "--save-every requires --save"),
 )
@@ -71,7 +71,7 @@ WRONG_TEXTS = (
     (b"a", "", "expected at least"), (b"\n" * 999, "--tokenizer words", "without words"),
     (TEXT.encode(), "--epochs 1 --batch 999", "expected at least"), (TEXT.encode(), "--text nowhere", "nowhere"),
     (TEXT.encode(), "--text /dev/zero", "is not a text"),
-    (TEXT.encode(), "--prompt %", "which the text .* does not have"),
+    (TEXT.encode(), "--prompt %", "does not occur in the text"),
     (TEXT.encode(), "--prompt ' ' --tokenizer words", "--prompt has no word"),
 )
 
@@ -171,7 +171,7 @@ class Training(Case):
     def test_writes_a_trace_of_all_ranks_and_the_metrics_of_each_step(self):
         output = self.train("--batch 2 --explain --trace trace.json --profile --metrics metrics.jsonl "
                             "--tensorboard events --peak-flops 1e12", world=2)
-        for pattern in (r"2 ranks, 2 share out", r"blocks\.1 +\d+ .*kFullShard\n", r"a step moves at most: "):
+        for pattern in (r"2 ranks, sharded over 2", r"blocks\.1 +\d+ .*kFullShard\n", r"a step moves at most: "):
             self.assertRegex(output, pattern)
         events = json.loads((self.folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
         for rank in (0, 1):
@@ -287,7 +287,7 @@ class Checkpoints(Case):
         for ours, theirs in zip(self.losses(f"{words} --pipe 2 --init-from 1", 2), begun, strict=True):
             self.assertAlmostEqual(ours, theirs, delta=ALIKE)
         done = self.run_gpt("--pipe 2 --init-from text", world=2)
-        self.assertIn("text: expected a folder of checkpoints, which stages", done.stderr)
+        self.assertIn("text: expected a folder of checkpoints, because with --pipe", done.stderr)
 
     def test_a_training_that_is_over_is_only_sampled_and_another_begins_with_its_values(self):
         self.train("--save run --lr 0.05", world=2)
@@ -339,7 +339,7 @@ class Mistakes(Case):
         self.train("--save run")
         done = self.run_gpt("--resume run --layers 1")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("blocks.1.fc.bias: extra, the model has no such tensor", done.stderr)
+        self.assertIn("blocks.1.fc.bias: is in the checkpoint, but the model has no such tensor", done.stderr)
         self.assert_fails(self.run_gpt("--save text"), 1, "text")
 
     def test_texts_that_do_not_do_are_reported(self):
@@ -356,8 +356,9 @@ class Mistakes(Case):
                     self.assert_fails(done, 2, why)
 
     def test_two_ranks_report_what_one_does(self):
+        product = "must divide the number of ranks, found the product 3 and the number of ranks 2"
         for words, status, why in (("--heads 3", 2, "--heads"), ("--text nowhere", 1, "nowhere"),
-                                   ("--sequence 3", 1, "must divide the number of ranks, found 3 of 2")):
+                                   ("--sequence 3", 1, product)):
             done = self.run_gpt(words, world=2)
             self.assertEqual(done.returncode, status, done.stderr)
             for line in done.stderr.splitlines():

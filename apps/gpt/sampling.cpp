@@ -13,7 +13,8 @@ namespace {
 /// What the next token is drawn from. `logits`: [vocabulary], on the CPU.
 torch::Tensor expectations(torch::Tensor logits, const Arguments& arguments) {
   if (!logits.isfinite().all().item<bool>())
-    throw std::runtime_error("the model gives no numbers to draw a sample from: try a smaller --lr");
+    throw std::runtime_error(
+        "the model's outputs are not finite, so no sample can be drawn from them: try a smaller --lr");
   logits = logits.to(torch::kDouble) - logits.max();  // the likeliest stays finite at any temperature
   if (arguments.top_k > 0) {
     const int64_t kept = std::min(arguments.top_k, logits.size(0));

@@ -30,9 +30,9 @@ struct Search {
     for (const auto& child : module.named_children()) {
       const auto name = path.empty() ? child.key() : path + '.' + child.key();
       require(sequential != nullptr || !is_meant(*child.value()), "fsdp::apply_activation_checkpointing: '", name,
-              "' (", child.value()->name(), ") is called by the forward of ", module.name(),
-              ", straight, so nothing can come between; only what a torch::nn::Sequential calls can be replaced. Write "
-              "fsdp::activation_checkpoint(block, x) where it is called");
+              "' (", child.value()->name(), ") is called directly by the forward of ", module.name(),
+              ", so it cannot be wrapped; only the modules of a torch::nn::Sequential can be wrapped. Call "
+              "fsdp::activation_checkpoint(block, x) in that forward");
       look_at(*child.value(), name);
     }
   }
@@ -44,9 +44,8 @@ std::vector<torch::nn::AnyModule*> called_by_sequentials(
     torch::nn::Module& root, const std::function<bool(const torch::nn::Module&)>& is_meant) {
   Search search{is_meant, {}};
   search.look_at(root, "");
-  require(!search.found.empty(), "fsdp::apply_activation_checkpointing: expected modules of the types in a "
-          "torch::nn::Sequential of ", root.name(), ", found none. The types are those of modules (BlockImpl), not of "
-          "their holders (Block)");
+  require(!search.found.empty(), "fsdp::apply_activation_checkpointing: no torch::nn::Sequential of ", root.name(),
+          " has a module of the given types. Name the types of modules (BlockImpl), not of their holders (Block)");
   return search.found;
 }
 

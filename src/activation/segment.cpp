@@ -130,7 +130,7 @@ void Segment::finish() {
     const MutexLock lock(mutex_);
     if (slots_.empty()) return;
   }
-  require_unwritten("when fn had run");
+  require_unwritten("while fn ran");
   if (std::ranges::any_of(inputs_, &KeptTensor::is_on_host)) ahead_ = std::exchange(last_on_host, weak_from_this());
   for (const auto& [name, parameter] : again_->parameters()) parameters_.push_back({name, TensorVersion(parameter)});
   if (account_) charge();
@@ -153,29 +153,29 @@ void Segment::charge() {
 void Segment::require_unwritten(const char* when) const {
   for (size_t i = 0; i < inputs_.size(); ++i)
     if (inputs_[i].was_written())
-      throw UsageError(str_cat(
-          where(), "expected the inputs of fn as they were given, found tensor ", i, " of them written in place ", when,
-          ", so fn cannot be computed again. Write to a copy, or call fn without activation_checkpoint"));
+      throw UsageError(
+          str_cat(where(), "input tensor ", i, " of fn was written in place ", when,
+                  ", so fn cannot be computed again. Write to a copy, or call fn without activation_checkpoint"));
   for (const auto& [name, version] : parameters_)
     if (version.was_written())
-      throw UsageError(str_cat(where(), "expected the parameters of fn as they were in forward, found '", name,
-                               "' written in place ", when,
-                               ", so fn cannot be computed again. Let optimizers step after ", "backward"));
+      throw UsageError(str_cat(where(), "parameter '", name, "' of fn was written in place ", when,
+                               ", so fn cannot be computed again. Call optimizer.step() after ", "backward"));
 }
 
 void Segment::refuse_written(size_t index) {
   require_unwritten("before backward");
   const MutexLock lock(mutex_);
   const auto& slot = slots_[index];
-  throw UsageError(str_cat(where(), "expected what fn uses as fn used it, found tensor ", index,
-                           " of those that autograd keeps of it, ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
-                           slot.device, ", written in place since, by fn or before backward. ",
+  throw UsageError(str_cat(where(), "a tensor that fn uses was changed after fn used it: tensor ", index,
+                           " of those that autograd saves for fn, ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
+                           slot.device, ", was written in place by fn or before backward. ",
                            "Write to a copy, or after backward"));
 }
 
 void Segment::refuse_other_run(const std::string& found) const {
-  throw UsageError(str_cat(where(), "expected fn to do in backward what it did in forward, found ", found,
-                           ". fn must depend on nothing but its inputs that changes in between"));
+  throw UsageError(
+      str_cat(where(), "fn did not do in backward what it did in forward: ", found,
+              ". Everything that fn depends on and that changes between forward and backward must be an input of fn"));
 }
 
 size_t Segment::add(const at::Tensor& tensor) {
@@ -217,9 +217,10 @@ void Segment::take(const at::Tensor& tensor) {
     if (next_ < slots_.size()) {
       auto& slot = slots_[next_];
       if (tensor.sizes() != slot.sizes || tensor.scalar_type() != slot.dtype || tensor.device() != slot.device)
-        refuse_other_run(str_cat("that of what autograd keeps of it tensor ", next_, " is ", tensor.scalar_type(),
-                                 tensor.sizes(), " on ", tensor.device(), " and was ", slot.dtype,
-                                 c10::IntArrayRef(slot.sizes), " on ", slot.device));
+        refuse_other_run(str_cat("of the tensors that autograd saves for fn, number ", next_, " is ",
+                                 tensor.scalar_type(), tensor.sizes(), " on ", tensor.device(),
+                                 " in backward and was in forward ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
+                                 slot.device));
       if (slot.is_wanted) slot.value = tensor;
     }
     ++next_;
@@ -269,9 +270,9 @@ void Segment::end(int task) {
 
 void Segment::compute(int task) {
   if (is_computing_)
-    throw UsageError(where() +
-                     "fn, computed again, runs a backward that needs its own result. Let it depend on its "
-                     "inputs only");
+    throw UsageError(
+        where() +
+        "when fn is computed again it runs a backward that needs the result of fn. Let fn depend on its inputs only");
   require_unwritten("before backward");
   clear();
   {
@@ -288,7 +289,8 @@ void Segment::compute(int task) {
   if (!is_complete()) {
     clear();
     const MutexLock lock(mutex_);
-    refuse_other_run(str_cat("that autograd keeps ", next_, " tensors of it and kept ", slots_.size()));
+    refuse_other_run(
+        str_cat("autograd saves for fn ", next_, " tensors in backward and in forward saved ", slots_.size()));
   }
   if (task == -1) return;
   torch::autograd::Engine::get_default_engine().queue_callback([segment = weak_from_this(), ahead = ahead_, task] {

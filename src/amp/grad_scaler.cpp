@@ -35,8 +35,8 @@ at::Tensor GradScaler::find_inf(const torch::optim::Optimizer& optimizer, bool d
       amp::unscale(optimizer, {operation, state_.scale, divides, has_scaled_, process_group_});
   if (!has_scaled)
     require(false, amp::where_of(optimizer, operation),
-            "nothing was scaled yet, so gradients would be divided by a scale that they do not have. Call "
-            "scale(loss).backward() before");
+            "no loss has been scaled yet, so gradients would be divided by a scale that was never applied. Call "
+            "scale(loss).backward() first");
   has_scaled_ = true;
   return found_inf;
 }
@@ -47,10 +47,11 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   auto& iteration = iterations_[&optimizer];
   if (iteration.stage != Stage::kReady)
     require(false, amp::where_of(optimizer, operation),
-            iteration.stage == Stage::kUnscaled ? "it was called for this optimizer since the last update()"
-                                                : "it comes after step() for this optimizer",
-            ", and would divide gradients twice. Call it once an iteration, before step(), and end the iteration by "
-            "update()");
+            iteration.stage == Stage::kUnscaled
+                ? "unscale_ was already called for this optimizer since the last update()"
+                : "unscale_ was called after step() for this optimizer",
+            ", and the gradients would be divided twice. Call unscale_ once per iteration, before step(), and end the "
+            "iteration with update()");
   iteration.found_inf = find_inf(optimizer, /*divides=*/true, operation);
   iteration.stage = Stage::kUnscaled;
 }
@@ -66,18 +67,19 @@ at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Op
   const auto where = [&] { return amp::where_of(optimizer, operation); };
   if (closure)
     require(false, where(),
-            "expected no closure, whose gradients nobody would have looked at. Run forward and backward before, or "
-            "give the scaler enabled = false");
+            "closures are not supported, because the gradients that a closure computes would not be checked. Run "
+            "forward and backward first, or construct the scaler with enabled = false");
   auto& iteration = iterations_[&optimizer];
   if (iteration.stage == Stage::kStepped)
-    require(false, where(), "it was called for this optimizer since the last update(). End the iteration by update()");
+    require(false, where(),
+            "step was already called for this optimizer since the last update(). End the iteration with update()");
   auto* scaled = iteration.stage == Stage::kReady ? dynamic_cast<optim::ScaledStep*>(&optimizer) : nullptr;
   if (iteration.stage == Stage::kReady) {
     iteration.found_inf = find_inf(optimizer, /*divides=*/!scaled, operation);
     if (!scaled) iteration.stage = Stage::kUnscaled;
   }
   if (!iteration.found_inf.defined())
-    require(false, where(), "none of the optimizer's parameters has a gradient. Call scale(loss).backward() before");
+    require(false, where(), "none of the optimizer's parameters has a gradient. Call scale(loss).backward() first");
   at::Tensor loss;
   if (!has_inf(iteration)) loss = scaled ? scaled->step_scaled(amp::inverse_of(state_.scale)) : optimizer.step();
   iteration.stage = Stage::kStepped;
@@ -87,7 +89,7 @@ at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Op
 void GradScaler::update(std::optional<double> new_scale) {
   if (!enabled_) return;
   const std::string where = "[fsdp] GradScaler::update: ";
-  require(has_scaled_, where, "nothing was scaled yet. Call scale(loss).backward() before");
+  require(has_scaled_, where, "no loss has been scaled yet. Call scale(loss).backward() first");
   auto next = state_;
   if (new_scale) {
     next.scale = *new_scale;
@@ -99,7 +101,9 @@ void GradScaler::update(std::optional<double> new_scale) {
       was_checked = true;
       found_inf |= has_inf(iteration);
     }
-    require(was_checked, where, "no gradients were looked at since the last one. Call step() of an optimizer before");
+    require(was_checked, where,
+            "no gradients have been checked since the last update(). Call GradScaler::step(optimizer) or "
+            "unscale_(optimizer) first");
     next = amp::updated(state_, found_inf);
   }
   state_ = next;

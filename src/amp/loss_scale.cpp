@@ -8,7 +8,7 @@ namespace fsdp::amp {
 
 GradScalerState checked(GradScalerState state, const std::string& where) {
   require(std::isfinite(static_cast<float>(state.scale)) && static_cast<float>(state.scale) > 0, where,
-          "expected a scale above 0 that a float has, found ", state.scale);
+          "expected a scale above 0 that a float can represent, found ", state.scale);
   require(state.growth_factor > 1, where, "expected growth_factor > 1, found ", state.growth_factor);
   require(state.backoff_factor > 0 && state.backoff_factor < 1, where, "expected 0 < backoff_factor < 1, found ",
           state.backoff_factor);

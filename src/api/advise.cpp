@@ -65,9 +65,10 @@ Advice advise(const Group& model, std::optional<int64_t> spare_bytes) {
   const auto where = own.where("advise");
   const auto ranks = own.placement().shared_process_group();
   const auto waiting_share = own.rank_state().waiting_share();
-  require(waiting_share.has_value(), where, "there is nothing to go by yet. Train some steps first");
+  require(waiting_share.has_value(), where, "no step has been measured yet. Train some steps first");
   require(spare_bytes || own.params().is_on_cpu(), where,
-          "expected spare_bytes, what a rank may take more of its device's memory, found none. Pass it");
+          "spare_bytes is not set, and the parameters are not on the CPU. Pass the bytes of device memory that a rank "
+          "may use in addition to what it uses now");
   const auto stats = model.stats();
   const Tag tag{"advise of " + own.name(), {}};
   const auto most = [&](int64_t bytes) { return extreme(bytes, ReduceOp::kMax, ranks, tag); };
@@ -89,9 +90,9 @@ std::ostream& operator<<(std::ostream& out, const Advice& advice) {
   const auto percent = static_cast<int>(advice.waiting_share * 100 + 0.5);
   out << percent << " % of the time a rank waits for others, and holds at most " << megabytes(advice.bytes_now)
       << " with " << advice.now << ". ";
-  if (advice.better == advice.now) return out << "Nothing else would serve better.";
+  if (advice.better == advice.now) return out << "No other strategy would be better.";
   return out << advice.better << " would move two thirds of the bytes and hold " << megabytes(advice.bytes_then) << "; "
-             << megabytes(advice.spare_bytes) << " are to spare.";
+             << megabytes(advice.spare_bytes) << " are available.";
 }
 
 }  // namespace fsdp

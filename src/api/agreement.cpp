@@ -80,9 +80,11 @@ std::vector<c10::Device> devices_of_rank_0(const std::vector<NamedParameter>& te
   std::vector<c10::Device> devices;
   for (const auto& [name, tensor] : tensors) {
     const auto type = static_cast<c10::DeviceType>(kinds.const_data_ptr<int8_t>()[devices.size()]);
-    require(type != at::kMeta, where, "FullyShardOptions::sync_module_states takes rank 0's values, but there '", name,
-            "' is on the meta device, expected values. Build the model of rank 0 as usual, or in fsdp::deferred_init, "
-            "or set FullyShardOptions::param_init_fn there; the other ranks' may stay on the meta device");
+    require(
+        type != at::kMeta, where,
+        "FullyShardOptions::sync_module_states copies rank 0's values to all ranks, but on rank 0 '", name,
+        "' is on the meta device and has no values. Build the model of rank 0 as usual, or in fsdp::deferred_init, or "
+        "set FullyShardOptions::param_init_fn on rank 0; the models of the other ranks may stay on the meta device");
     const auto own = runtime::form_of_values(tensor).device;
     devices.push_back(own.type() == type ? own : with_index(c10::Device(type)));
   }
@@ -111,11 +113,11 @@ void require_same_values(const std::vector<NamedParameter>& parameters, const Pr
   const auto rank = differ.select(1, first).nonzero()[0].item<int64_t>();
   const auto& names = process_group.global_ranks();
   throw Mismatch(str_cat(process_group.where("fully_shard"), "parameter '", parameters[static_cast<size_t>(first)].name,
-                         "' has other values on rank ", names[static_cast<size_t>(rank)], " than on rank ", names[0],
-                         " (", differ.any(0).sum().item<int64_t>(), " of ", parameters.size(),
-                         " parameters differ; checksums were compared). Give every rank the same before fully_shard: "
-                         "torch::manual_seed with one seed, or the same file; or set "
-                         "FullyShardOptions::sync_module_states, which takes rank ",
+                         "' has different values on rank ", names[static_cast<size_t>(rank)], " than on rank ",
+                         names[0], " (", differ.any(0).sum().item<int64_t>(), " of ", parameters.size(),
+                         " parameters differ; checksums were compared). Give every rank the same values before "
+                         "fully_shard: call torch::manual_seed with the same seed, or load the same file; or set "
+                         "FullyShardOptions::sync_module_states, which copies rank ",
                          names[0], "'s values"));
 }
 

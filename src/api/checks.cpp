@@ -44,10 +44,10 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
 // What LibTorch puts off until somebody reads the tensor by an operator, and what lies in no memory at all.
 void require_plain(const at::Tensor& tensor, const std::string& what, const char* way_out) {
   const char* found = tensor._is_zerotensor() ? "a zero tensor without memory"
-                      : tensor.is_conj()      ? "ones that are to be conjugated"
-                      : tensor.is_neg()       ? "ones that are to be negated"
+                      : tensor.is_conj()      ? "a conjugated view"
+                      : tensor.is_neg()       ? "a negated view"
                                               : nullptr;
-  if (found != nullptr) require(false, what, "expected values in memory, found ", found, ". ", way_out);
+  if (found != nullptr) require(false, what, "is ", found, ", which is not supported. ", way_out);
 }
 
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
@@ -58,8 +58,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make it dense first");
   require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
-          tensor.device(), ", expected the CPU, a CUDA device, one of PrivateUse1 or the meta device");
-  require_plain(tensor, what, "Ignore it (ignored_params), or give the module its clone()");
+          tensor.device(), ", expected the CPU, a CUDA device, a PrivateUse1 device or the meta device");
+  require_plain(tensor, what, "Ignore the parameter (ignored_params), or register the tensor's clone()");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
@@ -68,19 +68,21 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           "already has a gradient: a backward came before fully_shard. Shard before the "
           "first backward, or reset the gradients with zero_grad()");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
-          "is part of a graph that autograd recorded, or torch::autograd::impl::grad_accumulator gave its node to "
-          "somebody. Shard before forward, or let the loss and outputs go first, and that node");
+          "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
+          "node. Shard before forward, or release the loss, the outputs and that node first");
   require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor),
           what,
-          "has a hook of torch::autograd::impl::set_post_acc_grad_hooks, where fsdp has to have its own. Use "
+          "has a hook set by torch::autograd::impl::set_post_acc_grad_hooks, but fsdp needs that hook for itself. Use "
           "register_hook, which gets the whole gradient");
   if (!tensor.is_meta()) require_memory(tensor, what);
   require_put_off(parameter, where);
-  require(tensor.is_floating_point() || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
-          ", expected a floating point type. Register its real and imaginary parts, or ignore it (ignored_params)");
-  require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
-          ", expected Half, BFloat16, Float or Double, in which ranks sum gradients and optimizers compute. Freeze it "
-          "(set_requires_grad(false)), or give its rows one of these");
+  require(tensor.is_floating_point() || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
+          tensor.scalar_type(),
+          ", expected a floating point dtype. Register its real and imaginary parts, or ignore it (ignored_params)");
+  require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
+          tensor.scalar_type(),
+          ", expected Half, BFloat16, Float or Double, in which ranks sum gradients and optimizers compute. Freeze the "
+          "parameter (set_requires_grad(false)), or convert it to one of these dtypes");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
           tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
 }
@@ -133,8 +135,8 @@ void check_reshard(const Reshard& reshard, const runtime::Placement& placement, 
   if (!reshard.ranks()) return;
   const int ranks = *reshard.ranks(), all = placement.shard().world_size();
   require(ranks > 0 && all % ranks == 0, where,
-          "FullyShardOptions::reshard_after_forward: expected Reshard::within of a number that divides the ", all,
-          all == 1 ? " rank" : " ranks", " that rows are sharded over, found ", ranks);
+          "FullyShardOptions::reshard_after_forward: expected a number in Reshard::within that divides the ", all,
+          all == 1 ? " rank" : " ranks", " that the rows are sharded over, found ", ranks);
 }
 
 void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
@@ -142,8 +144,8 @@ void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, 
           policy.host_limit_bytes);
   std::error_code unknown;
   require(std::filesystem::is_directory(policy.folder, unknown), where,
-          "DiskOffloadPolicy::folder: expected an existing folder, found '", policy.folder,
-          "', which is none. Make it on every host, on a disk and not in memory (tmpfs)");
+          "DiskOffloadPolicy::folder: there is no folder '", policy.folder,
+          "'. Create the folder on every host, on a disk and not in memory (tmpfs)");
   for (const auto& [name, tensor] : subtree_parameters(tree))
     require(tensor.is_cpu() || tensor.is_meta(), where,
             "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but parameter '",
@@ -156,8 +158,9 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
                    const std::string& where) {
   const auto& reshard = options.reshard_after_forward;
   require(!reshard || !reshard->after_forward() || options.strategy == Strategy::kFullShard, where,
-          "FullyShardOptions::reshard_after_forward frees whole parameters after forward, but with ", options.strategy,
-          " they stay. Leave it unset, or set FullyShardOptions::strategy to Strategy::kFullShard");
+          "FullyShardOptions::reshard_after_forward frees whole parameters after forward, but the strategy ",
+          options.strategy,
+          " keeps them. Leave reshard_after_forward unset, or set FullyShardOptions::strategy to Strategy::kFullShard");
   if (reshard) check_reshard(*reshard, placement, where);
   require(options.bucket_cap_bytes > 0, where,
           "FullyShardOptions::bucket_cap_bytes: expected more than 0 bytes, found ", options.bucket_cap_bytes);
@@ -167,13 +170,13 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   if (options.mp_policy) check_precision(*options.mp_policy, tree, where);
   require(
       !options.offload_policy || !options.disk_policy, where,
-      "FullyShardOptions::offload_policy and disk_policy are both set: the one keeps state of an accelerator's model "
-      "in host memory, the other that of a model on the CPU in files. Set one of them");
+      "FullyShardOptions::offload_policy and disk_policy are both set: offload_policy keeps the state of a model on an "
+      "accelerator in host memory, disk_policy keeps the state of a model on the CPU in files. Set only one of them");
   if (options.disk_policy) check_disk_policy(*options.disk_policy, tree, where);
   check_devices(options, tree, placement.process_group().device(), where);
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
-          ". Initialise it before fully_shard");
+          ". Initialise its parameters before fully_shard");
   require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
           "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap. Set wraps too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
@@ -185,7 +188,8 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
     require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor. Leave it out");
     const auto known = names.find(ignored.unsafeGetTensorImpl());
     require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
-            " that is no parameter under ", tree.type, ". Take it from the module's parameters(), no view or copy");
+            " that is not a parameter under ", tree.type,
+            ". Take the tensor from the module's parameters(), not a view or a copy of it");
     require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
             "', which an earlier call has sharded. Ignore it in that call");
   }
@@ -201,10 +205,9 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
     require(!group || &group->placement().process_group() == &placement.process_group(), where,
-            "expected one process group for ", tree.type, " and all that is inside it, found '",
-            group ? group->name() : "",
-            "' sharded over another process group. Set FullyShardOptions::process_group alike; meshes may differ if "
-            "they were laid out over one process group and have all its ranks");
+            "one process group must shard ", tree.type, " and everything inside it, but '", group ? group->name() : "",
+            "' is sharded over a different process group. Set the same FullyShardOptions::process_group in every call; "
+            "meshes may differ if they were laid out over the same process group and have all its ranks");
   };
   visit_nodes(tree, [&](const ModuleNode& node) {
     check_group(group_at(node));
@@ -214,10 +217,10 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
   const bool has_parameters = !subtree_parameters(tree).empty();
   require(tree.has_training_flag || has_parameters, where, "TorchScript module ", tree.type,
           " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
-  require(has_parameters, where, "expected a module with parameters, found none under ", tree.type,
-          ". Register what it trains with register_parameter and register_module; layers in a std::vector belong in a "
-          "torch::nn::ModuleList. A module that has none needs no call of its own: it runs in the scope of the model "
-          "around it");
+  require(has_parameters, where, "there are no parameters under ", tree.type,
+          ". Register parameters and submodules with register_parameter and register_module; layers in a std::vector "
+          "belong in a torch::nn::ModuleList. A module without parameters needs no call of its own: it runs in the "
+          "scope of the model around it");
 }
 
 void check_order(const ModuleNode& tree, const std::string& where) {
@@ -230,8 +233,8 @@ void check_order(const ModuleNode& tree, const std::string& where) {
       // A module that stands in two others, of which the other one was sharded before, is no reason.
       const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
-              "' of a module around it, which was sharded before. Shard the inner modules first, "
-              "then what contains them");
+              "' of a module around it, which was sharded before. Shard the inner modules first, then the modules that "
+              "contain them");
     }
   });
 }
@@ -254,11 +257,11 @@ void require_put_off(const runtime::NamedParameter& tensor, const std::string& w
 }
 
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation) {
-  require(!group.is_inside() && !group.is_in_hook() && group.local_rows_depth == 0 &&
-              torch::autograd::get_current_graph_task_id() == -1,
-          group.where(operation),
-          "expected to be called between steps, found a scope, a backward or a LocalRows open on '", group.name(),
-          "'. Close it first; after an exception call reset_iter_state() on every rank");
+  require(
+      !group.is_inside() && !group.is_in_hook() && group.local_rows_depth == 0 &&
+          torch::autograd::get_current_graph_task_id() == -1,
+      group.where(operation), "a scope, a backward or a LocalRows is open on '", group.name(),
+      "'. Close it first and make this call between steps; after an exception call reset_iter_state() on every rank");
   group.require_no_waiting_gradients(operation);
 }
 
@@ -270,10 +273,10 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
     for (const auto& slot : group->slots())
       if (slot.rows_tensor.is_meta() && ++count <= kListed) names += (count > 1 ? ", '" : "'") + slot.name() + "'";
   if (count > kListed) names += str_cat(" and ", count - kListed, " more");
-  require(count == 0, groups.front()->where(operation), "expected parameters with values, found ", count,
-          " on the meta device: ", names,
-          ". Give them memory with fsdp::to_empty(model, device), and then values: fsdp::initialize or "
-          "fsdp::load_checkpoint. FullyShardOptions::param_init_fn and fsdp::deferred_init do it in fully_shard");
+  require(count == 0, groups.front()->where(operation), "parameters have no values: ", count,
+          " are on the meta device: ", names,
+          ". Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
+          "fsdp::load_checkpoint. With FullyShardOptions::param_init_fn or fsdp::deferred_init, fully_shard does both");
 }
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
@@ -298,11 +301,14 @@ std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::
       const bool fits = (cut->dim == 0 || cut->dim == 1) && cut->dim < tensor.dim() && cut->fused >= 1 &&
                         (cut->fused == 1 || cut->dim == 0) && tensor.size(0) % cut->fused == 0;
       require(cut->axis && (fits || group_of_parameter(tensor)), where, "'", parameter.name, "' of sizes ",
-              tensor.sizes(), ": expected a TensorCut with an axis, a dim of 0 or 1 that the parameter has, and fused ",
-              "matrices that divide dim 0, found dim ", cut->dim, ", ", cut->fused, " fused and ",
+              tensor.sizes(),
+              ": expected a TensorCut with an axis, with a dim of 0 or 1 that the parameter has, and with a number of "
+              "fused ",
+              "matrices that divides dim 0, found dim ", cut->dim, ", ", cut->fused, " fused and ",
               cut->axis ? "an axis" : "no axis");
       require(!axis || axis == cut->axis, where, "'", parameter.name,
-              "' is split over another tensor axis than the parameters before it. Give all layers one process group");
+              "' is split over a different tensor axis than the parameters before it. Give all layers the same process "
+              "group");
       axis = cut->axis;
     }
   });
@@ -314,8 +320,10 @@ std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::
     for (const int rank : ranks->global_ranks())
       require(rank == ranks->global_ranks()[static_cast<size_t>(ranks->rank())] ||
                   std::ranges::find(have_parts, rank) == have_parts.end(),
-              where, "rank ", rank, " holds another part of the parameters than this rank, by their tensor axis, and ",
-              "cannot share their rows. Shard over another axis of the mesh (FullyShardOptions::mesh)");
+              where, "rank ", rank,
+              " holds a different part of the parameters than this rank, because they are split over a tensor axis, so "
+              "the two ranks ",
+              "cannot shard the same rows. Shard over a different axis of the mesh (FullyShardOptions::mesh)");
   return axis;
 }
 

@@ -34,9 +34,9 @@ struct Clone::Values {
       require(tensor.sizes() == copies[i].sizes() && tensor.scalar_type() == copies[i].scalar_type() &&
                   tensor.device() == copies[i].device(),
               param_groups(model).front()->where(operation), "'", name, "' is ", tensor.sizes(), " of ",
-              tensor.scalar_type(), " on ", tensor.device(), ", its copy ", copies[i].sizes(), " of ",
+              tensor.scalar_type(), " on ", tensor.device(), ", and its copy is ", copies[i].sizes(), " of ",
               copies[i].scalar_type(), " on ", copies[i].device(),
-              ": the model moved to another strategy, device or dtype. Clone it again");
+              ": the strategy, device or dtype of the model has changed since it was cloned. Clone the model again");
       all.emplace_back(tensor.detach(), copies[i]);
     }
     return all;

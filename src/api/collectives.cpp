@@ -35,10 +35,10 @@ void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const 
       runtime::noun_of(part->kind), group.slots()[part->slot].name(),
       "' is sharded: expected a tensor of which every rank has the same elements, found this rank's rows, of sizes ",
       tensor.sizes(),
-      is_gradient ? ". Backward has averaged it over the ranks already: leave the call out, and take the whole "
-                    "gradient from fsdp::full_grad(p)"
-                  : ". Every rank keeps its own rows of it: leave the call out, and take the whole of it from "
-                    "fsdp::full_tensor",
+      is_gradient
+          ? ". Backward has already averaged the gradient over the ranks: leave out this call, and take the whole "
+            "gradient from fsdp::full_grad(p)"
+          : ". Every rank keeps its own rows: leave out this call, and take the whole tensor from fsdp::full_tensor",
       ". For numbers over all rows there are fsdp::norm, fsdp::sum, fsdp::any and fsdp::all");
 }
 

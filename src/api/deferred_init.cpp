@@ -57,8 +57,8 @@ void require_in_place(const std::vector<Shown>& parameters) {
   for (const auto& [group, index, before, on_meta] : parameters) {
     const auto& slot = group->slots()[index];
     require(slot.tensor().storage().is_alias_of(on_meta.storage()), group->where("initialize"), "parameter '",
-            slot.name(), "' was given another tensor's memory by set_data, expected values that are written to it. ",
-            "Write them in place: parameter.copy_(values) under torch::NoGradGuard");
+            slot.name(), "' was given the memory of a different tensor by set_data. ",
+            "Write the values in place instead: parameter.copy_(values) under torch::NoGradGuard");
   }
 }
 

@@ -209,7 +209,7 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
 Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
   const auto where = placement.where("fully_shard");
   require(!c10::impl::tls_local_dispatch_key_set().included_.has(runtime::kDeferredKey), where,
-          "it was called inside deferred_init or meta_init. Shard what they return");
+          "called inside deferred_init or meta_init. Shard the module that deferred_init or meta_init returns");
   check_module(*tree, placement, where);
   check_options(options, *tree, placement, where);
   if (options.param_init_fn) put_off(*tree, options.param_init_fn);
@@ -255,7 +255,7 @@ Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullySha
   require(!modules.empty(), "fsdp::fully_shard: an empty list of modules. Name at least one");
   for (const auto* module : modules)
     require(module != nullptr,
-            "fsdp::fully_shard: expected modules, found a null pointer in the list. Make them first");
+            "fsdp::fully_shard: expected modules, found a null pointer in the list. Construct every module first");
   return shard_over(choose_placement(options), module_tree(modules), options);
 }
 

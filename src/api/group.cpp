@@ -38,8 +38,8 @@ std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Gr
   for (const auto& listed : groups) {
     const auto& group = *param_groups(listed).front();
     require(&group.placement().process_group() == &own.placement().process_group(), own.where(operation),
-            "expected groups over the process group of '", own.name(), "', found '", group.name(),
-            "' over another. List groups of the same model");
+            "all groups must share the process group of '", own.name(), "', but '", group.name(),
+            "' is sharded over a different one. List groups of the same model");
     ids.push_back(group.id());
   }
   return ids;
@@ -114,7 +114,7 @@ void Group::reshard() const {
   const auto& own = view_->groups.front();
   const MutexLock lock(own->rank_state().mutex);
   require(own->summon_depth == 0, own->where("reshard"), "a summon_full_params is open on '", own->name(),
-          "', whose values it would lose. Close it first");
+          "', and reshard would lose its values. Close the summon_full_params first");
   own->reshard();
 }
 

@@ -37,8 +37,8 @@ void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const
   const bool lies_alike =
       part.kind == runtime::PartKind::kResult ? has_rows_first(tensor, slot) : tensor.strides() == all.strides();
   require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '",
-          slot.name(), "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
-          ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
+          slot.name(), "', its gradient or the result of element-wise operators on them, of sizes ", all.sizes(),
+          ", found a view of sizes ", tensor.sizes(), ". Pass the whole tensor, and take the view of the result");
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ std::shared_ptr<ProcessGroup> ranks_of(const DeviceMesh& mesh, std::string_view 
   if (mesh.ndim() == 1) return mesh.process_group();
   const auto& all = mesh.laid_out();
   require(all->world_size() == mesh.size(), where, "FullyShardOptions::mesh: expected a mesh of all the ranks that ",
-          "init_device_mesh laid out, found one of ", mesh.size(), " of ", all->world_size(),
-          ". Split them, and lay this rank's part out: init_device_mesh(shape, names, part)");
+          "init_device_mesh laid out, found one with ", mesh.size(), " of ", all->world_size(),
+          ". Split the process group, and make a mesh of this rank's part: init_device_mesh(shape, names, part)");
   return all;
 }
 
@@ -58,7 +58,7 @@ runtime::Placement choose_placement(const FullyShardOptions& options) {
   const auto given = options.process_group ? options.process_group : mesh ? mesh->laid_out() : default_process_group();
   const auto where = given->where("fully_shard");
   require(!mesh || !options.process_group, where,
-          "FullyShardOptions has a mesh and a process_group. Leave the process_group out: a mesh is laid out over one");
+          "FullyShardOptions has both a mesh and a process_group. Leave the process_group out: a mesh has its own");
   const auto roles =
       choose_axes(options.strategy, mesh ? mesh->mesh_dim_names() : std::vector{std::string(kShard)}, where);
   const auto ranks = mesh ? ranks_of(*mesh, where) : given;

@@ -147,8 +147,8 @@ void require_device(c10::Device device, const std::string& where) {
   const int count = is_known ? c10::impl::getDeviceGuardImpl(device.type())->deviceCount() : 0;
   require(device.index() < count && count > 0, where, "expected a device of this process, found ", device, " (",
           c10::DeviceTypeName(device.type(), /*lower_case=*/true), " has ", count,
-          " here). Name another one, show the process its devices (CUDA_VISIBLE_DEVICES), or use a LibTorch that was "
-          "built for it");
+          " here). Name a different device, show the process its devices (CUDA_VISIBLE_DEVICES), or use a LibTorch "
+          "that was built for it");
 }
 
 void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
@@ -166,8 +166,9 @@ void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10
             "FullyShardOptions::offload_policy keeps rows of parameters that are on an accelerator in host memory, but "
             "parameter '",
             name,
-            "' is on the CPU, and so are the process group's tensors. On the CPU only the disk tier means something: "
-            "set FullyShardOptions::disk_policy instead. Or name the accelerator in FullyShardOptions::device");
+            "' is on the CPU, and so are the process group's tensors. For a model on the CPU, set "
+            "FullyShardOptions::disk_policy instead. For a model on an accelerator, name the accelerator in "
+            "FullyShardOptions::device");
   }
 }
 
@@ -192,14 +193,14 @@ void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree,
   check_dtype(policy.reduce_dtype, "reduce_dtype", where);
   check_dtype(policy.output_dtype, "output_dtype", where);
   if (!policy.keeps_precision) return;
-  require(
-      policy.param_dtype || policy.reduce_dtype, where,
-      "MixedPrecisionPolicy::keeps_precision says what stays as it is, but nothing else changes. Set param_dtype or "
-      "reduce_dtype");
+  require(policy.param_dtype || policy.reduce_dtype, where,
+          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
+          "dtype. Set param_dtype or reduce_dtype");
   visit_nodes(tree, [&](const ModuleNode& node) {
     require(node.module != nullptr || node.parameters.empty(), where,
-            "MixedPrecisionPolicy::keeps_precision is asked with torch::nn modules, found ", node.type,
-            ". Leave it unset, or shard what is to stay as it is by a call of its own without a policy");
+            "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,
+            ". Leave keeps_precision unset, or shard the modules that must keep their dtype in a separate call without "
+            "a policy");
   });
 }
 

@@ -78,12 +78,13 @@ void Group::reset_iter_state() const {
   const auto& groups = view_->groups;
   auto& rank = groups.front()->rank_state();
   const MutexLock lock(rank.mutex);
-  require(torch::autograd::get_current_graph_task_id() == -1, groups.front()->where("reset_iter_state"),
-          "called inside a backward, whose gradients it would lose. Call it after backward() has thrown");
+  require(
+      torch::autograd::get_current_graph_task_id() == -1, groups.front()->where("reset_iter_state"),
+      "called inside a backward, whose gradients would be lost. Call reset_iter_state() after backward() has thrown");
   for (const auto& group : groups)
     if (group->summon_depth > 0)
       require(false, group->where("reset_iter_state"), "a summon_full_params is open on '", group->name(),
-              "', whose values it would lose. Close it first");
+              "', and reset_iter_state would lose its values. Close the summon_full_params first");
   int64_t writes = 0;
   bool in_backward = false;
   for (const auto& group : groups) {

@@ -36,9 +36,9 @@ void hint_once(ParamGroup& own, const GroupView& view) {
   const int64_t bytes = own.whole_bytes();
   if (bytes < kLargeBytes || !own.policy.reshard_after_backward) return;
   TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
-             " of its parameters are whole at a time, and their gather hides behind nothing. If it has blocks that "
-             "repeat, call fsdp::fully_shard on them first, or set FullyShardOptions::auto_wrap_policy "
-             "(docs/choosing.md). This is said once");
+             " of its parameters are gathered at once, and no computation overlaps with this all-gather. If the model "
+             "has repeated blocks, call fsdp::fully_shard on them first, or set FullyShardOptions::auto_wrap_policy "
+             "(docs/choosing.md). This warning appears once");
 }
 
 // Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
@@ -68,9 +68,9 @@ void check_before_scope(const GroupView& view) {
   hint_once(own, view);
   const auto stray = own.watch ? own.watch->find_stray() : std::string();
   require(stray.empty(), own.where("forward scope"), "parameter '", stray,
-          "' came under the module after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so "
-          "each rank would train its own. Register it before fully_shard; one that is meant to be each rank's own "
-          "is named in FullyShardOptions::ignored_params. This is said once");
+          "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
+          "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to have "
+          "its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
 }
 
 void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
@@ -85,8 +85,8 @@ void require_outside(const Groups& groups) {
     require_no_unfinished_backward(*group, kSummon);
     if (group->is_inside())
       require(false, group->where(kSummon), "'", group->name(),
-              "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, "
-              "or read single parameters with fsdp::full_tensor. ",
+              "' is already unsharded: a forward scope, a backward or another summon_full_params is open. Close it "
+              "first, or read single parameters with fsdp::full_tensor. ",
               runtime::kOtherValuesInForward);
   }
 }
@@ -104,8 +104,8 @@ void require_no_graph(ParamGroup& group) {
     const auto device = flat.whole().form.device;
     if (device.is_cpu() || !records_graph(current_stream(device))) continue;
     require(false, group.where("forward scope"), "the current stream of ", device,
-            " records a graph, which a step of a sharded model cannot be part of: its gathers take memory anew each "
-            "time. Run the step outside of the capture.");
+            " is capturing a graph, but a step of a sharded model cannot be captured: its all-gathers allocate memory "
+            "in every step. Run the step outside of the capture.");
   }
 }
 
@@ -255,7 +255,7 @@ LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) 
       require_no_unfinished_backward(*group, "LocalRows");
       if (group->is_inside())
         require(false, group->where("LocalRows"), "'", group->name(),
-                "' is whole: a forward scope or a backward is open. Close it first");
+                "' is unsharded: a forward scope or a backward is open. Close it first");
     }
     for (const auto& group : groups) group->begin_write();
     waited = false;
@@ -327,18 +327,17 @@ SummonFullParams::~SummonFullParams() {
 
 void SummonFullParams::write_back() {
   const auto& groups = open_->groups;
-  require(
-      !open_->rank0_only, groups.front()->where("SummonFullParams::write_back"),
-      "expected whole parameters on every rank, found rank0_only, with which the other ranks would keep the rows that "
-      "they had. Summon them without it, or write rows (fsdp::LocalRows)");
+  require(!open_->rank0_only, groups.front()->where("SummonFullParams::write_back"),
+          "write_back needs whole parameters on every rank, but rank0_only is set, so the other ranks would keep their "
+          "old rows. Call summon_full_params without rank0_only, or write rows (fsdp::LocalRows)");
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
       require(slot.whole_tensor.scalar_type() == slot.rows_tensor.scalar_type(),
               group->where("SummonFullParams::write_back"), "whole values of parameter '", slot.name(), "' are ",
               slot.whole_tensor.scalar_type(),
-              " by its MixedPrecisionPolicy, so all of its rows would be rounded from ", slot.rows_tensor.scalar_type(),
-              ". Write rows (fsdp::LocalRows)");
+              " because of the MixedPrecisionPolicy, so writing them back would round all rows, which are ",
+              slot.rows_tensor.scalar_type(), ". Write rows instead (fsdp::LocalRows)");
   const runtime::OwnOperators own_operators;
   for (const auto& group : groups) {
     group->wait_for_unshard();

@@ -92,7 +92,7 @@ void require_values_alone(const Group& model, const char* operation) {
   for (const auto& group : param_groups(model))
     for (const auto& slot : group->slots())
       require(!slot.tensor().defined() || !slot.tensor().grad().defined(), group->where(operation), "parameter '",
-              slot.name(), "' has a gradient, expected none. Drop them first: model->zero_grad()");
+              slot.name(), "' has a gradient. Drop all gradients first: model->zero_grad()");
 }
 
 }  // namespace

@@ -154,10 +154,10 @@ BlockPool::BlockPool(std::string folder, size_t block_bytes, size_t blocks) : Bl
   const size_t size = free_->block_bytes = whole_pages(block_bytes);
   const size_t bytes = free_->file_bytes = size * blocks;
   const int file = free_->file = open_nameless(folder_);
-  if (file < 0) refuse(folder_, bytes, "to make a file", errno);
-  if (const int error = set_file_size(file, bytes, /*now=*/true)) refuse(folder_, bytes, "to take the room", error);
+  if (file < 0) refuse(folder_, bytes, "making a file", errno);
+  if (const int error = set_file_size(file, bytes, /*now=*/true)) refuse(folder_, bytes, "reserving the space", error);
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (mapped == MAP_FAILED) refuse(folder_, bytes, "to map the file", errno);
+  if (mapped == MAP_FAILED) refuse(folder_, bytes, "mapping the file", errno);
   free_->in_file = static_cast<char*>(mapped);
   for (size_t i = blocks; i > 0; --i) free_->blocks.push_back(free_->in_file + (i - 1) * size);
 }

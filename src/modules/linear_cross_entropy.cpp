@@ -87,8 +87,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
           "expected [rows, features], [classes, features] and [rows], found ", x.sizes(), ", ", weight.sizes(), " and ",
           targets.sizes(), '.');
   require(x.size(1) == weight.size(1) && x.size(0) == targets.size(0), kPrefix,
-          "expected as many features in both and as many targets as rows, found ", x.sizes(), ", ", weight.sizes(),
-          " and ", targets.sizes(), '.');
+          "expected the same number of features in the first two tensors and one target for each row, found ",
+          x.sizes(), ", ", weight.sizes(), " and ", targets.sizes(), '.');
   require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
           kPrefix, "expected two tensors of one floating point dtype and targets of Long, found ", x.scalar_type(),
           ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');

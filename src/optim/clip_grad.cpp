@@ -145,7 +145,7 @@ namespace {
 optim::MeasuredModel measured(const Group& model, const char* operation) {
   const auto& placement = param_groups(model).front()->placement();
   require(!placement.pipe_axis, placement.where(operation), "'", model.name(),
-          "' is a stage of a pipeline, and the norm is that of all stages. Pass the fsdp::Pipeline");
+          "' is a stage of a pipeline, and the norm must cover all stages. Pass the fsdp::Pipeline");
   optim::MeasuredModel measured{model.name(), placement.process_group(), {}};
   for (auto& parameter : model.parameters())
     if (runtime::registry().find(parameter)) measured.parameters.push_back({std::move(parameter)});

@@ -62,12 +62,13 @@ auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
 
 void require_state_options(const Update& update, const StateOptions& options, const std::string& operation) {
   if (!options.state_dtype && !options.stochastic_rounding) return;
-  require(update.rows.is_cpu(), where(update, operation), name_of(update), " lies on ", update.rows.device(),
-          ": StateOptions other than the defaults are for rows on the CPU. Leave them out");
+  require(update.rows.is_cpu(), where(update, operation), name_of(update), " is on ", update.rows.device(),
+          ", but StateOptions other than the defaults need rows on the CPU. Leave the StateOptions out");
   const auto state_dtype = options.state_dtype.value_or(update.rows.scalar_type());
-  require(!options.stochastic_rounding || update.rows.scalar_type() == at::kBFloat16 || state_dtype == at::kBFloat16,
-          where(update, operation), name_of(update), " is ", update.rows.scalar_type(), " and its state ", state_dtype,
-          ": expected bf16 numbers to round. Leave StateOptions::stochastic_rounding out");
+  require(
+      !options.stochastic_rounding || update.rows.scalar_type() == at::kBFloat16 || state_dtype == at::kBFloat16,
+      where(update, operation), name_of(update), " is ", update.rows.scalar_type(), " and its state ", state_dtype,
+      ", but stochastic rounding needs a parameter or a state in bf16. Leave StateOptions::stochastic_rounding out");
 }
 
 template <class Options>
@@ -85,7 +86,7 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
   if (found == optimizer.state().end() || !found->second || !Kind::keeps_state(options)) return;
   for (const auto* state : Kind::kept(static_cast<typename Kind::State&>(*found->second), options))
     if (state->defined() && state->sizes() != update.rows.sizes())
-      require(false, where(update, operation), name_of(update), " has optimizer state of other sizes: expected ",
+      require(false, where(update, operation), name_of(update), " has optimizer state of the wrong sizes: expected ",
               update.rows.sizes(), ", found ", state->sizes(),
               ". Load what this rank saved, with the same number of ranks and the same groups");
 }

@@ -15,7 +15,7 @@ namespace fsdp::optim {
 template <class Whose>
 void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Whose& whose) {
   if (gradient.sizes() == rows.sizes()) return;
-  require(false, whose(), " has a gradient of other sizes: expected ", rows.sizes(), ", found ", gradient.sizes(),
+  require(false, whose(), " has a gradient of the wrong sizes: expected ", rows.sizes(), ", found ", gradient.sizes(),
           ". Assign a gradient of the rows' sizes, or leave it to backward");
 }
 

@@ -31,12 +31,13 @@ class RowVector {
       require(parameter.defined(), kOperation, ": expected parameters, found an undefined tensor");
       const auto part = runtime::registry().find(parameter);
       require(part.has_value() && (!group_ || part->group->placement() == group_->placement()), kOperation,
-              ": expected parameters of models that are sharded over the same ranks, found one of sizes ",
-              parameter.sizes(), " that is not. Give the others an optimizer of their own");
+              ": all parameters must belong to models that are sharded over the same ranks, but one of sizes ",
+              parameter.sizes(), " does not. Give such parameters a separate optimizer");
       if (!group_) group_ = part->group;
       const auto& slot = part->group->slots()[part->slot];
-      require(!slot.cut(), part->group->where(kOperation), "expected whole parameters, found '", slot.name(),
-              "', of which the ranks of a tensor axis have parts. Use another optimizer");
+      require(!slot.cut(), part->group->where(kOperation),
+              "LBFGS does not support parameters that are split over a tensor axis, such as '", slot.name(),
+              "'. Use a different optimizer");
       parts_.push_back({parameter, part->group, slot.row_numel(), numel_, slot.rows_numel()});
       numel_ += slot.rows_numel();
     }

@@ -35,7 +35,7 @@ at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const st
   const auto& all = part.kind == PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
   const bool lies_alike = is_parameter ? tensor.strides() == all.strides() : runtime::has_rows_first(tensor, slot);
   require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '",
-          slot.name(), "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
+          slot.name(), "', its gradient or the result of element-wise operators on them, of sizes ", all.sizes(),
           ", found a view of sizes ", tensor.sizes());
   if (is_parameter) return slot.rows_tensor;
   const bool is_result = part.kind == PartKind::kResult;
@@ -72,7 +72,8 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
     if (part->group->slots()[part->slot].cut()) found.tensor_axis = part->group->placement().tensor_axis.get();
     require(part->group->placement() == found.group->placement(), part->group->where(operation), "parameter '",
             part->group->slots()[part->slot].name(),
-            "' lies on other ranks than the first one. Call it for the parameters of each process group");
+            "' is sharded over different ranks than the first parameter. Call this function separately for the "
+            "parameters of each process group");
   }
   const bool counts_uncut = found.ranks().counts_uncut();
   const bool is_first = counts_uncut && (!found.group || found.group->placement().shard().rank() == 0);
@@ -168,8 +169,9 @@ at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
   if (!part) return tensor.sum(dims, keepdim);
   require_real(tensor, "sum");
   const auto& slot = part->group->slots()[part->slot];
-  require(!slot.cut(), part->group->where("sum"), "expected a whole parameter, found '", slot.name(),
-          "', of which the ranks of a tensor axis have parts. Sum all of its elements, or its rows under LocalRows");
+  require(!slot.cut(), part->group->where("sum"),
+          "sums along dims do not support parameters that are split over a tensor axis, such as '", slot.name(),
+          "'. Sum all elements of the parameter, or its rows under LocalRows");
   const auto rows = rows_of(*part, tensor, "sum");
   auto sums = sums_of_boxes(rows, slot, dims);
   const MutexLock lock(part->group->rank_state().mutex);

@@ -40,15 +40,17 @@ void require_owned(ParamGroup& group, torch::optim::Optimizer& optimizer) {
   for (const auto& slot : group.slots()) {
     const auto where = [&] { return group.where(kOperation) + "parameter '" + slot.name() + "' "; };
     const auto parameter = slot.tensor();
-    require(parameter.defined(), where(), "is gone: the module that had it holds it no more. Shard the model anew");
+    require(parameter.defined(), where(),
+            "no longer exists, because its module has released it. Shard the model again");
     auto* key = parameter.unsafeGetTensorImpl();
     require(!parameter.requires_grad() || owned.contains(key), where(),
-            "is not the optimizer's, whose state would stay behind. Pass the optimizer of all that trains");
+            "is not one of the optimizer's parameters, so its optimizer state would not be moved. Pass the optimizer "
+            "that has all parameters that require gradients");
     const auto state = optimizer.state().find(key);
     if (state == optimizer.state().end()) continue;
     require(!optim::tensors_of(*state->second).empty(), where(),
-            "has state of an optimizer that is not element by element, or not known. Take one of fsdp::optim (not "
-            "LBFGS) or Adam, AdamW, SGD, RMSprop or Adagrad of torch::optim");
+            "has state of an optimizer that is not element-wise or not known. Use one of fsdp::optim (not LBFGS) or "
+            "Adam, AdamW, SGD, RMSprop or Adagrad of torch::optim");
     for (const auto* tensor : optim::tensors_of(*state->second))
       require(!tensor->defined() || tensor->sizes() == slot.rows_tensor.sizes(), where(),
               "has optimizer state of sizes ", tensor->defined() ? tensor->sizes() : c10::IntArrayRef(),
@@ -63,10 +65,12 @@ runtime::Placement new_placement(const Groups& groups, Strategy strategy, const 
   const auto& ranks = groups.front()->placement().shared_process_group();
   for (const auto& group : groups)
     require(group->placement().shared_process_group() == ranks, group->where(kOperation), "'", group->name(),
-            "' is sharded over another process group than '", groups.front()->name(), "'. Move each model by itself");
+            "' is sharded over a different process group than '", groups.front()->name(),
+            "'. Call set_strategy separately for each model");
   require(!mesh || (mesh->ndim() == 1 ? mesh->process_group() : mesh->laid_out()) == ranks,
           groups.front()->where(kOperation), "expected a mesh of the model's ", ranks->world_size(),
-          " ranks, found one of other ranks or another process group. Lay out the one that the model is sharded over");
+          " ranks, found one of different ranks or of a different process group. Make the mesh over the process group "
+          "that the model is sharded over");
   auto placement = choose_placement({.strategy = strategy, .mesh = mesh, .process_group = mesh ? nullptr : ranks});
   placement.tensor_axis = groups.front()->placement().tensor_axis;
   placement.pipe_axis = groups.front()->placement().pipe_axis;

@@ -39,7 +39,8 @@ void require_may_be_written(const Update& update, const std::string& operation) 
   if (!update.part) return;
   if (!update.part->group->is_at_rest())
     require(false, where(update, operation), name_of(update),
-            " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
+            " is sharded (expected this rank's rows, found the whole parameter, because a forward scope or a backward "
+            "is open): ",
             runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
   update.part->group->require_no_waiting_gradient(update.part->slot, operation);
 }

@@ -26,7 +26,7 @@ class Checks {
     const int64_t parts = scope_.ranks_of(scope_.heads());
     plan.queries = scope_.layout_of(parts * call.query.size(2), kOperation);
     plan.keys = scope_.layout_of(parts * call.key.size(2), kOperation);
-    expect(!given_.is_causal || plan.queries == plan.keys, "expected a causal mask between queries and keys of one ",
+    expect(!given_.is_causal || plan.queries == plan.keys, "is_causal needs queries and keys of the same ",
            "length, found whole sequences of ", plan.queries.length, " and ", plan.keys.length,
            ". Give the mask as attn_mask.");
     if (given_.mask.defined()) call.mask = mask(plan);
@@ -43,9 +43,9 @@ class Checks {
 
   void require_operands() const {
     const auto &query = given_.query, &key = given_.key, &value = given_.value;
-    expect(given_.dropout == 0, "expected no dropout inside attention, found a probability of ", given_.dropout,
-           ": each rank would drop other probabilities of a row than its peers know of. Set it to 0 in a "
-           "SequenceParallel scope, and drop what attention gives instead.");
+    expect(given_.dropout == 0, "dropout inside attention is not supported, found a probability of ", given_.dropout,
+           ": each rank would drop different attention weights without its peers knowing which. Set the probability to "
+           "0 in a SequenceParallel scope, and apply dropout to the result of attention instead.");
     const auto is_dim = [&](const at::Tensor& tensor) { return tensor.dim() == query.dim(); };
     expect((query.dim() == 3 || query.dim() == 4) && is_dim(key) && is_dim(value),
            "expected queries, keys and values of three or four dims, [batch, heads, tokens, size], found ",
@@ -56,14 +56,16 @@ class Checks {
            key.scalar_type(), " and ", value.scalar_type(), '.');
     expect(key.size(0) == query.size(0) && value.size(0) == query.size(0) && key.size(-2) == value.size(-2) &&
                key.size(-1) == query.size(-1) && query.size(-2) > 0 && key.size(-2) > 0,
-           "expected queries, keys and values of one batch, keys as large as queries and as many as values, found ",
+           "expected queries, keys and values of the same batch, keys of the same size as queries and as many keys as "
+           "values, found ",
            query.sizes(), ", ", key.sizes(), " and ", value.sizes(), '.');
     if (query.dim() == 4) require_heads(query.size(1), key.size(1), value.size(1));
   }
 
   void require_heads(int64_t queries, int64_t keys, int64_t values) const {
     expect(keys == values && (keys == queries || (given_.enable_gqa && keys > 0 && queries % keys == 0)),
-           "expected as many heads of keys and values as of queries, or with enable_gqa a divisor of them, found ",
+           "expected as many heads of keys and values as of queries, or with enable_gqa a number of them that divides "
+           "the heads of queries, found ",
            keys, ", ", values, " and ", queries, '.');
   }
 

@@ -217,9 +217,9 @@ void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Mod
   const auto where = scope->where("check_sequence_split");
   for (const auto& module : model.named_modules(std::string(), /*include_self=*/false))
     if (mixes_tokens(*module.value()))
-      require(false, where, "expected modules that treat tokens one by one, found '", module.key(), "', a ",
-              type_of(*module.value()),
-              ", which would see this rank's tokens alone. Write attention with torch::scaled_dot_product_attention.");
+      require(false, where, "module '", module.key(), "', a ", type_of(*module.value()),
+              ", mixes tokens and would see only the tokens of this rank. Write attention with "
+              "torch::scaled_dot_product_attention.");
   const at::NoGradGuard no_grad;
   Comparison comparison(model);
   const auto own = sequence.shard(input, dim);
@@ -241,10 +241,10 @@ void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Mod
   for (const auto& axis : {scope->ring(), scope->heads()})
     if (axis) of_all = all_reduce(of_all, ReduceOp::kMin, axis);
   require(of_all[0].item<int64_t>() == 1, where,
-          "expected the ranks' parts to give what the whole sequence does, found a difference of ", most(parts - whole),
-          " in numbers up to ", most(whole), ". ", comparison.name(of_all[1].item<int64_t>()),
-          ". Something in the model mixes tokens without torch::scaled_dot_product_attention, or takes positions "
-          "without fsdp::positions.");
+          "the ranks' parts give a different result than the whole sequence: they differ by ", most(parts - whole),
+          " in values of up to ", most(whole), ". ", comparison.name(of_all[1].item<int64_t>()),
+          ". Something in the model mixes tokens without torch::scaled_dot_product_attention, or does not take "
+          "positions from fsdp::positions.");
 }
 
 }  // namespace fsdp

@@ -55,8 +55,9 @@ SequenceParallel::SequenceParallel(std::shared_ptr<ProcessGroup> group, Sequence
 SequenceParallel::SequenceParallel(std::shared_ptr<ProcessGroup> ring, std::shared_ptr<ProcessGroup> heads,
                                    SequenceMethod method) {
   require(ring && heads && method != SequenceMethod::kHeads, "fsdp::SequenceParallel: ",
-          "expected the ranks of a ring, those that exchange heads, and a method for the ring that is not kHeads, "
-          "found a null pointer or kHeads. For one axis alone give its ranks and the method.");
+          "expected the process group of the ring, the process group that exchanges heads, and a method other than "
+          "kHeads for the ring, found a null pointer or kHeads. To use a single axis, give only its process group and "
+          "the method.");
   parallel::see_attention();
   open_ = std::make_unique<Open>(std::make_shared<SequenceScope>(std::move(ring), std::move(heads), method));
 }

@@ -22,10 +22,10 @@ SequenceLayout SequenceScope::deal(int64_t length, const std::string& operation)
           " ranks, found a sequence of ", length, ". Use fewer ranks for the sequence's axis.");
   const auto dealt = layout(length);
   const auto [known, is_new] = lengths_.try_emplace(dealt.own_length(), length);
-  require(is_new || known->second == length, where(operation), "expected lengths whose parts differ, found ",
-          length, " after ", known->second, ": each rank has ", dealt.own_length() / dealt.parts,
-          " tokens of both, so attention cannot tell which of them are padding. Pad both to one length, or open a "
-          "scope for each of them.");
+  require(is_new || known->second == length, where(operation), "sequences of ", length, " and of ", known->second,
+          " tokens cannot share a scope: each rank has ", dealt.own_length() / dealt.parts,
+          " tokens of both, so attention cannot tell which of them are padding. Pad both sequences to the same length, "
+          "or open a scope for each of them.");
   return dealt;
 }
 
@@ -36,7 +36,7 @@ SequenceLayout SequenceScope::layout_of(int64_t own_length, const std::string& o
   require(whole.own_length() == own_length, where(operation),
           "expected an even number of tokens, of which this rank has one half from the sequence's head and one from "
           "its tail, found ",
-          own_length / whole.parts, ". Deal the sequence with SequenceParallel::shard, which pads it.");
+          own_length / whole.parts, ". Split the sequence with SequenceParallel::shard, which pads it.");
   return whole;
 }
 

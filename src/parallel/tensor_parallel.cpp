@@ -24,8 +24,9 @@ TensorParallelOptions over_an_axis(TensorParallelOptions options) {
 
 // Refuses a size that the axis's ranks do not divide.
 void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
-  require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what, " that the axis's ",
-          axis.world_size(), " ranks divide, found ", size, ". Choose another size, or fewer ranks for the axis.");
+  require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what,
+          " to be a multiple of the axis's ", axis.world_size(), " ranks, found ", size,
+          ". Choose another size, or fewer ranks for the axis.");
 }
 
 // On the CPU, as the whole layers do; a device would be waited for.
@@ -67,9 +68,11 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::LinearOption
                                                    int64_t matrices)
     : options(whole), parallel(over_an_axis(std::move(options_of_axis))), gather_output(gathers), fused(matrices) {
   require(fused >= 1 && options.out_features() % fused == 0, parallel.axis->where("ColumnParallelLinear"),
-          "expected out_features that ", fused, " fused matrices divide, found ", options.out_features(), '.');
+          "expected out_features to be a multiple of the ", fused, " fused matrices, found ", options.out_features(),
+          '.');
   require(fused == 1 || !gather_output, parallel.axis->where("ColumnParallelLinear"),
-          "expected no gather_output of fused matrices, whose parts of several ranks would be mixed, found both.");
+          "gather_output is not supported with fused matrices, because the gathered parts of several ranks would be "
+          "mixed. Leave one of them out.");
   reset();
 }
 
@@ -127,8 +130,8 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
     : options(whole), parallel(over_an_axis(std::move(options_of_axis))) {
   require(!options.max_norm() && !options.scale_grad_by_freq() && !options.sparse() && !options._weight().defined(),
           parallel.axis->where("VocabParallelEmbedding"),
-          "expected num_embeddings, embedding_dim and padding_idx alone, found max_norm, scale_grad_by_freq, sparse or "
-          "a weight. Leave them out.");
+          "only num_embeddings, embedding_dim and padding_idx are supported, found max_norm, scale_grad_by_freq, "
+          "sparse or a weight. Leave these options out.");
   reset();
 }
 
@@ -167,8 +170,8 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tens
   require(logits.defined() && targets.defined() && logits.dim() == 2 && targets.dim() == 1 &&
               logits.size(0) == targets.size(0) && targets.scalar_type() == at::kLong,
           ranks->where("vocab_parallel_cross_entropy"),
-          "expected logits of sizes [rows, classes / ranks] and targets of sizes [rows] and dtype Long, found other "
-          "sizes or another dtype.");
+          "expected logits of sizes [rows, classes / ranks] and targets of sizes [rows] and dtype Long, found "
+          "different sizes or a different dtype.");
   const int64_t classes = logits.size(1);
   const auto own = targets - ranks->rank() * classes;
   const auto is_here = own.ge(0).logical_and(own.lt(classes)), counts = targets.ne(ignore_index);

@@ -46,9 +46,8 @@ at::Tensor TokenSlices::attend(Place& place, const AttentionArguments& arguments
          mask.defined() ? "a mask" : "attention to later tokens",
          ". Give is_causal = true without a mask, or choose a schedule of whole sequences");
   expect(dropout == 0,
-         "expected no dropout inside attention of a model that runs slice by slice, found a probability "
-         "of ",
-         dropout, ". Drop what attention gives instead");
+         "dropout inside attention is not supported in a model that runs slice by slice, found a probability of ",
+         dropout, ". Apply dropout to the result of attention instead");
   expect(query.size(-2) == key.size(-2), "expected as many keys as queries, found sizes ", query.sizes(), " and ",
          key.sizes());
   const size_t attention = place.attentions++;
@@ -59,8 +58,9 @@ at::Tensor TokenSlices::attend(Place& place, const AttentionArguments& arguments
     const auto leaf_of = [](const at::Tensor& own) { return own.detach().requires_grad_(own.requires_grad()); };
     slices.push_back({leaf_of(key), leaf_of(value)});
   }
-  expect(place.slice < slices.size(), "slice ", place.slice, " meets an attention that earlier slices did not. Make ",
-         "which layers run independent of the tokens");
+  expect(place.slice < slices.size(), "slice ", place.slice,
+         " runs an attention that earlier slices did not run. Make ",
+         "the choice of layers that run independent of the tokens");
   std::vector<at::Tensor> keys, values;
   for (size_t slice = 0; slice < place.slice; ++slice) {
     keys.push_back(slices[slice].key);

@@ -49,8 +49,8 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
   const auto others = std::partition(times.begin(), times.end(), [](const auto& time) { return time.before == 0; });
   FittedSliceCost cost{.alone = {times.begin(), others}};
   require(!cost.alone.empty(),
-          "fsdp fit_slice_cost: expected the time of at least one slice with nothing before it, "
-          "found none. Measure slices at the beginning of a sequence too");
+          "fsdp fit_slice_cost: expected the time of at least one slice at the beginning of a sequence, found none. "
+          "Measure such slices, too");
   std::ranges::sort(cost.alone, {}, &SliceTime::length);
   if (others != times.end()) {
     // By shares of each measurement, so that short slices count as much as long ones.

@@ -84,8 +84,8 @@ void Mailbox::send(const PipelineAction& action, const at::Tensor& made) {
     auto& known = forms_[{taker->stage, taker->micro_batch, taker->slice}];
     if (!learns_ && known != form)
       require(false, where(), text_of(form), " for micro-batch ", action.micro_batch, ", and ", text_of(known),
-              " in an earlier run with inputs of the same sizes. Make the sizes of what stages give depend on those of "
-              "the inputs alone");
+              " in an earlier run with inputs of the same sizes. The sizes of a stage's output must depend only on the "
+              "sizes of the inputs");
     known = form;
     if (learns_ && to != ranks_.rank()) send_to(header_of(form, where).to(group_.device()));
   } else if (!form_of(*taker).requires_grad) {

@@ -77,7 +77,7 @@ void require_inputs_that_fit(const Plan& plan, const Signature& signature, const
   const auto& schedule = plan.schedule;
   const int64_t dims = signature[2], rows = signature[kBeforeSizes], tokens = signature[kBeforeSizes + 1];
   require(dims >= 1, plan.where(operation), "expected inputs of 1 to ", kHeaderNumbers - kBeforeSizes,
-          " dims on the rank of the first stage, found none. Give the batch there");
+          " dims on the rank of the first stage, found none. Pass the batch on that rank");
   require(rows >= schedule.micro_batches, plan.where(operation), "expected at least one row for each of the ",
           schedule.micro_batches, " micro-batches, found ", rows,
           " rows. Give a larger batch, or make a schedule of fewer micro-batches");

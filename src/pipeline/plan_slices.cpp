@@ -68,7 +68,7 @@ SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t
   for (const auto& [name, number] :
        {std::pair("length", length), std::pair("stages", int64_t{stages}), std::pair("granularity", granularity),
         std::pair("micro_batches", int64_t{micro_batches})})
-    require(number >= 1, "fsdp plan_slices: expected at least 1 of '", name, "', found ", number);
+    require(number >= 1, "fsdp plan_slices: expected a value of at least 1 for '", name, "', found ", number);
   const CostTable costs(length, granularity, cost);
   auto bounds = costs.all();
   std::ranges::sort(bounds);
@@ -89,7 +89,7 @@ SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t
 
 BatchPlan plan_batch(int64_t sequences, int64_t length, int stages, const std::function<SliceCost(int64_t)>& cost_of,
                      int64_t granularity, double tolerance) {
-  require(sequences >= 1, "fsdp plan_batch: expected at least 1 of 'sequences', found ", sequences);
+  require(sequences >= 1, "fsdp plan_batch: expected a value of at least 1 for 'sequences', found ", sequences);
   std::vector<SlicePlan> of_size;  // by sequences in a micro-batch, less one
   for (int64_t size = 1; size <= sequences; ++size)
     of_size.push_back(plan_slices(length, stages, cost_of(size), granularity, tolerance));

@@ -165,10 +165,11 @@ void Run::require_slices_as_whole(const PipelineAction& action, const at::Tensor
   const double noise = largest(expected - again);
   require(noise > 0 || difference <= std::sqrt(epsilon_of(found.scalar_type())) * largest(expected),
           plan_.where("stage"), "stage ", action.stage,
-          " gives other results for slices of a sequence than for the whole one: they differ by ", difference,
-          " and are as large as ", largest(expected),
-          ". Something else than scaled_dot_product_attention mixes its tokens, ",
-          "or it does not ask fsdp::positions for their places. Choose a schedule of whole sequences, or change that");
+          " gives different results for slices of a sequence than for the whole sequence: they differ by ", difference,
+          " in values of up to ", largest(expected),
+          ". Either something other than scaled_dot_product_attention mixes tokens, ",
+          "or the stage does not take the positions of tokens from fsdp::positions. Choose a schedule of whole "
+          "sequences, or change the stage");
 }
 
 void Run::backward(const PipelineAction& action) {

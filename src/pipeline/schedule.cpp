@@ -15,7 +15,7 @@ using Kind = PipelineAction::Kind;
 
 void require_positive(const std::string& schedule, std::initializer_list<std::pair<const char*, int>> numbers) {
   for (const auto& [name, number] : numbers)
-    require(number >= 1, "fsdp ", schedule, ": expected at least 1 of '", name, "', found ", number);
+    require(number >= 1, "fsdp ", schedule, ": expected a value of at least 1 for '", name, "', found ", number);
 }
 
 // So many forwards first; then a backward after each further forward; then the backwards that are left.
@@ -73,7 +73,7 @@ PipelineSchedule one_forward_one_backward_schedule(int ranks, int micro_batches,
   require_positive(schedule.name, {{"ranks", ranks}, {"micro_batches", micro_batches}, {"chunks", chunks}});
   require(chunks == 1 || micro_batches % ranks == 0, "fsdp ", schedule.name,
           ": expected a number of micro-batches that is a multiple of the ", ranks, " ranks, found ", micro_batches,
-          ". Choose another number of micro-batches, or one chunk for each rank");
+          ". Choose a different number of micro-batches, or one chunk for each rank");
   // Micro-batches pass in rounds of as many as there are ranks, so that a round comes round when its next chunk begins.
   const int in_round = chunks == 1 ? micro_batches : ranks;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -71,7 +71,7 @@ SliceTuning Pipeline::tune(const at::Tensor& micro_batch, const TuneOptions& opt
   const auto where = plan.where("tune");
   const auto schedule = plan.schedule;
   require(schedule.chunks == 1, where, "expected one stage on each rank, found ", schedule.chunks,
-          ". Slices pass stages that follow each other from rank to rank");
+          ". Slices can be tuned only for schedules with one stage on each rank");
   require(options.granularity >= 1 && options.rounds >= 1, where,
           "expected at least 1 as granularity and rounds, found ", options.granularity, " and ", options.rounds);
   const auto told =

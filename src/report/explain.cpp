@@ -129,9 +129,9 @@ std::ostream& operator<<(std::ostream& out, const Explanation& explanation) {
   const auto column = [&](const std::string& value) -> std::ostream& {
     return text << std::right << std::setw(14) << value;
   };
-  text << explanation.world_size << (explanation.world_size == 1 ? " rank, " : " ranks, ") << explanation.shards
-       << " share out, replicas: " << explanation.replicas
-       << (explanation.shares_memory && explanation.world_size > 1 ? "; whole parameters lie in memory that all share"
+  text << explanation.world_size << (explanation.world_size == 1 ? " rank, sharded over " : " ranks, sharded over ")
+       << explanation.shards << ", replicas: " << explanation.replicas
+       << (explanation.shares_memory && explanation.world_size > 1 ? "; the ranks share the memory of whole parameters"
                                                                    : "")
        << '\n';
   text << std::left << std::setw(static_cast<int>(width)) << "group";

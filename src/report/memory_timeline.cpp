@@ -70,7 +70,7 @@ MemoryTimeline::MemoryTimeline(const Group& model) {
         recorder->changed(part, cls, now);
       });
   require(is_the_only_one, param_groups(model).front()->where("memory_timeline"),
-          "another timeline records this rank. Let it go first");
+          "another memory timeline is already recording this rank. Destroy that timeline first");
 }
 
 MemoryTimeline::~MemoryTimeline() { state_->account->observe(nullptr); }

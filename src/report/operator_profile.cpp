@@ -62,7 +62,7 @@ void append(std::string& text, Json event, int process, double shift) {
 }  // namespace
 
 OperatorProfile::OperatorProfile(const std::string& where) {
-  require(!impl::profilerEnabled(), where, "a profiler of LibTorch runs already. Let it end first");
+  require(!impl::profilerEnabled(), where, "a LibTorch profiler is already running. Stop that profiler first");
   torch::autograd::profiler::prepareProfiler(config(), activities());
   torch::autograd::profiler::enableProfiler(config(), activities());
 }

@@ -74,22 +74,22 @@ std::string ways_out(Verdict verdict) {
              "fsdp::clip_grad_norm_, for LBFGS fsdp::optim::LBFGS; for the whole value use fsdp::full_tensor or "
              "fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseRowsByNumber:
-      return "outside a forward scope a sharded parameter is this rank's rows, so the same number means another row "
-             "on every rank. Read rows by their numbers from auto whole = fsdp::full_tensor(p), on every rank; to "
-             "write them, change whole on every rank alike and give it back with p.copy_(whole). If you mean numbers "
-             "of this rank's rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
+      return "outside a forward scope a sharded parameter is this rank's rows, so the same index means a different row "
+             "on every rank. To read rows by index, take them from auto whole = fsdp::full_tensor(p), on every rank; "
+             "to write them, change whole in the same way on every rank and copy it back with p.copy_(whole). If you "
+             "mean indices of this rank's rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseResult:
-      return "it has this rank's rows only, and this operator would compute a different number on them on every rank. "
-             "Element-wise operators take it as it is. Over all ranks use fsdp::sum (also along some dims), "
-             "fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, "
-             "e.g. for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open a fsdp::LocalRows (and "
-             "a torch::NoGradGuard)";
+      return "this tensor has this rank's rows only, and the operator would compute a different number on them on "
+             "every rank. Element-wise operators accept this tensor. Over all ranks use fsdp::sum (also along some "
+             "dims), fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole "
+             "tensor, e.g. for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open a "
+             "fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
-      return "outside a forward scope a sharded parameter is this rank's rows. Beside it an element-wise operator "
-             "takes tensors of the whole parameter's sizes, of which each rank uses its rows, tensors of the rows' "
-             "sizes, and what is broadcast along the rows. For forward code call the model through its handle, "
-             "model(...), or open a fsdp::ForwardScope; for the whole value use fsdp::full_tensor or "
-             "fsdp::summon_full_params";
+      return "outside a forward scope a sharded parameter is this rank's rows. Together with the parameter, an "
+             "element-wise operator accepts tensors of the whole parameter's sizes, of which each rank uses its rows, "
+             "tensors of the rows' sizes, and tensors that are broadcast along the rows. For forward code call the "
+             "model through its handle, model(...), or open a fsdp::ForwardScope; for the whole value use "
+             "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
       return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole "
              "values to an ordinary tensor take them from fsdp::full_tensor(p), on every rank. An optimizer that was "
@@ -97,8 +97,8 @@ std::string ways_out(Verdict verdict) {
              "after fully_shard and step it outside";
     case Verdict::kRefuseGradientInScope:
       return "inside a scope and in backward parameters are whole and their gradients are this rank's rows. "
-             "optimizer.step() belongs after the scope; state that an optimizer made in one has the whole sizes, so "
-             "make the optimizer again";
+             "optimizer.step() belongs after the scope. If the optimizer made its state in a scope, that state has the "
+             "whole sizes: construct the optimizer again";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
              "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if "
@@ -115,8 +115,8 @@ std::string ways_out(Verdict verdict) {
     case Verdict::kRefuseReplaceInScope:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. " +
              std::string(kOtherValuesInForward) +
-             ". What is to stay is written after the scope: copy_, or fsdp::summon_full_params with write_back(), "
-             "fsdp::to, fsdp::load";
+             ". To change the parameter permanently, use copy_, fsdp::summon_full_params with write_back(), fsdp::to "
+             "or fsdp::load after the scope";
     case Verdict::kRefuseConvert:
       return "outside a forward scope a sharded parameter is this rank's rows, and so would be a converted or moved "
              "copy. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for the whole "

@@ -63,9 +63,9 @@ Verdict judge(const Access& access);
 
 /// How a forward computes with other values than a parameter has, e.g. a normalised weight.
 constexpr const char* kOtherValuesInForward =
-    "A forward that computes with other values than the parameter's, such as a normalised weight, writes nothing: "
-    "torch::linear(x, w / sigma, bias), or it assigns the module's member and puts it back "
-    "(auto w = layer->weight; layer->weight = w / sigma; y = layer(x); layer->weight = w)";
+    "To compute with different values in forward, such as a normalised weight, do not write to the parameter: call "
+    "torch::linear(x, w / sigma, bias), or assign the module's member and restore it afterwards (auto w = "
+    "layer->weight; layer->weight = w / sigma; y = layer(x); layer->weight = w)";
 
 /// What to do instead, for a verdict that refuses.
 std::string ways_out(Verdict verdict);

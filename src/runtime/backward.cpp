@@ -61,10 +61,9 @@ bool takes_part(ParamGroup& group, bool restricted) {
 
 // Other ranks may wait for what this thread does not do.
 [[noreturn]] void refuse_thread(const ParamGroup& group, const char* operation, const char* what_another_does) {
-  const auto error = str_cat(
-      "another thread ", what_another_does, " '", group.name(),
-      "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
-      "Then call reset_iter_state() on the model on every rank");
+  const auto error = str_cat("another thread ", what_another_does, " '", group.name(),
+                             "' at the moment. Threads that train the same model must take turns: begin when the other "
+                             "thread's backward has ended. Then call reset_iter_state() on the model on every rank");
   group.placement().fail(operation, error);
   throw UsageError(group.where(operation) + error);
 }
@@ -223,8 +222,8 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
       if (member->policy.post_accumulate_grad_hook && member->is_in_scope() &&
           std::ranges::any_of(member->slots(), expects_gradient))
         require(false, member->where("backward"), "'", member->name(),
-                "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it"
-                ". Close the scope before backward");
+                "' has a hook set by set_post_accumulate_grad_hook, which gets the group's rows, but a forward scope "
+                "is open on the group. Close the scope before backward");
       if (member->openings > 0) refuse_thread(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(rank, *member, "backward");
     }

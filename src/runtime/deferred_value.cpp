@@ -49,9 +49,9 @@ class Replay {
   at::Tensor value(const DeferredValue& wanted) {
     if (wanted.there.defined()) return wanted.there;
     require(!wanted.is_spread,
-            "fsdp::initialize: what it writes may be computed of former values of parameters, but they were asked for "
-            "at once, e.g. by item(), or a parameter was written in hundreds of parts: other ranks have rows of them. "
-            "Compute such numbers before initialize, e.g. of fsdp::full_tensor");
+            "fsdp::initialize: former values of parameters were needed immediately, e.g. by item(), or a parameter was "
+            "written in hundreds of parts. Neither is supported, because other ranks have rows of these parameters. "
+            "Compute such numbers before initialize, e.g. from fsdp::full_tensor");
     if (!wanted.call) return memory_of(wanted);
     const std::pair key(wanted.call.get(), wanted.place);
     if (!known_.contains(key)) run(*wanted.call);

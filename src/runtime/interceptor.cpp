@@ -52,12 +52,14 @@ at::Tensor rows_to_print(const MarkedOperand& operand) {
   const auto& name = operand.part.group->slots()[operand.part.slot].name();
   const auto place = group.where("aten::to") + noun_of(operand.part.kind) + name;
   TORCH_WARN_ONCE(place,
-                  "' is sharded, and outside a forward scope it is this rank's rows, which is what is printed (said "
-                  "once). The whole value is fsdp::full_tensor(p), on every rank");
+                  "' is sharded, and outside a forward scope it is this rank's rows, so only these are printed. For "
+                  "the whole value call fsdp::full_tensor(p) on every rank. This warning appears once");
   auto copy = operand.tensor->detach().clone();
   if (at::GradMode::is_enabled() && operand.tensor->requires_grad())
     copy.requires_grad_().register_hook([place](const at::Tensor&) {
-      throw UsageError(place + "' is sharded, and its rows were taken to be printed: no gradient reaches it. " +
+      throw UsageError(place +
+                       "' is sharded, and its rows were copied to be printed: no gradient reaches the parameter "
+                       "through this copy. " +
                        ways_out(Verdict::kRefuseOutsideScope));
     });
   return copy;
@@ -106,11 +108,11 @@ void require_not_observed(const MarkedOperand& operand) {
   const auto node = torch::autograd::get_current_node();
   const auto& group = *operand.part.group;
   require(!node || !leads_to(*node, operand.tensor->unsafeGetTensorImpl()), group.where("backward"),
-          "expected LibTorch's observers on as when the forward scope opened, found them off "
-          "(at::RecordFunctionGuard, at::clearCallbacks): fsdp did not see the node of an operator on '",
+          "LibTorch's observers were on when the forward scope opened and are off now (at::RecordFunctionGuard, "
+          "at::clearCallbacks), so fsdp did not see the node of an operator on '",
           group.name(),
-          "' begin. Turn them off around the scope and backward or around neither, and remove callbacks one by one; "
-          "then call reset_iter_state()");
+          "' begin. Turn observers off around both the scope and backward or around neither, and remove callbacks one "
+          "by one; then call reset_iter_state()");
 }
 
 void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {

@@ -64,8 +64,8 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
   hook_gradients(shared_from_this());  // slots have other numbers than before
   for (auto& slot : former->slots())
     slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
-                              "' was read by a forward before its rows moved to another strategy. Run backward before "
-                              "fsdp::set_strategy, or forward again after it");
+                              "' was read by a forward before its rows moved to a different strategy. Run backward "
+                              "before fsdp::set_strategy, or run forward again after set_strategy");
 }
 
 Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {
@@ -105,15 +105,15 @@ bool ParamGroup::is_at_rest() const {
 void ParamGroup::require_at_rest(const std::string& operation) const {
   if (!is_at_rest())
     require(false, where(operation), "a forward scope or a backward is open on '", name_,
-            "'. Call it after them; after an exception in backward call reset_iter_state() first");
+            "'. Make this call after they have ended; after an exception in backward call reset_iter_state() first");
 }
 
 void ParamGroup::require_not_handed_out() const {
   if (!is_handed_out_) return;
   require(false, where("backward"), "parameters of '", name_,
           "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
-          "stepped them: this backward would go on with other values. Take the hook away, or read what needs no "
-          "gradient from a copy that was made in forward; then call reset_iter_state()");
+          "updated the parameters: this backward would continue with different values. Remove the hook, or read what "
+          "needs no gradient from a copy that was made in forward; then call reset_iter_state()");
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {

@@ -24,7 +24,7 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
                                         ", sizes ", tensor.sizes());
   const auto other = [&] {
     const bool is_sharded = is_marked(*misfit->unsafeGetTensorImpl());
-    return str_cat(is_sharded ? "another sharded tensor of sizes " : "one of sizes ", misfit->sizes());
+    return str_cat(is_sharded ? "a different sharded tensor of sizes " : "one of sizes ", misfit->sizes());
   };
   switch (verdict) {
     case kRefuseReplace:
@@ -39,7 +39,7 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
     case kRefuseResult:
       return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
     case kRefuseGradientInScope:
-      return {"no open scope", "one, and " + found};
+      return {"no open scope", "an open scope, and " + found};
     default:
       break;
   }
@@ -48,9 +48,9 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
 }
 
 constexpr const char* kWithoutMaxNorm =
-    "an Embedding with max_norm writes its table in forward, on each rank other rows of it. Make it without max_norm, "
-    "and normalise the table before each step, in a fsdp::LocalRows and under a torch::NoGradGuard: "
-    "table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
+    "an Embedding with max_norm writes to its table in forward, and each rank would write different rows. Construct "
+    "the Embedding without max_norm, and normalise the table before each step, in a fsdp::LocalRows and under a "
+    "torch::NoGradGuard: table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
 
 // As the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
@@ -66,11 +66,11 @@ void require_no_rows(const at::Tensor& tensor) {
   const auto& group = *part->group;
   const auto& slot = part->group->slots()[part->slot];
   require(group.placement().shard().world_size() == 1 || group.local_rows_depth > 0, group.where("torch::save"),
-          noun_of(part->kind), slot.name(), "' is sharded: expected all of it, of sizes ", slot.sizes(),
+          noun_of(part->kind), slot.name(), "' is sharded: expected the whole tensor, of sizes ", slot.sizes(),
           ", found this rank's rows, of sizes ", tensor.sizes(),
-          ". fsdp::save(model, path) writes what torch::save writes of a plain model, fsdp::save_checkpoint the rows "
-          "of all ranks; inside summon_full_params torch::save is as ever; if you mean the rows, open a "
-          "fsdp::LocalRows");
+          ". fsdp::save(model, path) writes what torch::save writes of a model that is not sharded, and "
+          "fsdp::save_checkpoint writes the rows of all ranks; inside summon_full_params torch::save works as usual; "
+          "to save this rank's rows, open a fsdp::LocalRows");
 }
 
 }  // namespace

@@ -51,12 +51,10 @@ int64_t slice_multiple(const FlatForms& forms) {
 
 // For tensors that share a parameter's memory from before, and would never see another value of it.
 std::string former_memory_message(const Placement& placement, const ParamSlot& slot) {
-  return placement.where("raw access") + "the tensor was on the memory of parameter '" + slot.name() +
-         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard or fsdp::set_strategy), which "
-         "has its values "
-         "elsewhere "
-         "now. Take it from the parameter when it is needed, or clone() it before fsdp::fully_shard; tie weights by "
-         "assigning the tensor itself: a->weight = b->weight";
+  return placement.where("raw access") + "the tensor shared the memory of parameter '" + slot.name() +
+         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard or fsdp::set_strategy), whose "
+         "values are in different memory now. Take the tensor from the parameter when it is needed, or clone() it "
+         "before fsdp::fully_shard; tie weights by assigning the tensor itself: a->weight = b->weight";
 }
 
 }  // namespace
@@ -161,8 +159,9 @@ size_t ShardedParams::byte_offset_in_slice(const ParamSlot& slot) {
 
 std::string ShardedParams::no_memory_message(const ParamSlot& slot) const {
   return placement.where("raw access") + "parameter '" + slot.name() +
-         "' is sharded and its whole value is not in memory. Inside a forward scope let an operator read it, or bring "
-         "it with Group::unshard() or fsdp::summon_full_params; to save a model, save outside the scope";
+         "' is sharded and its whole value is not in memory. Inside a forward scope let an operator read the "
+         "parameter, or gather it with Group::unshard() or fsdp::summon_full_params; to save a model, save outside the "
+         "scope";
 }
 
 void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {

@@ -320,7 +320,7 @@ void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_insid
   if (!rank_state().has_data) return;
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
-                    "' in .grad is no part of a graph. For a penalty on gradients of parameters take "
+                    "' in .grad is not part of a graph. For a penalty on gradients of parameters take "
                     "torch::autograd::grad(..., create_graph) in the forward scope.");
     gradient = gradient.detach().clone();
   }
@@ -501,7 +501,7 @@ void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
     memory::note_use(gradient);
   } else {
     error_ =
-        str_cat("parameter '", slot.name(), "' had a gradient of other sizes before: expected ", gradient.sizes(),
+        str_cat("parameter '", slot.name(), "' already had a gradient of different sizes: expected ", gradient.sizes(),
                 ", found ", sum.sizes(), ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
   }
 }
@@ -579,10 +579,9 @@ void ParamGroup::close_backward() {
 
 void ParamGroup::begin_write() {
   if (epochs_.is_open && epochs_.reads)
-    require(
-        false, where("write"), "rows of '", name_,
-        "' are to be written while another thread has a forward scope or a backward open. Threads that train one model "
-        "take turns: write when the other one's backward has ended");
+    require(false, where("write"), "rows of '", name_,
+            "' cannot be written while another thread has a forward scope or a backward open. Threads that train the "
+            "same model must take turns: write when the other thread's backward has ended");
   end_read();
 }
 

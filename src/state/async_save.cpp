@@ -139,7 +139,7 @@ AsyncSave::~AsyncSave() {
   try {
     in_flight_->written.get();
     in_flight_->completed.get();
-    if (in_flight_->spread) throw Error("it lies on several disks, where wait() completes it");
+    if (in_flight_->spread) throw Error("the checkpoint is on several disks, and only wait() completes it");
   } catch (const std::exception& error) {
     TORCH_WARN(in_flight_->ranks.where(), "the checkpoint was not written, and wait() was not called: ", error.what());
   }

@@ -27,12 +27,13 @@ std::string stem_of_file(const char* section, const CheckpointPart& part) {
 void require_random_states(const ModelTensors& tensors, const SaveOptions& options) {
   for (const auto& [name, state] : options.random_states) {
     const auto in = "SaveOptions::random_states['" + name + "']: ";
-    require(state.defined() && state.dim() == 1 && state.is_cpu(), in,
-            "expected a tensor of one dimension, on the CPU, as at::Generator::get_state() returns it, found ",
-            state.defined() ? std::to_string(state.dim()) + " on " + state.device().str() : "an undefined one");
+    require(
+        state.defined() && state.dim() == 1 && state.is_cpu(), in,
+        "expected a tensor of one dimension, on the CPU, as at::Generator::get_state() returns it, found ",
+        state.defined() ? std::to_string(state.dim()) + " dimensions on " + state.device().str() : "an undefined one");
     for (const auto& device : devices_of(tensors))
       require(name != name_of(device), in, "the state of the default generator is saved under this name. ",
-              "Choose another one");
+              "Choose a different name");
   }
 }
 
@@ -58,7 +59,7 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
   for (const auto& tensor : tensors.all)
     if (const auto part = runtime::registry().find(tensor.tensor))
       require(!part->group->placement().pipe_axis, where, "'", tensor.name(),
-              "' is of a stage of a pipeline, whose stages are saved together. Pass the fsdp::Pipeline");
+              "' belongs to a stage of a pipeline, and the stages are saved together. Pass the fsdp::Pipeline");
 }
 
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,

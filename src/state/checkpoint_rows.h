@@ -18,7 +18,7 @@
 namespace fsdp::state {
 
 /// End of an error message, after the folder's name.
-inline constexpr char kChanged[] = ": its checkpoints changed while they were looked at. Load again";
+inline constexpr char kChanged[] = ": the checkpoints in this folder changed while they were being read. Load again";
 
 /// A checkpoint as one rank reads it. If all ranks see the same files, each reads its rows and nothing is communicated.
 /// Otherwise the lowest rank that sees a file sends its elements to the ranks that need them and do not see it.

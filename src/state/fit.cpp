@@ -35,13 +35,14 @@ Fit fit_of(const TensorRecords& saved, const ModelTensors& tensors, const LoadOp
     if (!name) {
       note(fit, options, tensor.name(), "missing");
     } else if (const auto& sizes = saved.at(*name).sizes; sizes != tensor.sizes) {
-      note(fit, options, tensor.name(), "has sizes " + text_of(tensor.sizes) + ", saved were " + text_of(sizes));
+      note(fit, options, tensor.name(),
+           "has sizes " + text_of(tensor.sizes) + "; the checkpoint was saved with " + text_of(sizes));
       name.reset();
     }
   }
   for (const auto& [name, record] : saved)
     if (!taken.contains(name) && !tensors.elsewhere.contains(name))
-      note(fit, options, name, "extra, the model has no such tensor");
+      note(fit, options, name, "is in the checkpoint, but the model has no such tensor");
   return fit;
 }
 
@@ -50,10 +51,10 @@ void require_fit(const Fit& fit, const std::string& path) {
   std::string lines;
   for (size_t i = 0; i < std::min(kListed, fit.refused.size()); ++i) lines += "\n  " + fit.refused[i];
   if (fit.refused.size() > kListed) lines += "\n  and " + std::to_string(fit.refused.size() - kListed) + " more";
-  throw FormatError(path + ": expected what the model and the optimizer have, found " +
+  throw FormatError(path + ": the checkpoint does not match the model and the optimizer, found " +
                     std::to_string(fit.refused.size()) +
-                    " differences. Load it into what it was saved of, or name what may differ in LoadOptions (strict = "
-                    "false, may_differ):" +
+                    " differences. Load it into the model and the optimizer that it was saved from, or allow "
+                    "differences in LoadOptions (strict = false, may_differ):" +
                     lines);
 }
 

@@ -60,7 +60,7 @@ void note_misfit(Fit& fit, const Manifest& manifest, const ModelTensors& tensors
     for (const auto& field : state_fields(optimizer)) {
       const auto saved = manifest.training.find(name_of_state(tensor.name(), field));
       if (saved != manifest.training.end() && saved->second.sizes != tensor.sizes)
-        note(fit, options, saved->first, "has other sizes than the parameter");
+        note(fit, options, saved->first, "has different sizes than the parameter");
     }
 }
 

@@ -30,10 +30,10 @@ std::string description_of(const WholeEntries& entries) {
             "': expected a strided tensor with values, found ",
             !tensor.defined()  ? "an undefined one"
             : tensor.is_meta() ? "one on the meta device"
-                               : "another layout");
+                               : "one with a different layout");
     require(manifest.model.emplace(name, TensorRecord{dtype_of(tensor.scalar_type(), name), tensor.sizes().vec(), {}})
                 .second,
-            "tensor '", name, "': expected each name once");
+            "tensor '", name, "': the same name occurs more than once");
   }
   return manifest_text(std::move(manifest));
 }

@@ -33,7 +33,7 @@ void require_same_ranks(SharedRanks& all, const runtime::ParamGroup& group, cons
   const auto& ranks = group.placement().shared_process_group();
   if (!all) all = ranks;
   require(ranks->global_ranks() == all->global_ranks(), group.where(operation), "group '", group.name(),
-          "' is sharded over other ranks than the groups before it. Save modules of different ranks apart");
+          "' is sharded over different ranks than the groups before it. Save modules on different ranks separately");
 }
 
 // The sizes of the whole tensor, given those of this rank's part.
@@ -45,8 +45,8 @@ std::vector<int64_t> whole_sizes(at::IntArrayRef sizes, const std::optional<Tens
 
 void require_takes_parts(bool takes_parts, const TensorCut& cut, const std::string& name,
                          const std::string& operation) {
-  require(takes_parts, cut.axis->where(operation), "'", name, "' is a part of a tensor, of which each rank of a ",
-          "tensor axis has one, and this call does not put parts together. Use fsdp::save_checkpoint and ",
+  require(takes_parts, cut.axis->where(operation), "'", name, "' is split over the ranks of a ",
+          "tensor axis, and this call does not put the parts together. Use fsdp::save_checkpoint and ",
           "load_checkpoint, whose files have whole tensors");
 }
 
@@ -55,15 +55,16 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool ta
   auto& group = *part.group;
   const MutexLock lock(group.rank_state().mutex);
   require(!group.is_inside(), group.where(operation), "group '", group.name(),
-          "' is in a scope or a backward. Call it outside of them");
+          "' is in a scope or a backward. Make this call outside of scopes and backwards");
   require_values({part.group}, operation);
   const auto& slot = group.slots()[part.slot];
   const auto& placement = group.placement();
   const auto share = share_of(slot.rows(), placement.replica(), placement.replicas());
   if (slot.cut()) require_takes_parts(takes_parts, *slot.cut(), slot.name(), operation);
-  require(!slot.cut() || slot.cut()->dim == 0 || slot.joined_dims() == 1, group.where(operation), "'", slot.name(),
-          "' has fewer rows than ranks share out, and the ranks of a tensor axis have its columns, which cannot be ",
-          "put together. Leave it out of the groups, or shard it over fewer ranks");
+  require(
+      !slot.cut() || slot.cut()->dim == 0 || slot.joined_dims() == 1, group.where(operation), "'", slot.name(),
+      "' has fewer rows than the ranks that shard it, and its columns are split over a tensor axis, so it cannot be ",
+      "put together. Leave this parameter out of the groups, or shard it over fewer ranks");
   return {{whole_sizes(slot.sizes(), slot.cut()), slot.joined_dims(), slot.rows(), share, slot.cut()}, {}, tensor};
 }
 
@@ -117,8 +118,7 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
   if (!tensors.ranks || is_split) tensors.ranks = default_ranks();
   require(!is_split || tensors.ranks, "[fsdp] ", operation, ": the model is split over ",
           stages ? "stages" : "a tensor axis",
-          ", of which all ranks make one checkpoint together, and there is no default process group. ",
-          "Call init_process_group");
+          ", so all ranks share one checkpoint, but there is no default process group. ", "Call init_process_group");
   // Tensors that all ranks of the tensor axis have are written by its first rank.
   const bool writes_uncut = stages || cuts.empty() || cuts.begin()->second.axis->rank() == 0;
   const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";
@@ -130,8 +130,8 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
     if (is_new) {
       const auto part = runtime::registry().find(tensor);
       require(part || !tensor.is_meta(), where, "'", name, "' is on the meta device and has no values. ",
-              "fsdp::materialize(module) gives them to what deferred_init built; of a model that is sharded, ",
-              "fsdp::to_empty gives parameters and buffers memory");
+              "For a module that deferred_init built, call fsdp::materialize(module); for a sharded model, ",
+              "call fsdp::to_empty, which gives parameters and buffers memory");
       const auto found = cuts.find(tensor.unsafeGetTensorImpl());
       const auto cut = found == cuts.end() ? std::nullopt : std::optional(found->second);
       // Unsharded parts are written by the ranks whose axis contains the first rank; of stages, join_stages decides.

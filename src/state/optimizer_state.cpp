@@ -92,15 +92,16 @@ std::string name_of_state(const std::string& parameter, const std::string& field
 
 void require_known(const Optimizer& optimizer, const ModelTensors& tensors, const std::string& where) {
   require(!kind_of(optimizer).empty(), where,
-          "expected an optimizer whose state lies as the parameters do: AdamW, Adam, ",
-          "SGD, Adagrad, RMSprop or Adadelta; found another kind. Save it by torch::save, each rank its own, and pass "
-          "none");
+          "this optimizer is not supported; its state must have the layout of the parameters, as that of AdamW, Adam, ",
+          "SGD, Adagrad, RMSprop and Adadelta. Save this optimizer with torch::save on each rank, and pass no "
+          "optimizer to this call");
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     const auto& parameters = optimizer.param_groups()[g].params();
     for (size_t i = 0; i < parameters.size(); ++i)
       require(tensors.places.contains(parameters[i].unsafeGetTensorImpl()), where, "parameter ", i,
               " of parameter group ", g,
-              " of the optimizer is none of the model's. Pass the model that has all of them");
+              " of the optimizer is not a parameter of the model. Pass the model that has all of the optimizer's "
+              "parameters");
   }
 }
 
@@ -149,18 +150,19 @@ std::string misfit_of(const Optimizer& optimizer, const ModelTensors& tensors, c
   const auto saved = json::parse(numbers);
   if (!saved.contains("kind")) return "the checkpoint has no optimizer";
   if (const auto kind = kind_of(optimizer); saved["kind"] != kind)
-    return str_cat("the optimizer is ", kind, ", saved was ", saved["kind"].dump());
+    return str_cat("the optimizer is ", kind, ", but the checkpoint was saved with ", saved["kind"].dump());
   const auto& groups = optimizer.param_groups();
   if (saved["groups"].size() != groups.size())
-    return str_cat("the optimizer has ", groups.size(), " parameter groups, saved were ", saved["groups"].size());
+    return str_cat("the optimizer has ", groups.size(), " parameter groups, but the checkpoint was saved with ",
+                   saved["groups"].size());
   for (size_t g = 0; g < groups.size(); ++g) {
     auto expected = saved["groups"][g].at("parameters").get<std::vector<std::string>>(),
          found = names_in(optimizer, g, tensors);
     std::sort(expected.begin(), expected.end());
     std::sort(found.begin(), found.end());
     if (expected != found)
-      return str_cat("parameter group ", g, " of the optimizer has [", str_join(", ", found), "], saved were [",
-                     str_join(", ", expected), "]");
+      return str_cat("parameter group ", g, " of the optimizer has [", str_join(", ", found),
+                     "], but the checkpoint was saved with [", str_join(", ", expected), "]");
   }
   return {};
 }

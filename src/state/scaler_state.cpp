@@ -29,7 +29,7 @@ void restore(GradScaler& scaler, const std::string& text) try {
   scaler_fields(state, [&](const char* name, auto& value) { json.at(name).get_to(value); });
   scaler.load(state);
 } catch (const nlohmann::json::exception& error) {
-  throw FormatError("the state of a GradScaler is '" + text + "': " + error.what());
+  throw FormatError("cannot read the state of a GradScaler from '" + text + "': " + error.what());
 }
 
 }  // namespace fsdp::state

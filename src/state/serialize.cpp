@@ -29,7 +29,7 @@ bool has_archive(const ModuleNode& node) { return node.module->is_serializable()
 void require_modules(const ModuleNode& tree, const std::string& where) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     require(node.module != nullptr, where, "expected a module of torch::nn, found a ",
-            node.type.empty() ? "list of modules" : node.type, ". save_safetensors takes any");
+            node.type.empty() ? "list of modules" : node.type, ". save_safetensors accepts any module");
   });
 }
 
@@ -43,8 +43,9 @@ void require_names(const ModuleNode& tree, const std::string& where) {
     for (const auto& child : node.children) modules.insert(child->name);
   });
   const auto unreadable = unreadable_names(tensors, modules);
-  require(unreadable.empty(), where, "expected names that LibTorch can read from an archive, found '",
-          str_join("', '", unreadable), "'. Register what has them by other names, or call save_safetensors");
+  require(unreadable.empty(), where, "LibTorch cannot read these names from an archive: '",
+          str_join("', '", unreadable),
+          "'. Register these modules, parameters or buffers under different names, or call save_safetensors");
 }
 
 using WholeTensors = std::unordered_map<const at::TensorImpl*, at::Tensor>;

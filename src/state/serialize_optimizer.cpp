@@ -109,8 +109,8 @@ at::Tensor rows_of_state(const at::Tensor& whole, const ModelTensor& parameter, 
   if (whole.sizes() != at::IntArrayRef(parameter.sizes))
     throw FormatError(path + ": expected " + field + " of " + parameter.name() + " of sizes " +
                       text_of(parameter.sizes) + ", found " + text_of(whole.sizes()) +
-                      ". Load it into an optimizer of the same parameters; rows that torch::save wrote of one rank are "
-                      "torch::load's to read");
+                      ". Load the file into an optimizer of the same parameters; if torch::save wrote the rows of one "
+                      "rank, read them with torch::load");
   const runtime::OwnOperators own_operators;
   const auto& rows = parameter.tensor;
   return at::empty_strided(rows.sizes(), rows.strides(), whole.options().device(rows.device()))

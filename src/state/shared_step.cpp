@@ -43,8 +43,9 @@ void SharedStep::write(const Ranks& ranks, const std::function<void()>& write) {
   for (int rank = 1; rank < ranks.world_size(); ++rank)
     if (marks[static_cast<size_t>(rank)] == kMadeIt) completing_.push_back(rank);
   if (is_spread() && ranks.rank() == 0) {
-    TORCH_WARN_ONCE(ranks.where(), "the ranks see different disks below ", folder_,
-                    ". Each gets what its ranks write, and loading needs all of them (docs/checkpoints.md)");
+    TORCH_WARN_ONCE(
+        ranks.where(), "the ranks see different disks below ", folder_,
+        ". Each disk gets what its ranks write, and loading needs all of these disks (docs/checkpoints.md)");
   }
 }
 

@@ -38,8 +38,8 @@ Dtype dtype_of(at::ScalarType type, const std::string& name) {
   for (const auto& [dtype, scalar_type] : kTypes)
     if (scalar_type == type) return dtype;
   throw UsageError(str_cat("tensor '", name, "' has the dtype ", type,
-                            ", which files do not have; expected one of ", dtype_names(),
-                            ". Convert it before saving"));
+                           ", which the file format does not support; expected one of ", dtype_names(),
+                           ". Convert it before saving"));
 }
 
 at::ScalarType scalar_type_of(Dtype dtype) {

@@ -41,21 +41,21 @@ void check_options(const TrainerOptions& options) {
   };
   const int ranks = world_size();
   require(options.devices == 0 || options.devices == ranks, where("devices"), ranks,
-          ", the number of ranks there are, found ", options.devices,
-          ". Let Trainer::run start the ranks, or leave it to the launcher.");
+          ", the number of running ranks, found ", options.devices,
+          ". Start the ranks with Trainer::run, or leave devices at 0 if a launcher starts them.");
   require(options.epochs > 0, where("epochs"), "at least 1, found ", options.epochs, ".");
   require(options.accumulate > 0, where("accumulate"), "at least 1 batch for each step, found ", options.accumulate,
           ".");
   require(!options.steps || *options.steps > 0, where("steps"), "at least 1, found ", options.steps.value_or(0), ".");
   require(!options.max_grad_norm || *options.max_grad_norm > 0, where("max_grad_norm"), "more than 0, found ",
           options.max_grad_norm.value_or(0), ".");
-  require(options.save.every >= 0, where("save.every"), "steps, or 0 for the end only, found ", options.save.every,
-          ".");
+  require(options.save.every >= 0, where("save.every"), "a number of steps, or 0 to save only at the end, found ",
+          options.save.every, ".");
   const auto& names = options.mesh_dim_names;
   require(options.mesh_shape.size() <= 2 || !names.empty(), where("mesh_shape"), "one size or two, found ",
           options.mesh_shape.size(), ". Name the axes in mesh_dim_names.");
   require(options.mesh_shape.empty() || !options.sharding.mesh || !names.empty(), where("mesh_shape"),
-          "none beside sharding.mesh. Give one of them.");
+          "no sizes if sharding.mesh is set. Set only one of them.");
   constexpr std::array kKnown = {kData, kPipe, kSequence, kTensor};
   const auto is_known = [&](const std::string& name) { return std::ranges::find(kKnown, name) != kKnown.end(); };
   require(names.empty() || (has_name(names, kData) && std::ranges::all_of(names, is_known)), where("mesh_dim_names"),
@@ -198,8 +198,8 @@ void Trainer::begin_epoch(detail::MicroBatches& batches) {
   const int64_t skipped = batches.skip(place_.batches);
   require(skipped + may_lack_ >= place_.batches, default_process_group()->where("Trainer::fit"),
           "expected the data of epoch ", place_.epoch, " to have the ", place_.batches,
-          " batches that the loaded training has done, found ", skipped,
-          ". Resume with the data and the batch size that were saved.");
+          " batches that the loaded training has already processed, found ", skipped,
+          ". Resume with the data and the batch size of the saved training.");
   place_.batches = skipped;
   may_lack_ = 0;
   set_random_states(device_, current);
@@ -212,8 +212,8 @@ at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number, int64
   if (!loss.defined() || loss.numel() != 1) throw wrong_loss(loss);
   if (!batches.goes_backward() && !loss.requires_grad())
     throw UsageError(default_process_group()->where("Trainer::fit") +
-                     "the loss: expected one with a gradient, found one that no parameter has a part in. Compute it of "
-                     "what the model returns, without detach or NoGradGuard.");
+                     "the loss does not require a gradient, because it does not depend on a parameter. Compute the "
+                     "loss from what the model returns, without detach or NoGradGuard.");
   return loss.reshape({});
 }
 
@@ -311,8 +311,8 @@ std::optional<at::ScalarType> Trainer::autocast_dtype() const {
 UsageError Trainer::no_batch(const char* operation) const {
   return UsageError(str_cat(default_process_group()->where(std::string("Trainer::") + operation),
                             "expected data with at least one batch, found none in epoch ", place_.epoch,
-                            ". A data loader is used up after one pass where its sampler is; give a function of the "
-                            "epoch that makes one."));
+                            ". If its sampler does not start over, a data loader has batches for one epoch only; pass "
+                            "a function that makes a data loader for each epoch."));
 }
 
 }  // namespace fsdp

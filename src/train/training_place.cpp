@@ -21,7 +21,7 @@ ResumedPlace place_in(const LoadedCheckpoint& loaded, int world_size, int64_t ac
             .may_lack = then == now ? 0 : 1 + (then - 1) / now};
   } catch (const nlohmann::json::exception&) {
     throw Error("[fsdp] Trainer::resume: the state 'trainer' of " + loaded.path +
-                " is no place of a training: " + found->second + ". Load it with fsdp::load_checkpoint.");
+                " was not written by Trainer: " + found->second + ". Load it with fsdp::load_checkpoint.");
   }
 }
 

@@ -21,7 +21,7 @@ TEST(ActivationWritten, AResultThatFnWritesAfterAutogradKeptItIsRefusedAsWithout
   };
   expect_refused_as_without_a_part(
       [&](bool checkpoints) { call(checkpoints, {}, part, x).sum().backward(); },
-      "tensor 0 of those that autograd keeps of it, Float[4, 6] on cpu, written in place since");
+      "tensor 0 of those that autograd saves for fn, Float[4, 6] on cpu, was written in place");
 }
 
 TEST(ActivationWritten, ATensorThatFnCapturesAndIsWrittenBeforeBackwardIsRefusedAsWithoutAPart) {
@@ -39,9 +39,9 @@ TEST(ActivationWritten, ATensorThatFnCapturesAndIsWrittenBeforeBackwardIsRefused
         words);
   };
   expect_written([&](const torch::Tensor& h) { return block(h); }, block->in->weight,
-                 "Float[6, 19] on cpu, written in place since");
+                 "Float[6, 19] on cpu, was written in place");
   expect_written([&](const torch::Tensor& h) { return (h * scale).sin(); }, scale,
-                 "Float[6] on cpu, written in place since");
+                 "Float[6] on cpu, was written in place");
 }
 
 // The plain call does not need its bias in backward.
@@ -52,18 +52,18 @@ TEST(ActivationWritten, AModulesParameterThatIsWrittenBeforeBackwardIsRefusedTho
     const torch::NoGradGuard no_grad;
     block->in->bias.mul_(2);
   }
-  expect_refused([&] { result.sum().backward(); }, "found 'inner.bias' written in place before backward");
+  expect_refused([&] { result.sum().backward(); }, "parameter 'inner.bias' of fn was written in place before backward");
 }
 
 TEST(ActivationWritten, AnInputThatIsWrittenIsRefusedAtOnceWhereFnWritesItAndOtherwiseInBackward) {
   auto first = torch::randn({4, 6}), second = torch::randn({4, 6});
   const auto w = torch::randn({6}).requires_grad_();
   expect_refused([&] { return activation_checkpoint([&](const torch::Tensor& h) { return h.add_(1) * w; }, first); },
-                 "tensor 0 of them written in place when fn had run");
+                 "input tensor 0 of fn was written in place while fn ran");
   const auto result =
       activation_checkpoint([&](const torch::Tensor& a, const torch::Tensor& b) { return a * b * w; }, first, second);
   second.add_(1);
-  expect_refused([&] { result.sum().backward(); }, "tensor 1 of them written in place before backward");
+  expect_refused([&] { result.sum().backward(); }, "input tensor 1 of fn was written in place before backward");
 }
 
 // For forward's graph the second write does not count, because what it kept is unchanged.

@@ -80,23 +80,24 @@ TEST(GradScaler, MistakesAreThoseOfTorchAmp) {
     const auto refused = [](const auto& act, const std::string& words) { expect_error(act, {words}); };
     model.forward(0).backward();
     const auto before = full_grad(model.net->first->weight);
-    refused([&] { scaler.step(optimizer); }, "GradScaler::step: nothing was scaled yet");
-    refused([&] { scaler.unscale_(optimizer); }, "GradScaler::unscale_: nothing was scaled yet");
-    refused([&] { scaler.update(); }, "nothing was scaled yet");
+    refused([&] { scaler.step(optimizer); }, "GradScaler::step: no loss has been scaled yet");
+    refused([&] { scaler.unscale_(optimizer); }, "GradScaler::unscale_: no loss has been scaled yet");
+    refused([&] { scaler.update(); }, "no loss has been scaled yet");
     EXPECT_TRUE(torch::equal(before, full_grad(model.net->first->weight))) << "nothing was divided";
     const auto loss = scaler.scale(model.forward(0));
-    refused([&] { scaler.update(); }, "no gradients were looked at");
+    refused([&] { scaler.update(); }, "no gradients have been checked");
     refused([&] { scaler.step(optimizer); }, "none of the optimizer's parameters has a gradient");
     scaler.update(2.0);
     EXPECT_EQ(scaler.get_scale(), 2);
     loss.backward();
     scaler.unscale_(optimizer);
-    refused([&] { scaler.unscale_(optimizer); }, "it was called for this optimizer since the last update()");
+    refused([&] { scaler.unscale_(optimizer); },
+            "unscale_ was already called for this optimizer since the last update()");
     scaler.step(optimizer);
-    refused([&] { scaler.unscale_(optimizer); }, "it comes after step()");
-    refused([&] { scaler.step(optimizer); }, "it was called for this optimizer since the last update()");
+    refused([&] { scaler.unscale_(optimizer); }, "unscale_ was called after step()");
+    refused([&] { scaler.step(optimizer); }, "step was already called for this optimizer since the last update()");
     scaler.update();
-    refused([&] { scaler.step(optimizer, [] { return Tensor(); }); }, "expected no closure");
+    refused([&] { scaler.step(optimizer, [] { return Tensor(); }); }, "closures are not supported");
     refused([&] { scaler.update(0.0); }, "expected a scale above 0");
     {
       ForwardScope scope(model.group);

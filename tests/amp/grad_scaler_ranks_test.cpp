@@ -117,7 +117,7 @@ TEST(GradScalerRanks, LoadingGivesUpWhatAnIterationWasAt) {
     scaled.backward(scaler, 0);
     scaler.unscale_(*scaled.optimizer);
     scaler.load(saved);
-    expect_error([&] { scaler.step(*scaled.optimizer); }, {"nothing was scaled yet"});  // not since load
+    expect_error([&] { scaler.step(*scaled.optimizer); }, {"no loss has been scaled yet"});  // not since load
     plain.iterate(1);
     scaled.backward(scaler, 1);
     scaler.unscale_(*scaled.optimizer);

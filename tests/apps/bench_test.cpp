@@ -136,7 +136,7 @@ TEST(TimeBarrier, ABarrierThatIsLeftBeforeAllHaveComeIsFound) {
         BarriersThatWaitForNobody broken(sound);
         const std::array<Communicator*, 1> communicators{&broken};
         const auto message = text_of_error([&] { (void)bench::time_barrier(communicators); });
-        EXPECT_THAT(message, HasSubstr("before the last one came"));
+        EXPECT_THAT(message, HasSubstr("before the last rank entered it"));
       },
       options);
 }

@@ -35,8 +35,9 @@ TEST(SentencePiece, RefusesSizesThatTheTextDoesNotGive) {
   const auto error_of_size = [](int64_t size) {
     return test::text_of_error([&] { train_sentencepiece("a short text\nof two lines\n", size); });
   };
-  EXPECT_THAT(error_of_size(10), ::testing::StartsWith("SentencePiece makes no vocabulary of 10 tokens of this text: "
-                                                       "Vocabulary size is smaller"));
+  EXPECT_THAT(error_of_size(10),
+              ::testing::StartsWith("SentencePiece cannot make a vocabulary of 10 tokens from this text: "
+                                    "Vocabulary size is smaller"));
   EXPECT_THAT(error_of_size(100000), ::testing::HasSubstr("Vocabulary size too high"));
 }
 

@@ -134,7 +134,7 @@ TEST_F(CheckedFailures, AStepInAGraphIsRefused) {
     const auto share = training.share_of();
     pretend_to_record_graph(true);
     EXPECT_THAT([&] { training.forward(net, group, share); },
-                testing::ThrowsMessage<UsageError>(HasSubstr("records a graph")));
+                testing::ThrowsMessage<UsageError>(HasSubstr("is capturing a graph")));
     pretend_to_record_graph(false);
     EXPECT_NO_THROW(training.forward(net, group, share));
   });

@@ -20,9 +20,10 @@ std::vector<int> hosts_with(const std::vector<int>& sizes) {
 
 TEST(HostGrid, SaysWhichHostHasOtherRanksThanTheFirst) {
   EXPECT_EQ(why_no_grid(hosts_with({2, 2, 2})), "");
-  EXPECT_THAT(why_no_grid(std::vector{0, 1, 0}), HasSubstr("2 consecutive ranks on each host, as on that of rank 0"));
-  EXPECT_THAT(why_no_grid(hosts_with({2, 3, 2})), HasSubstr("found others from rank 4 on"));
-  EXPECT_THAT(why_no_grid(hosts_with({2, 2, 1})), HasSubstr("found 1 on the last one"));
+  EXPECT_THAT(why_no_grid(std::vector{0, 1, 0}),
+              HasSubstr("2 consecutive ranks on each host, as on the host of rank 0"));
+  EXPECT_THAT(why_no_grid(hosts_with({2, 3, 2})), HasSubstr("this does not hold from rank 4 on"));
+  EXPECT_THAT(why_no_grid(hosts_with({2, 2, 1})), HasSubstr("found 1 on the last host"));
 }
 
 std::vector<Profile> profiles_on(const std::vector<std::string>& hosts) {
@@ -47,7 +48,7 @@ TEST(Carrier, IsWhatTheHostsCallFor) {
     EXPECT_EQ(choice(backend, profiles_on({"a", "b"})).carrier, Carrier::kNetwork);
     EXPECT_EQ(choice(backend, profiles_on({"a", "a", "b", "b"})).carrier, Carrier::kHierarchical);
     EXPECT_EQ(choice(backend, profiles_on({"a", "a", "b"})).carrier, Carrier::kNetwork);
-    EXPECT_THAT(choice(backend, profiles_on({"a", "a", "b"})).obstacle, HasSubstr("found 1 on the last one"));
+    EXPECT_THAT(choice(backend, profiles_on({"a", "a", "b"})).obstacle, HasSubstr("found 1 on the last host"));
   }
   EXPECT_EQ(choice("gloo", profiles_on({"a", "a", "b", "b"})).carrier, Carrier::kNetwork);
 }
@@ -78,7 +79,7 @@ TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
   EXPECT_THAT(choice("cpu", profiles).obstacle,
               HasSubstr("a process of user 8 (rank 2) beside one of user 7 (rank 1)"));
   expect_error([&] { choice("hierarchical", profiles); },
-               {"memory that the ranks of each host share: ranks of one user"});
+               {"memory that the ranks of each host share: only ranks of the same user"});
   expect_error([&] { choice("shm", profiles); },
                {"memory that all ranks share: rank 0 and rank 1 are on different hosts"});
 }

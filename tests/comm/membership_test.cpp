@@ -46,7 +46,7 @@ TEST(Membership, RefusesWhatCannotBe) {
       {[&](auto& options) { options.device_backend = own, options.backend = "shm"; },
        "expected the backend \"auto\" or \"gloo\", found \"shm\""},
       {[](auto& options) { options.device_backend = DeviceBackend{c10::Device("cuda:1"), nullptr}; },
-       "no function that makes it"},
+       "no function `make`"},
       {[&](auto& options) { options.device_backend = DeviceBackend{c10::kCPU, own.make}; },
        "expected an accelerator as the device of the option device_backend, found cpu"},
       {[](auto& options) { options.rank = 2; }, "expected a rank from 0 to 1 (world_size is 2), found 2"},

@@ -47,14 +47,14 @@ class Elastic(ElasticTest):
         self.end(first, second, status=0)
         self.assertEqual(first.out, "attempt 0\n0/1 0/1\n[rank 0] attempt 1\n[rank 0] 0/2 0/2\n")
         self.assertEqual(second.out, "[rank 1] 1/2 1/2\n")
-        self.assertIn("1 node more came: all meet and start again", first.err)
+        self.assertIn("1 node more joined: all nodes meet and start again", first.err)
 
     def test_of_nodes_too_many_one_takes_the_place_of_a_lost_one_and_one_ends_with_the_job(self):
         first, second = self.start_nodes("2:2", 2, "--max-restarts=1")
         self.wait_for_world(2)
         spares = [self.node("2:2", "--max-restarts=1") for _ in range(2)]
         for spare in spares:
-            self.assertIn("the job runs on 2 nodes; this one waits until they meet again", spare.stderr.readline())
+            self.assertIn("the job runs on 2 nodes; this node waits until they meet again", spare.stderr.readline())
         second.kill()
         self.wait_for_world(2)
         self.let_end(2)
@@ -101,7 +101,7 @@ class Elastic(ElasticTest):
         self.let_end(2)
         self.end(first, second, status=0)
         self.assertIn("restart 1 of 1", first.err)
-        self.assertIn("1 node more came", first.err)
+        self.assertIn("1 node more joined", first.err)
 
 
 if __name__ == "__main__":

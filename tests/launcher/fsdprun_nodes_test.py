@@ -83,7 +83,7 @@ class Nodes(FsdprunTest):
                            ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]):
             process = self.start("--nnodes=2", "--heartbeat-timeout=2", *rendezvous, "true")
             self.assert_ends(process, 1)
-            self.assertRegex(process.err, rf"^fsdprun: .*127.0.0.1:{port} .* 2 s.*another port\n$")
+            self.assertRegex(process.err, rf"^fsdprun: .*127.0.0.1:{port} .* 2 s.*a different port\n$")
 
     def test_signals_act_while_a_listener_says_nothing(self):
         listener, port = self.listen_silently()
@@ -119,7 +119,7 @@ class Nodes(FsdprunTest):
         host, stranger = (self.start_node(number, f"--rdzv-id={run}", "true")
                           for number, run in enumerate(("apples", "pears")))
         self.assert_ends(stranger, 1)
-        self.assertRegex(stranger.err, "run 'apples' meet, and this one is of run 'pears'")
+        self.assertRegex(stranger.err, "run 'apples' meet, but this node belongs to run 'pears'")
         self.send(host, signal.SIGTERM)
 
     def test_two_nodes_with_one_number(self):

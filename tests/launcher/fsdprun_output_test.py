@@ -123,7 +123,7 @@ class Output(FsdprunTest):
         (folder,) = self.path.glob("fsdprun*")
         self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
         folder.chmod(0o777)
-        self.check(1, "touch $D/ran", "-r", "1", status=1, err=["others may use it"])
+        self.check(1, "touch $D/ran", "-r", "1", status=1, err=["other users may access it"])
         self.assertFalse((self.path / "ran").exists())
 
     def test_without_a_folder_for_temporary_files_none_are_written_elsewhere(self):

@@ -18,7 +18,7 @@ TEST(Aliases, ParametersTiedByMemoryAndShardedByTwoCallsAreRefused) {
     twin->weight.set_data(whole->weight.data());
     fully_shard(*whole);
     expect_error([&] { fully_shard(*twin); },
-                 {"@fully_shard: parameter 'weight' has no memory", "on the memory of parameter 'weight'", kTie});
+                 {"@fully_shard: parameter 'weight' has no memory", "shared the memory of parameter 'weight'", kTie});
     EXPECT_EQ(twin->bias.sizes(), torch::IntArrayRef({6})) << "it was not sharded";
 
     // Layers cut out of one tensor by somebody else share nothing.
@@ -62,7 +62,7 @@ TEST(Aliases, AViewFromBeforeShardingSaysSoWhenItIsUsed) {
     for (const auto& alias : {detached, data, part})
       for (const auto& use : std::vector<std::function<void()>>{[&] { alias.sum(); }, [&] { alias.clone(); },
                                                                 [&] { alias.zero_(); }, [&] { alias.data_ptr(); }})
-        expect_error<c10::Error>(use, {"@", "on the memory of parameter 'weight'", "clone()", kTie});
+        expect_error<c10::Error>(use, {"@", "shared the memory of parameter 'weight'", "clone()", kTie});
     model(torch::ones({1, 4})).sum().backward();
     EXPECT_TRUE(linear->weight.grad().defined());
   });

@@ -39,14 +39,14 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
   std::vector<decltype(torch::autograd::impl::grad_accumulator(Tensor()))> accumulators(2);
   const Words gaps{"parameter 'bad'", "not dense", "sizes [", "strides [", "contiguous()"};
   const auto kept_back = [](const std::string& name, const char* what) {
-    return Words{"parameter '" + name + "'", what, "expected values in memory", "clone()"};
+    return Words{"parameter '" + name + "'", what, "which is not supported", "clone()"};
   };
   const Words twins{"'first'", "'second'", "the same memory", "a->weight = b->weight"};
   const std::vector<BadBag> bags{
       {[](auto& bag) { bag.add("used", torch::ones({3, 2})).sum().backward(); },
        {"parameter 'used'", "already has a gradient", "zero_grad()"}},
       {[&](auto& bag) { graphs[static_cast<size_t>(rank())] = bag.add("used", torch::ones({3, 2})).sum(); },
-       {"parameter 'used'", "part of a graph", "let the loss and outputs go"}},
+       {"parameter 'used'", "part of a graph", "release the loss, the outputs"}},
       {[](auto& bag) { bag.add("bad", torch::ones({3, 5}).t()); }, gaps},
       {[](auto& bag) { bag.add("bad", torch::ones({6, 5}).slice(1, 0, 3)); }, gaps},
       {[](auto& bag) { bag.add("bad", torch::ones({1, 5}).expand({4, 5})); }, gaps},
@@ -71,16 +71,16 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
          accumulators[static_cast<size_t>(rank())] =
              torch::autograd::impl::grad_accumulator(bag.add("kept", torch::ones({3, 2})));
        },
-       {"parameter 'kept'", "torch::autograd::impl::grad_accumulator gave its node to somebody", "and that node"}},
+       {"parameter 'kept'", "a caller of torch::autograd::impl::grad_accumulator holds its node", "and that node"}},
       {[](auto& bag) {
          const auto hooked = bag.add("hooked", torch::ones({3, 2}));
          torch::autograd::impl::set_post_acc_grad_hooks(hooked, std::make_unique<OtherHook>());
        },
        {"parameter 'hooked'", "set_post_acc_grad_hooks", "register_hook"}},
       {[](auto& bag) { bag.add("tiny", torch::ones({3, 2}).to(torch::kFloat8_e4m3fn)); },
-       {"parameter 'tiny'", "Float8_e4m3fn", "expected Half, BFloat16, Float or Double", "Freeze it"}},
+       {"parameter 'tiny'", "Float8_e4m3fn", "expected Half, BFloat16, Float or Double", "Freeze the parameter"}},
       {[](auto& bag) { bag.add("phase", torch::ones({3, 2}, torch::kComplexFloat)); },
-       {"parameter 'phase'", "ComplexFloat", "expected a floating point type", "ignored_params"}},
+       {"parameter 'phase'", "ComplexFloat", "expected a floating point dtype", "ignored_params"}},
       {[](auto& bag) { bag.add("zeros", torch::_efficientzerotensor({3, 2})); }, kept_back("zeros", "zero tensor")},
       {[](auto& bag) { bag.add("turned", torch::_neg_view(torch::ones({3, 2}))); }, kept_back("turned", "negated")},
       {[](auto& bag) { bag.add("mirrored", torch::_conj(torch::ones({3, 2}, torch::kComplexFloat)), false); },
@@ -110,7 +110,7 @@ TEST(FullyShard, OfBuffersThatCannotTakeRank0sValuesIsRefusedWhereTheyAreTo) {
       Bag bag;
       bag->register_buffer("put_off", buffer);
       expect_error([&] { fully_shard(bag, {.sync_module_states = true}); },
-                   {"@fully_shard: buffer 'put_off'", "expected values in memory", "clone()"});
+                   {"@fully_shard: buffer 'put_off'", "which is not supported", "clone()"});
       EXPECT_EQ(fully_shard(bag).stats().parameter_numel, 8) << "they are left alone";
     }
   });
@@ -152,7 +152,7 @@ struct Unregistered : nn::Module {
 
 TEST(FullyShard, OfAModuleWithoutParametersIsRefused) {
   run_thread_ranks(2, [](int) {
-    const Words none{"@fully_shard: ", "expected a module with parameters, found none under", "torch::nn::ModuleList"};
+    const Words none{"@fully_shard: ", "there are no parameters under", "torch::nn::ModuleList"};
     expect_error([] { fully_shard(std::make_shared<Unregistered>()); }, none);
     expect_error([] { fully_shard(nn::Sequential(nn::Tanh(), nn::Flatten())); }, none);
     expect_error([] { fully_shard(std::vector<nn::Module*>{nn::Tanh().get()}); }, none);
@@ -316,13 +316,13 @@ TEST(FullyShard, OverTwoProcessGroupsInOneTreeIsRefused) {
     nn::Sequential both(inner, outer);
     nn::Linear tied(2, 2);
     tied->register_parameter("tied", inner->weight);
-    const Words expected{"@fully_shard: ", "'Linear'", "another process group", "FullyShardOptions::process_group"};
+    const Words expected{"@fully_shard: ", "'Linear'", "different process group", "FullyShardOptions::process_group"};
     expect_error([&] { fully_shard(both); }, expected);
     expect_error([&] { fully_shard(tied); }, expected);
 
     auto group = fully_shard(*outer);
     expect_error([&] { group.set_modules_to_forward_prefetch({inner_group}); },
-                 {"set_modules_to_forward_prefetch", "found 'Linear' over another"});
+                 {"set_modules_to_forward_prefetch", "but 'Linear' is sharded over a different one"});
     expect_error([&] { group.set_modules_to_backward_prefetch({inner_group}); }, {"set_modules_to_backward_prefetch"});
     barrier();
   });

@@ -97,7 +97,7 @@ TEST(LocalRowsAndScopes, ExcludeOneAnother) {
       expect_error([&] { loss.backward(); }, {"@backward", "close it"});
     }
     ForwardScope scope(group_of(*t.net.up));
-    expect_error([&] { LocalRows rows(t.group); }, {"@LocalRows", "'up' is whole", "Close it first"});
+    expect_error([&] { LocalRows rows(t.group); }, {"@LocalRows", "'up' is unsharded", "Close it first"});
     LocalRows of_another(group_of(*t.net.down));
   });
 }
@@ -160,7 +160,7 @@ TEST(NoSync, NestedEndsWithTheOutermostAndRefusesWritesAndClippingWhileGradients
 
 TEST(Summoning, ExcludesScopesAndForwardsThatAutogradRecords) {
   expect_training_survives([](const InTraining& t) {
-    const Words is_whole{"summon_full_params", "is whole already"};
+    const Words is_whole{"summon_full_params", "is already unsharded"};
     {
       const auto whole = summon_full_params(t.group);
       expect_error([&] { small_loss(t.net, share(1)); },

@@ -48,7 +48,9 @@ TEST(InsideAScope, WritesStepsAndClippingAreRefused) {
         [](auto& t) { Adam(t.net.parameters(), AdamOptions(0.1)).step(); },
         [](auto& t) { RMSprop(t.net.parameters(), RMSpropOptions(0.1)).step(); },
         [](auto& t) { Adagrad(t.net.parameters(), AdagradOptions(0.1)).step(); }}},
-      {kInScope, {"@clip_grad_norm_", "Call it after them"}, {[](auto& t) { clip_grad_norm_(t.group, 1.0); }}},
+      {kInScope, {"@clip_grad_norm_", "Make this call after they have ended"}, {[](auto& t) {
+         clip_grad_norm_(t.group, 1.0);
+       }}},
   });
 }
 

@@ -10,8 +10,8 @@ namespace {
 namespace nn = torch::nn;
 
 Words stray(const std::string& parameter) {
-  return {"@forward scope: parameter '" + parameter + "' came under the module after fsdp::fully_shard",
-          "is in no group", "FullyShardOptions::ignored_params"};
+  return {"@forward scope: parameter '" + parameter + "' was registered after fsdp::fully_shard", "is in no group",
+          "FullyShardOptions::ignored_params"};
 }
 
 TEST(LaterChanges, ARegisteredParameterOrOneOfAReplacedModuleIsNamedOnceWhenTheNextScopeOpens) {

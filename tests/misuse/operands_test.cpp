@@ -66,7 +66,8 @@ TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
     fully_shard(static_cast<nn::Module&>(model));
     fully_shard(static_cast<nn::Module&>(average));
     torch::NoGradGuard no_grad;
-    expect_error([&] { average.p.lerp_(model.p, 0.5); }, {"parameter 'q'", "found another sharded tensor of sizes"});
+    expect_error([&] { average.p.lerp_(model.p, 0.5); },
+                 {"parameter 'q'", "found a different sharded tensor of sizes"});
     expect_error([&] { model.p.mul_(average.first); }, {"parameter 'p'"});
   });
 }

@@ -39,12 +39,11 @@ TEST(Options, ThatCannotBeAreRefused) {
   const auto keeps_all = [](const nn::Module&, const auto&) { return true; };
   expect_options_refused(2, [&] {
     std::vector<BadOptions> all{
-        {{.offload_policy = CPUOffloadPolicy{}},
-         {"offload_policy", "is on the CPU", "only the disk tier means something"}},
+        {{.offload_policy = CPUOffloadPolicy{}}, {"offload_policy", "is on the CPU", "For a model on the CPU"}},
         {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
         {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
          {"auto_wrap_policy", "not what to wrap"}},
-        {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "no parameter under Linear"}},
+        {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "not a parameter under Linear"}},
         {{.ignored_params = {torch::Tensor()}}, {"ignored_params", "undefined"}},
         {{.mesh = init_device_mesh(), .process_group = default_process_group()},
          {"a mesh and a process_group", "Leave the process_group out"}},
@@ -60,8 +59,9 @@ TEST(Options, ThatCannotBeAreRefused) {
       all.push_back({{.strategy = strategy, .mesh = init_device_mesh({2}, {"replicate"})},
                      {"its one axis is named 'replicate'", c10::str("but ", strategy, " shards")}});
     for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-      all.push_back({{.strategy = strategy, .reshard_after_forward = Reshard::always()},
-                     {"reshard_after_forward frees whole parameters", c10::str("with ", strategy, " they stay")}});
+      all.push_back(
+          {{.strategy = strategy, .reshard_after_forward = Reshard::always()},
+           {"reshard_after_forward frees whole parameters", c10::str("the strategy ", strategy, " keeps them")}});
     return all;
   });
 }
@@ -75,7 +75,8 @@ TEST(AMesh, OfOtherAxesThanReplicateAndShardIsRefused) {
   });
   expect_options_refused(8, [] {
     const auto mesh = init_device_mesh({2, 2, 2}, {"stage", "replicate", "shard"});
-    return std::vector<BadOptions>{{{.mesh = mesh[{"replicate", "shard"}]}, {"found one of 4 of 8", "Split them"}}};
+    return std::vector<BadOptions>{
+        {{.mesh = mesh[{"replicate", "shard"}]}, {"found one with 4 of 8", "Split the process group"}}};
   });
 }
 
@@ -146,7 +147,7 @@ TEST(MisusePrecision, WritingRoundedValuesBackIsRefused) {
     const auto model = fully_shard(linear, {.mp_policy = Policy{.param_dtype = torch::kBFloat16}});
     {
       SummonFullParams whole(model);
-      expect_error([&] { whole.write_back(); }, {"'weight' are BFloat16", "rounded from Float", "LocalRows"});
+      expect_error([&] { whole.write_back(); }, {"'weight' are BFloat16", "which are Float", "LocalRows"});
     }
     EXPECT_TRUE(torch::equal(full_tensor(linear->weight), values));
   });

@@ -50,7 +50,7 @@ TEST(OutsideAScope, WhatNeedsWholeParametersIsRefused) {
        {"@aten::max", "what was computed from the rows of parameter '", "fsdp::clip_grad_norm_"},
        {[](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, INFINITY); }}},
       // p[0] is a different row on every rank.
-      {kOutsideUnrecorded, refusal("aten::select", "up.weight", "another row on every rank"), {[](auto& t) {
+      {kOutsideUnrecorded, refusal("aten::select", "up.weight", "a different row on every rank"), {[](auto& t) {
          t.p[0] * 2;
        }}},
       {kOutsideUnrecorded, refusal("aten::slice", "up.weight", kFull), {[](auto& t) { t.p.slice(0, 0, 1) + 1; }}},

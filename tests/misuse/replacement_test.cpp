@@ -17,7 +17,7 @@ Words replaced(const std::string& parameter) {
   return {"@aten::", "parameter '" + parameter + "'", "Copy values with copy_", "before fsdp::fully_shard"};
 }
 Words replaced_in_scope(const std::string& parameter) {
-  return {"@aten::", "parameter '" + parameter + "'", "torch::linear(x, w / sigma", "puts it back"};
+  return {"@aten::", "parameter '" + parameter + "'", "torch::linear(x, w / sigma", "restore it afterwards"};
 }
 Words converted(const std::string& parameter) {
   return {"@aten::", "parameter '" + parameter + "'", "fsdp::full_tensor(p).to(...)", "before fsdp::fully_shard"};
@@ -66,7 +66,7 @@ TEST(Replacement, OfAParametersMemoryIsRefused) {
 
 TEST(Summoning, InAForwardSaysWhatWorksThere) {
   expect_refused({{kInScope | kInScopeUnrecorded | kInMemory,
-                   {"@summon_full_params: ", "is whole already", "torch::linear(x, w / sigma"},
+                   {"@summon_full_params: ", "is already unsharded", "torch::linear(x, w / sigma"},
                    {[](auto& t) { auto whole = summon_full_params(t.group); }}}});
 }
 
@@ -153,7 +153,7 @@ TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
       for (const auto& p : {linear->weight, linear->bias, linear->weight.grad(), linear->weight.detach()}) {
         const Warnings warnings;
         EXPECT_EQ(printed(p), printed(plain_copy(p))) << dtype;
-        EXPECT_THAT(warnings.text, says({"@aten::to: ", "parameter '", "this rank's rows, which is what is printed",
+        EXPECT_THAT(warnings.text, says({"@aten::to: ", "parameter '", "this rank's rows, so only these are printed",
                                          "fsdp::full_tensor(p)"}));
       }
       ForwardScope scope(model);

@@ -9,7 +9,7 @@ using torch::Tensor;
 
 TEST(Collectives, OfRowsAreRefusedAndSayThatBackwardHasDoneIt) {
   const Words of_gradient{"the gradient of parameter 'up.weight' is sharded", "expected", "found this rank's rows",
-                          "Backward has averaged it", "fsdp::full_grad(p)"};
+                          "Backward has already averaged the gradient", "fsdp::full_grad(p)"};
   const Words of_rows{"parameter 'up.weight' is sharded", "fsdp::full_tensor"};
   expect_refused({
       {kInTraining,

@@ -110,7 +110,7 @@ TEST(FewRows, AreNotTakenForTheRowsOfAParameterOfOtherSizes) {
     EXPECT_EQ(stacked.stacked.sizes(), flat.stacked.sizes());
     const torch::NoGradGuard no_grad;
     EXPECT_NO_THROW(stacked.stacked.detach().lerp_(alike.stacked, 0.5));
-    const std::vector<std::string> says{"parameter 'stacked'", "another sharded tensor"};
+    const std::vector<std::string> says{"parameter 'stacked'", "a different sharded tensor"};
     expect_error([&] { stacked.stacked.detach().lerp_(flat.stacked, 0.5); }, says);
     expect_error([&] { flat.stacked.detach().lerp_(stacked.stacked, 0.5); }, says);
   });

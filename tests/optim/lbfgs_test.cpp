@@ -114,7 +114,7 @@ TEST(OptimLbfgs, MistakesAreErrorsBeforeAnythingIsWritten) {
     expect_error([&] { optimizer.step(nullptr); }, {"expected a closure"});
     expect_error([&] { step_of(searching, t.net, role, 0); }, {"found \"armijo\""});
     optim::LBFGS mixed({t.net.head->weight, torch::ones({2}).requires_grad_()});
-    expect_error([&] { step_of(mixed, t.net, role, 0); }, {"found one of sizes [2] that is not"});
+    expect_error([&] { step_of(mixed, t.net, role, 0); }, {"but one of sizes [2] does not"});
     ForwardScope scope(t.group);
     expect_error([&] { step_of(optimizer, t.net, role, 0); }, {"@optim::LBFGS::step"});
   });

@@ -81,7 +81,7 @@ TEST(OptimMisuse, AStepInBackwardOrAfterOneThatThrewIsRefused) {
       return gradient;
     });
     EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
-    EXPECT_THAT(early, says({"optim::AdamW::step", "a backward that is open"}));
+    EXPECT_THAT(early, says({"optim::AdamW::step", "a backward is open"}));
     EXPECT_THAT(deep, says({"optim::AdamW::step"}));
     expect_error([&] { t.optimizer.step(); }, {"optim::AdamW::step"});
     weight.remove_hook(hook);
@@ -93,10 +93,11 @@ TEST(OptimMisuse, AStepInBackwardOrAfterOneThatThrewIsRefused) {
 TEST(OptimMisuse, AGradientOfTheWholeParametersSizesIsRefusedWithBothSizes) {
   on_two_ranks([](Trained& t) {
     t.p.mutable_grad() = torch::ones({9, 5});
-    const Words sizes{"parameter 'in.weight' has a gradient of other sizes", "found [9, 5]"};
+    const Words sizes{"parameter 'in.weight' has a gradient of the wrong sizes", "found [9, 5]"};
     expect_error([&] { t.optimizer.step(); }, sizes);
     expect_error([&] { clip_grad_norm_(t.group, 1.0); }, sizes);
-    expect_error([&] { t.loss().backward(); }, {"parameter 'in.weight' had a gradient of other sizes", "found [9, 5]"});
+    expect_error([&] { t.loss().backward(); },
+                 {"parameter 'in.weight' already had a gradient of different sizes", "found [9, 5]"});
     t.group.reset_iter_state();  // forgets the failed backward
   });
 }
@@ -174,8 +175,8 @@ TEST(OptimMisuse, PlainTensorsThatCannotBeSteppedAreRefusedByTheirPlace) {
   added.add_param_group(torch::optim::OptimizerParamGroup({other}, std::make_unique<AdamWOptions>(-2.0)));
   expect_error([&] { added.step(); }, {"expected lr of at least 0, found -2"});
   optim::AdamW rounding({one}, AdamWOptions(), {.stochastic_rounding = true});
-  expect_error([&] { rounding.step(); },
-               {"optim::AdamW::step", "parameter 0 of parameter group 0 is Float", "expected bf16 numbers to round"});
+  expect_error([&] { rounding.step(); }, {"optim::AdamW::step", "parameter 0 of parameter group 0 is Float",
+                                          "stochastic rounding needs a parameter or a state in bf16"});
   EXPECT_TRUE(torch::equal(one.detach(), torch::ones({2})));
 }
 

@@ -52,7 +52,7 @@ TEST(SequenceParallel, OverTwoAxesARankHasAPartOfWhatOneOfTheRingHas) {
     EXPECT_EQ(sequence_mean(own.where(own.ne(-100), 0).sum(), own.ne(-100).sum()).item<double>(), 13);
   });
   expect_error([] { const SequenceParallel both(nullptr, nullptr); },
-               {"SequenceParallel: expected the ranks of a ring"});
+               {"SequenceParallel: expected the process group of the ring"});
 }
 
 TEST(SequenceParallel, GradientsGoThroughShardAndUnshard) {
@@ -143,10 +143,12 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
     refused([&] { return sequence.shard(torch::ones({4}), 1); }, "expected a dim of a tensor of sizes [4], found 1");
     refused([&] { return sequence.shard({}, 0); }, "SequenceParallel::shard: expected a tensor, found an undefined");
     refused([&] { return sequence.unshard({}, 0); }, "SequenceParallel::unshard: expected a tensor");
-    refused(sdpa(q, q, {}, 0.1), "scaled_dot_product_attention: expected no dropout inside attention");
-    refused(sdpa(q, k), "with enable_gqa a divisor of them, found 2, 2 and 4");
-    refused(sdpa(q.narrow(1, 0, 3), q.narrow(1, 0, 3)), "heads that 2 ranks divide, found 3 of queries and 3 of keys");
-    refused(sdpa(q, q.narrow(1, 0, 1), {}, 0, false, true), "heads that 2 ranks divide, found 4 of queries and 1");
+    refused(sdpa(q, q, {}, 0.1), "scaled_dot_product_attention: dropout inside attention is not supported");
+    refused(sdpa(q, k), "with enable_gqa a number of them that divides the heads of queries, found 2, 2 and 4");
+    refused(sdpa(q.narrow(1, 0, 3), q.narrow(1, 0, 3)),
+            "heads that are multiples of the 2 ranks, found 3 of queries and 3 of keys");
+    refused(sdpa(q, q.narrow(1, 0, 1), {}, 0, false, true),
+            "heads that are multiples of the 2 ranks, found 4 of queries and 1");
     refused(sdpa(q, q, torch::ones({5, 5}, at::kBool)), "of 10 queries and 10 keys, found sizes [5, 5]. Give every");
     refused(sdpa(q, q, torch::ones({5, 10}, at::kBool)), "found sizes [5, 10]");
     refused(sdpa(q, q, torch::ones({10, 10}), 0, true), "expected attn_mask or is_causal, found both");
@@ -155,11 +157,13 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
     refused(sdpa(q, q.narrow(2, 0, 3), {}, 0, true), "found whole sequences of 10 and 6. Give the mask as attn_mask");
     refused(sdpa(q, q.to(at::kDouble)), "of one floating point dtype, found Float, Double and Double");
     refused(sdpa(q[0][0], q[0][0]), "of three or four dims");
-    refused(sdpa(q, q.narrow(0, 0, 1)), "of one batch");
-    refused([&] {
-      const auto seven = sequence.shard(torch::ones({7}), 0);
-      return sequence.shard(torch::ones({8}), 0);
-    }, "expected lengths whose parts differ, found 8 after 7: each rank has 4 tokens of both");
+    refused(sdpa(q, q.narrow(0, 0, 1)), "of the same batch");
+    refused(
+        [&] {
+          const auto seven = sequence.shard(torch::ones({7}), 0);
+          return sequence.shard(torch::ones({8}), 0);
+        },
+        "sequences of 8 and of 7 tokens cannot share a scope: each rank has 4 tokens of both");
     refused([] {
       const SequenceParallel head_tail;
       return attention(torch::ones({1, 1, 5, 4}));
@@ -224,9 +228,9 @@ TEST(SequenceParallelErrors, WhatMixesTokensByItselfIsNamedByItsOperatorAndModul
         Mixing model(how);
         const auto sharded = fully_shard(model, {.sync_module_states = true});
         const ForwardScope scope(sharded);
-        expect_error([&] { check(model); }, {"check_sequence_split: expected", "a difference of", text});
+        expect_error([&] { check(model); }, {"check_sequence_split: the ranks' parts", "they differ by", text});
       }
-      expect_error([&] { check(recurrent); }, {"found 'layers.mixer', a torch::nn::GRU"});
+      expect_error([&] { check(recurrent); }, {"module 'layers.mixer', a torch::nn::GRU"});
     });
 }
 

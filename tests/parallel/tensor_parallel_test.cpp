@@ -240,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, TensorParallelTraining, testing::Values("sh
 TEST(TensorParallelErrors, RanksWithOtherPartsCannotShareRows) {
   run_thread_ranks(2, [](int) {
     auto net = seeded([] { return std::make_shared<PartsNet>(std::nullopt); });
-    expect_error([&] { return fully_shard(*net); }, {"fully_shard", "another part of the parameters", "mesh"});
+    expect_error([&] { return fully_shard(*net); }, {"fully_shard", "a different part of the parameters", "mesh"});
   });
 }
 
@@ -292,9 +292,9 @@ TEST(TensorParallelFailures, OfARankThatEndsNameItOnEveryAxis) {
 TEST(TensorParallelErrors, SizesThatTheRanksDoNotDivideAreRefused) {
   run_thread_ranks(2, [](int) {
     expect_error([] { ColumnParallelLinear(torch::nn::LinearOptions(4, 3)); },
-                 {"ColumnParallelLinear: expected out_features that the axis's 2 ranks divide, found 3."});
+                 {"ColumnParallelLinear: expected out_features to be a multiple of the axis's 2 ranks, found 3."});
     expect_error([] { ColumnParallelLinear(torch::nn::LinearOptions(4, 8), TensorParallelOptions(), true, 2); },
-                 {"gather_output of fused matrices"});
+                 {"gather_output is not supported with fused matrices"});
     expect_error([] { RowParallelLinear(torch::nn::LinearOptions(3, 4)); }, {"in_features", "found 3."});
     expect_error([] { VocabParallelEmbedding(torch::nn::EmbeddingOptions(5, 4)); }, {"num_embeddings", "found 5."});
     expect_error([] { VocabParallelEmbedding(torch::nn::EmbeddingOptions(4, 4).max_norm(1.0)); }, {"max_norm"});

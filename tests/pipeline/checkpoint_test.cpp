@@ -150,7 +150,7 @@ TEST(PipelineCheckpoint, OfTheWholeModelIsLoadedByStagesWhoseNamesAreInIt) {
     load_checkpoint(folder.path(), rank.pipeline);
     for (const auto& stage : rank.own) expect_values(expected, values_in(*stage), true);
     EXPECT_THAT(text_of_error([&] { load_checkpoint(larger.path(), rank.pipeline); }),
-                testing::HasSubstr("more.up.weight: extra, the model has no such tensor"));
+                testing::HasSubstr("more.up.weight: is in the checkpoint, but the model has no such tensor"));
   });
 }
 
@@ -160,7 +160,7 @@ TEST(PipelineCheckpoint, IsNotBegunUnlessAllStagesFit) {
     PipedRank rank({{2, 2, 1, 1}});
     const auto refusal = [&](const auto& act) { return text_of_error(act); };
     EXPECT_THAT(refusal([&] { save_checkpoint(folder.path(), rank.groups[0]); }),
-                testing::HasSubstr("is of a stage of a pipeline, whose stages are saved together"));
+                testing::HasSubstr("belongs to a stage of a pipeline, and the stages are saved together"));
 
     auto optimizer = torch::optim::SGD(rank.pipeline.parameters(), 0.1);
     if (number % 2 == 1) optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>()));

@@ -57,7 +57,7 @@ TEST(PipelineNorms, AreThoseOfTheWholeModelAndClipAllStages) {
       EXPECT_NEAR(get_total_norm(rank.pipeline), 0.01, 1e-6);
       if (layout.is_sharded)
         EXPECT_THAT(text_of_error([&] { clip_grad_norm_(rank.groups[0], 1); }),
-                    testing::HasSubstr("is a stage of a pipeline, and the norm is that of all stages. Pass the"));
+                    testing::HasSubstr("is a stage of a pipeline, and the norm must cover all stages. Pass the"));
     });
   }
 }

@@ -261,7 +261,7 @@ TEST(Pipeline, WhatCannotBeTunedIsRefused) {
     EXPECT_EQ(plain.schedule().ranks, 2);
     Pipeline mixing({PipelineStage([](const at::Tensor& x) { return x + x.mean(1, true); })}, gpipe_schedule(2, 2));
     EXPECT_THAT(error_of(mixing, at::rand({2, 16})),
-                testing::HasSubstr("gives other results for slices of a sequence than for the whole one"));
+                testing::HasSubstr("gives different results for slices of a sequence than for the whole sequence"));
   });
 }
 
@@ -320,14 +320,15 @@ TEST(Pipeline, WhatMixesTokensOtherwiseCannotRunInSlices) {
   for (const auto& refused : std::vector<Refused>{
            {of(Block(false, false)),
             "expected causal attention of a model that runs slice by slice, found attention to later"},
-           {of(Block(false, true, true)), "gives other results for slices of a sequence than for the whole one"},
+           {of(Block(false, true, true)),
+            "gives different results for slices of a sequence than for the whole sequence"},
            {[](const at::Tensor& x) { return x + at::arange(x.size(1)).unsqueeze(1); }, "fsdp::positions"},
            {[](const at::Tensor& x) {
               return at::scaled_dot_product_attention(x, x, x, at::ones({x.size(1), x.size(1)}, at::kBool));
             },
             "slice by slice, found a mask"},
            {[](const at::Tensor& x) { return at::scaled_dot_product_attention(x, x, x, {}, 0.5, true); },
-            "no dropout inside attention"}})
+            "dropout inside attention is not supported"}})
     run_thread_ranks(2, [&](int rank) {
       const PipelineStage::Forward same = [](const at::Tensor& x) { return x; };
       Pipeline pipeline({PipelineStage(rank == 1 ? refused.stage : same)}, terapipe_schedule(2, 1, {2, 1}));

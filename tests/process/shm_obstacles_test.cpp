@@ -112,7 +112,7 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kSharding,
      [] { make_fail(SYS_madvise, EFAULT); },
-     {"all_reduce(min) of 'fully_shard Linear", "no 1 MiB for a shared segment: Bad address", "gloo"}},
+     {"all_reduce(min) of 'fully_shard Linear", "cannot allocate 1 MiB for a shared segment: Bad address", "gloo"}},
     {"open_files_of_a_split",
      1,
      MetIn::kSplit,
@@ -122,7 +122,7 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kInit,
      [] { TORCH_CHECK(setuid(65534) == 0); },
-     {"ranks of one user can share memory, found a process of user"},
+     {"only ranks of the same user can share memory, found a process of user"},
      /*needs_root=*/true}};
 
 const ShmObstacle& find_obstacle() {

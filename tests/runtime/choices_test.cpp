@@ -81,8 +81,8 @@ TEST(Advice, IsASentence) {
   EXPECT_EQ(
       text.str(),
       "20 % of the time a rank waits for others, and holds at most 1000 MB with kFullShard. kReplicate would move "
-      "two thirds of the bytes and hold 3300 MB; 2300 MB are to spare.\n4 % of the time a rank waits for others, "
-      "and holds at most 1000 MB with kFullShard. Nothing else would serve better.");
+      "two thirds of the bytes and hold 3300 MB; 2300 MB are available.\n4 % of the time a rank waits for others, "
+      "and holds at most 1000 MB with kFullShard. No other strategy would be better.");
 }
 
 struct Warnings : c10::WarningHandler {

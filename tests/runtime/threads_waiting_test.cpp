@@ -129,7 +129,7 @@ TEST(Threads, ThatOpenTwoModelsFinishIfTheirOrderIsTheSameOnEachRankAndAreToldIf
   const auto nothing = [](Model&) {};
   EXPECT_THAT(run_two_models(/*likewise=*/true, nothing, forward_of, forward_of), Each(std::string()));
   EXPECT_THAT(run_two_models(/*likewise=*/false, nothing, forward_of, forward_of),
-              Each(HasSubstr("threads that come in another order on each rank")));
+              Each(HasSubstr("threads that issue them in a different order on each rank")));
 }
 
 // Scopes and reductions each have an order of their own, so nothing is wrong.

@@ -221,11 +221,11 @@ TEST(StateCheckpoint, JsonThatIsNestedWithoutEndIsRefused) {
   EXPECT_EQ(parse_manifest(manifest_text(deep), "whole").extra, deep.extra);
   EXPECT_EQ(parse_manifest(manifest_text(deep), "whole").states, deep.states);
   for (const auto& manifest : {Manifest{.extra = lists(101)}, Manifest{.states = {{"a", lists(1'000'000)}}}})
-    EXPECT_THAT(text_of_error([&] { manifest_text(manifest); }), HasSubstr("at most 100 lists and objects"));
+    EXPECT_THAT(text_of_error([&] { manifest_text(manifest); }), HasSubstr("at most 100 levels of nested lists"));
   auto text = manifest_text({});
   text.replace(text.find("\"extra\": {}"), 11, "\"extra\": " + lists(1'000'000));
   EXPECT_THAT(text_of_error([&] { parse_manifest(signed_text(text), "whole"); }),
-              HasSubstr("whole: expected JSON of at most 102 lists"));
+              HasSubstr("whole: expected JSON of at most 102 levels of nested lists"));
 }
 
 // A tensor without bytes may have any number of rows.

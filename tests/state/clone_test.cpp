@@ -140,8 +140,8 @@ TEST(Clone, OfAModelThatMovedMeanwhileOrIsInAScopeIsRefusedAndTheModelKeepsItsVa
           set_strategy(model, trained.optimizer, Strategy::kReplicate);
       }
       EXPECT_THAT(warnings.text, AllOf(HasSubstr("The model keeps the clone's values, and the clone the model's"),
-                                       HasSubstr("Clone it again")));
-      EXPECT_THAT(error_of([&] { average.update(0.5); }), HasSubstr("Clone it again"));
+                                       HasSubstr("Clone the model again")));
+      EXPECT_THAT(error_of([&] { average.update(0.5); }), HasSubstr("Clone the model again"));
       const auto found = whole_values(*trained.net);
       for (size_t i = 0; i < found.size(); ++i)
         EXPECT_TRUE(torch::equal(found[i], trained.expected[i].to(found[i].scalar_type()))) << i;

@@ -52,7 +52,7 @@ TEST(StateFiles, HaveTheirNameWhenTheyAreCompleteAndSayWhatIsWrongWithAPath) {
   const TemporaryFolder folder;
   {
     SafetensorsWriter writer(folder / "a", {{"w", Dtype::kUInt8, {4}}}, {});
-    EXPECT_THAT(text_of_error([&] { writer.finish(); }), HasSubstr("entry 'w' was not written whole"));
+    EXPECT_THAT(text_of_error([&] { writer.finish(); }), HasSubstr("entry 'w' was not written completely"));
     EXPECT_FALSE(std::filesystem::exists(folder / "a"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "what was written until then is gone";

@@ -70,19 +70,20 @@ TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
       {entry("F32", "1", "0,4"), "expected 4 bytes of data after the header, found 8"},
       {entry("F32", "2", "0,8"), "found 4", 4},
       // Pairs of another dtype, without two in the end, and of a dtype that is none.
-      {R"("__metadata__":{"fsdp.dtype.a":"C128"},)" + entry("F32", "1,2", "0,8"), "expected the pairs of 'C128'"},
-      {R"("__metadata__":{"fsdp.dtype.a":"C32"},)" + entry("F16", "4", "0,8"), "expected the pairs of 'C32'"},
-      {R"("__metadata__":{"fsdp.dtype.a":"C3"},)" + entry("F16", "2,2", "0,8"), "expected the pairs of 'C3'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C128"},)" + entry("F32", "1,2", "0,8"),
+       "the metadata gives the dtype 'C128'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C32"},)" + entry("F16", "4", "0,8"), "the metadata gives the dtype 'C32'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C3"},)" + entry("F16", "2,2", "0,8"), "the metadata gives the dtype 'C3'"},
       // Sizes that overflow or are negative.
-      {entry("F32", "4611686018427387905", "0,4"), "expected sizes that memory can have"},
-      {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that memory can have", 0},
+      {entry("F32", "4611686018427387905", "0,4"), "expected sizes that fit into memory"},
+      {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that fit into memory", 0},
       {entry("U8", "18446744073709551615", "0,8"), "63 bits"},
       {entry("U8", "-8", "0,8"), "negative"},
       // A name, a field or a key that appears twice.
       {entry("U8", "8", "0,8") + "," + entry("U8", "0", "8,8"),
-       R"(entry 'a': expected {"NAME": {"dtype", "shape", "data_offsets"}} with whole numbers, found the name again)"},
-      {R"("a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]})", "found the field again"},
-      {R"("__metadata__":{"k":"1","k":"2"})", "found the key again", 0}};
+       R"(entry 'a': expected {"NAME": {"dtype", "shape", "data_offsets"}} with whole numbers, found the name twice)"},
+      {R"("a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]})", "found the field twice"},
+      {R"("__metadata__":{"k":"1","k":"2"})", "found the key twice", 0}};
   for (const auto& [entries, says, data_bytes] : all)
     EXPECT_THAT(error_of_header("{" + entries + "}", data_bytes), HasSubstr(says)) << entries;
 }

@@ -192,7 +192,7 @@ TEST(SyncModuleStates, WithoutValuesOnRank0IsAnErrorOnEveryRank) {
   run_thread_ranks(2, [](int r) {
     const auto net = r == 0 ? meta_init(net_with_seen) : net_with_seen();
     EXPECT_THAT(error_of<UsageError>([&] { fully_shard(*net, {.sync_module_states = true}); }),
-                AllOf(HasSubstr("sync_module_states"), HasSubstr("there 'first.weight' is on the meta device")));
+                AllOf(HasSubstr("sync_module_states"), HasSubstr("on rank 0 'first.weight' is on the meta device")));
     EXPECT_EQ(net->first->weight.is_meta(), r == 0) << "as it was";
   });
 }

@@ -230,8 +230,8 @@ TEST(StateResume, WhatDoesNotFitIsListedOnEveryRankAndNothingIsChanged) {
   });
   EXPECT_THAT(error_on_every_rank(2, [&](SavedRun& run) { run.load(folder.path()); }),
               AllOf(HasSubstr("load_checkpoint: ranks 0, 1: " + folder.path()),
-                    HasSubstr("more: extra, the model has no such tensor"),
-                    HasSubstr("first.weight: has sizes [11, 5], saved were [12, 5]"),
+                    HasSubstr("more: is in the checkpoint, but the model has no such tensor"),
+                    HasSubstr("first.weight: has sizes [11, 5]; the checkpoint was saved with [12, 5]"),
                     HasSubstr("optim.: the checkpoint has no optimizer")));
   EXPECT_THAT(error_on_every_rank(1,
                                   [&](SavedRun& run) {
@@ -253,8 +253,8 @@ TEST(StateResume, AFolderThatCannotBeWrittenToIsNamedOnEveryRank) {
               AllOf(HasSubstr("save_checkpoint: rank 0: "), HasSubstr("file/run")));
   const state::FolderLock lock(folder.path());
   EXPECT_THAT(error_on_every_rank(2, [&](SavedRun& run) { run.save(folder.path()); }),
-              HasSubstr(str_cat(folder.path(), ": expected no other job that writes checkpoints here, found process ",
-                                getpid(), " on host '", state::host_name(), "', which has locked")));
+              HasSubstr(str_cat(folder.path(), ": another job writes checkpoints to this folder: process ", getpid(),
+                                " on host '", state::host_name(), "' has locked")));
   EXPECT_THAT(error_on_every_rank(2, [&](SavedRun& run) { run.load(folder.path()); }),
               HasSubstr("expected a checkpoint, found none"));
 }
@@ -266,7 +266,7 @@ TEST(StateResume, ASaveThatFailsOnOneRankLeavesTheEarlierCheckpoint) {
     if (rank() == 1) run.net->register_buffer("odd", torch::empty({1}, at::kBits8));
     save_checkpoint(folder.path(), *run.net, nullptr, {.step = 3, .extra = rank() == 0 ? "no JSON" : "{}"});
   });
-  EXPECT_THAT(error, HasSubstr("rank 0: a manifest cannot have this"));
+  EXPECT_THAT(error, HasSubstr("rank 0: the manifest cannot be written as JSON"));
   EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(2));
   EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
   EXPECT_THAT(state::problems_of(folder.path()), IsEmpty());
@@ -354,7 +354,7 @@ TEST(StateResume, TheRandomStateOfEachRankGoesOnWithAsManyRanksAndAnOptimizer) {
   };
   EXPECT_THAT(error_for("cpu", state), HasSubstr("random_states['cpu']: the state of the default generator is saved"));
   EXPECT_THAT(error_for("mine", Tensor()), HasSubstr("found an undefined one"));
-  EXPECT_THAT(error_for("mine", state.view({1, -1})), HasSubstr("found 2 on cpu"));
+  EXPECT_THAT(error_for("mine", state.view({1, -1})), HasSubstr("found 2 dimensions on cpu"));
 }
 
 }  // namespace

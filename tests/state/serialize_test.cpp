@@ -39,7 +39,7 @@ TEST(Serialize, WhatDoesNotFitChangesNothingOnAnyRank) {
     const auto before = full_tensor(net->first->weight);
     EXPECT_THAT(error_of([&] { load(group, folder / "other.pt"); }),
                 AllOf(HasSubstr("load: ranks 0, 1: " + folder.path()), HasSubstr("scalar: missing"),
-                      HasSubstr("first.weight: has sizes [11, 5], saved were [12, 5]")));
+                      HasSubstr("first.weight: has sizes [11, 5]; the checkpoint was saved with [12, 5]")));
     EXPECT_THAT(error_of([&] { load(group, folder / "tensor.pt"); }), HasSubstr("first.weight: missing"));
     EXPECT_THAT(error_of([&] { load(group, folder / "text"); }), HasSubstr("expected an archive of torch::save"));
     EXPECT_THAT(error_of([&] { load(group, folder / "none"); }), HasSubstr("cannot open the file"));

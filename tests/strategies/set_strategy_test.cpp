@@ -237,7 +237,7 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
     const auto refusal = [&](torch::optim::Optimizer& of, std::optional<DeviceMesh> mesh = {}) {
       return message_of<UsageError>([&] { set_strategy(group, of, Strategy::kReplicate, mesh); });
     };
-    constexpr const char* kOpen = "a scope, a backward or a LocalRows open";
+    constexpr const char* kOpen = "a scope, a backward or a LocalRows is open";
     const auto forward = [&] {
       const ForwardScope scope(group);
       const auto loss = small_net_loss(*model.net, {0, 0, 2});
@@ -255,7 +255,8 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
       const LocalRows rows(group);
       EXPECT_THAT(refusal(*model.optimizer), HasSubstr(kOpen));
     }
-    EXPECT_THAT(refusal(*kFusedAdamW(model.net->head->parameters())), HasSubstr("is not the optimizer's"));
+    EXPECT_THAT(refusal(*kFusedAdamW(model.net->head->parameters())),
+                HasSubstr("is not one of the optimizer's parameters"));
     auto lbfgs = optim::LBFGS(model.net->parameters(), torch::optim::LBFGSOptions(1e-3).max_iter(1));
     lbfgs.step([&] {
       lbfgs.zero_grad();
@@ -263,7 +264,7 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
       value.backward();
       return value;
     });
-    EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element by element"));
+    EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element-wise"));
     torch::optim::AdamW unsharded(model.net->parameters(), torch::optim::AdamWOptions(1e-2));
     give_state(unsharded, model.net->head->weight, torch::zeros({4, 11}));  // no rank has so many rows
     EXPECT_THAT(refusal(unsharded), HasSubstr("expected those of this rank's rows"));
@@ -332,7 +333,8 @@ TEST(SetStrategy, EndsViewsAndGraphsFromBefore) {
     const auto view = model.net->head->weight.detach();
     model.move(Strategy::kReplicate);
     EXPECT_THAT([&] { view.clone(); }, testing::ThrowsMessage<c10::Error>(HasSubstr("or fsdp::set_strategy")));
-    EXPECT_THAT([&] { loss.backward(); }, testing::ThrowsMessage<c10::Error>(HasSubstr("forward again after it")));
+    EXPECT_THAT([&] { loss.backward(); },
+                testing::ThrowsMessage<c10::Error>(HasSubstr("run forward again after set_strategy")));
     model.group.reset_iter_state();
     EXPECT_EQ(full_tensor(model.net->head->weight).sizes(), torch::IntArrayRef({3, 11}));
   });

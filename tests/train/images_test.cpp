@@ -90,13 +90,13 @@ TEST_F(TrainImages, IdxThatIsWrongIsNamed) {
   const auto plain = idx({2, 3}, "abcdef"), gz = packed(idx({100, 100}, std::string(10000, 'y')));
   auto broken = gz;
   broken[gz.size() / 2] = static_cast<char>(gz[gz.size() / 2] ^ 0x55);
-  const auto is_cut_off = testing::AnyOf(HasSubstr("is cut off"), HasSubstr("is no idx file"));
+  const auto is_cut_off = testing::AnyOf(HasSubstr("is cut off"), HasSubstr("is not an idx file"));
   std::vector<std::pair<std::string, testing::Matcher<std::string>>> wrong{
       {path("nowhere"), AllOf(StartsWith("cannot read " + path("nowhere")), HasSubstr("No such file"))},
       {write("empty", ""), HasSubstr("is empty")},
       {folder_, AllOf(HasSubstr(folder_), HasSubstr("directory"))},
-      {write("text", "once upon a time"), HasSubstr("is no idx file of bytes")},
-      {write("floats", std::string{0, 0, 13, 1} + big_endian(1) + "abcd"), HasSubstr("is no idx file of bytes")},
+      {write("text", "once upon a time"), HasSubstr("is not an idx file of bytes")},
+      {write("floats", std::string{0, 0, 13, 1} + big_endian(1) + "abcd"), HasSubstr("is not an idx file of bytes")},
       {write("long", idx({2, 3}, "abcdefg")), HasSubstr("goes on after its end")},
       // Sizes whose product exceeds 64 bits do not allocate memory.
       {write("huge", idx({~0U, ~0U, ~0U}, "abc")), HasSubstr("is cut off")},

@@ -383,7 +383,7 @@ TEST(Trainer, WithoutDataOrAScalarLossTheErrorSaysSo) {
   EXPECT_THAT(error_of_fit(batches_of, loss_with([](const Tensor&) { return Tensor(); })),
               HasSubstr("found an undefined tensor"));
   EXPECT_THAT(error_of_fit(batches_of, loss_with([](const Tensor& y) { return y.detach().sum(); })),
-              HasSubstr("found one that no parameter has a part in"));
+              HasSubstr("the loss does not require a gradient"));
 }
 
 TEST(Trainer, AnErrorInTheMiddleOfAStepLeavesAModelThatIsReducedAsBefore) {
@@ -399,7 +399,7 @@ TEST(Trainer, AnErrorInTheMiddleOfAStepLeavesAModelThatIsReducedAsBefore) {
 TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
   run_thread_ranks(1, [&](int) {
     for (const auto& [options, says] : std::vector<std::pair<TrainerOptions, const char*>>{
-             {{.devices = 4}, "the option devices: expected 1, the number of ranks there are, found 4"},
+             {{.devices = 4}, "the option devices: expected 1, the number of running ranks, found 4"},
              {{.epochs = 0}, "the option epochs: expected at least 1, found 0"},
              {{.accumulate = 0}, "the option accumulate"},
              {{.max_grad_norm = -1}, "the option max_grad_norm"},
@@ -420,7 +420,7 @@ TEST(Trainer, DataThatIsUsedUpBeforeThePlaceOfTheCheckpointIsAnError) {
     };
     train(batches_of(0), 4);
     EXPECT_THAT(error_of<UsageError>([&] { train({batches_of(0)[0]}, 5); }),
-                HasSubstr("4 batches that the loaded training has done, found 1"));
+                HasSubstr("4 batches that the loaded training has already processed, found 1"));
   });
 }
 

@@ -20,7 +20,7 @@ TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
     for (int again = 0; again < 2; ++again)
       EXPECT_THAT(message_of<Mismatch>([&] { fully_shard(net); }),
                   AllOf(HasSubstr(c10::str("[fsdp rank ", r,
-                                           "/3] fully_shard: parameter 'mid.bias' has other values on "
+                                           "/3] fully_shard: parameter 'mid.bias' has different values on "
                                            "rank 2 than on rank 0 (2 of 10 parameters differ")),
                         HasSubstr("torch::manual_seed"), HasSubstr("FullyShardOptions::sync_module_states")));
     EXPECT_EQ(net.mid->weight.size(0), 6) << "it was not sharded";

@@ -111,8 +111,8 @@ void Family::meet_again() const {
     const int name = ranks.name_of(missing);
     throw PeerLost(name, str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
                                  in_seconds(options.timeout),
-                                 ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
-                                 "start all ranks again."));
+                                 ". Call reset_iter_state() on every rank; if that rank has ended, look at its output "
+                                 "and start all ranks again."));
   }
 }
 
@@ -311,7 +311,8 @@ class C10dCommunicator : public Front {
   Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     require(3 * number_ + number < Mail::kOrders, "fsdp ", name_, ": a process group over Gloo has at most ",
-            Mail::kOrders / 3, " communicators. Make fewer duplicates of it, or another process group");
+            Mail::kOrders / 3,
+            " communicators. Make fewer duplicates of this process group, or make a second process group");
     Order order;
     order.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
                                                                           .peers = std::move(peers),

@@ -65,8 +65,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
                                      : address.empty()   ? "this host's name"
                                                          : address,
                                      " (", first_line(error.what()),
-                                     "); the interface has to be there, and reach every rank's host on any port: "
-                                     "GLOO_SOCKET_IFNAME names another one"));
+                                     "); the network interface must exist and reach every rank's host on any port. Set "
+                                     "GLOO_SOCKET_IFNAME to choose a different interface"));
   }
 }
 

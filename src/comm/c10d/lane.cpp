@@ -116,7 +116,7 @@ void Lane::run() {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     if (stopping_ && !failure_) {
-      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+      failure_ = failure_of(job.fingerprint, "the process group was destroyed while this operation was queued");
     }
     lock.unlock();
     execute(job);
@@ -170,7 +170,7 @@ void Lane::attempt(Job& job) {
     raise(roll_call_->pronounce(verdict), mine);
   } catch (const Interrupted&) {
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
-    std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
+    std::rethrow_exception(failure_of(mine, "the process group was destroyed while this operation was in progress"));
   } catch (const std::exception& error) {
     const int peer = mail_->waiting_for();
     const auto cause = mail_->is_out_of_time() ? Cause::kTimeout : Cause::kTransport;

@@ -86,8 +86,8 @@ Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const
                 " elements, the length of this rank's, found ", output.numel(), " elements.");
     const at::Tensor own = slice_of(output.detach(), input.numel(), rank());
     call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
-                "expected this rank's slice of the output as input, or memory of its own, found memory that overlaps "
-                "the output elsewhere.");
+                "expected an input that is this rank's slice of the output or has memory of its own, found one that "
+                "overlaps the output elsewhere.");
     outputs.push_back(output);
   }
   return call.of(outputs);
@@ -147,7 +147,7 @@ Fingerprint Front::checked_message(Operation operation, const at::Tensor& tensor
   call.expect_tensor(tensor);
   call.expect(world_size() > 1, "expected a process group with another rank, found one of 1 rank.");
   call.expect_rank(peer);
-  call.expect(peer != rank(), "expected another rank than this one, found ", peer, ".");
+  call.expect(peer != rank(), "expected a rank other than this one, found ", peer, ".");
   return call.of(tensor, peer);
 }
 

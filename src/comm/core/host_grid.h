@@ -39,10 +39,11 @@ inline std::string why_no_grid(std::span<const int> hosts) {
   for (size_t rank = 0; rank < hosts.size(); ++rank)
     if (hosts[rank] != static_cast<int>(rank / each))
       return str_cat("expected ", each,
-                     " consecutive ranks on each host, as on that of rank 0, found others from rank ", rank, " on");
+                     " consecutive ranks on each host, as on the host of rank 0, but this does not hold from rank ",
+                     rank, " on");
   if (hosts.size() % each == 0) return "";
-  return str_cat("expected ", each, " ranks on each host, as on that of rank 0, found ", hosts.size() % each,
-                 " on the last one");
+  return str_cat("expected ", each, " ranks on each host, as on the host of rank 0, found ", hosts.size() % each,
+                 " on the last host");
 }
 
 }  // namespace fsdp

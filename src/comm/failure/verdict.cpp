@@ -16,8 +16,8 @@ namespace fsdp {
 namespace {
 
 constexpr std::string_view kOrForThreads =
-    ", or for threads that come in another order on each rank (give the models of each thread a process group of their "
-    "own)";
+    ", or for threads that issue them in a different order on each rank (give the models of each thread a process "
+    "group of their own)";
 
 std::string names(const Ranks& ranks, const std::vector<int>& some) {
   std::string text = some.size() == 1 ? "rank " : "ranks ";
@@ -75,7 +75,7 @@ Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std
 
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
   return {Verdict::Kind::kMismatch, ranks.name(),
-          str_cat("rank ", ranks.name(), " starts over after an exception, other ranks went on.", last_operations,
+          str_cat("rank ", ranks.name(), " starts over after an exception, but other ranks continued.", last_operations,
                   " Call reset_iter_state() on the model on every rank.")};
 }
 

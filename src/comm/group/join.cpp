@@ -56,8 +56,8 @@ void require_same_run(const Membership& membership, c10d::Store& store) {
   const std::string own = membership.parameters.run_id, found = store.compareSet(kRunKey, "", own);
   require(found == own, prefix_of(membership), "expected the ranks of run '", own, "' at ", membership.parameters.host,
           ':', membership.parameters.port, ", found those of run '", found,
-          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID, as "
-          "fsdprun does.");
+          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of a run the same TORCHELASTIC_RUN_ID, "
+          "as fsdprun does.");
 }
 
 // The ranks that have not come, a hundred at most.
@@ -81,9 +81,10 @@ std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, 
     const auto missing = missing_ranks(membership, store);
     const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(rendezvous.timeout), " for ");
     if (missing.empty())
-      throw PeerLost(membership.ranks.name_of(0),
-                     str_cat(waited, "rank ", membership.ranks.name_of(0),
-                             ", which tells the others who is there. Look at its output, then start all ranks again."));
+      throw PeerLost(
+          membership.ranks.name_of(0),
+          str_cat(waited, "rank ", membership.ranks.name_of(0),
+                  ", which tells the other ranks who has joined. Look at its output, then start all ranks again."));
     throw PeerLost(missing.front(),
                    str_cat(waited, membership.world_size(), " ranks; missing: rank ", str_join(", ", missing),
                            ". Start every rank with the same address and world size."));
@@ -175,7 +176,7 @@ void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
     act();
   } catch (const PeerLost& error) {
     const auto holds = agree({Verdict::Kind::kPeerLost, error.rank(),
-                              str_cat("rank ", error.rank(), " is lost, another rank says.", kLookAtLost)});
+                              str_cat("rank ", error.rank(), " is lost, as another rank reports.", kLookAtLost)});
     if (holds.rank == error.rank()) throw;
     raise(holds, ranks, kOperation);
   } catch (const c10::DistError&) {

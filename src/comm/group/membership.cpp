@@ -35,7 +35,7 @@ const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
           "with the option device_backend, expected the backend \"auto\" or \"gloo\", found \"", options.backend,
           "\".");
   require(options.device_backend->make != nullptr, kInitPrefix,
-          "the option device_backend has no function that makes it.");
+          "the option device_backend has no function `make`, which constructs the backend.");
   require(!options.device_backend->device.is_cpu(), kInitPrefix,
           "expected an accelerator as the device of the option device_backend, found ", options.device_backend->device,
           ". Tensors on the CPU go over Gloo.");

@@ -122,7 +122,8 @@ std::string ProcessGroup::where(const std::string& operation) const {
 std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> groups, const std::string& name) const {
   const std::string prefix = where("split");
   require(rendezvous_ != nullptr, prefix,
-          "a process group over a communicator of one's own cannot be split. Split one of fsdp::init_process_group.");
+          "a process group over a user-defined communicator cannot be split. Split one that fsdp::init_process_group "
+          "made.");
   std::set<int> taken;
   std::string wanted;
   std::vector<int> own;
@@ -167,8 +168,7 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
 
 void init_process_group(ProcessGroupOptions options) {
   constexpr std::string_view kTwice =
-      "[fsdp] init_process_group: the process group is there already. Call "
-      "destroy_process_group() first.";
+      "[fsdp] init_process_group: the process group already exists. Call destroy_process_group() first.";
   auto& current = process_wide();
   {
     const MutexLock lock(current.mutex);

@@ -26,8 +26,8 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
     const size_t first = first_of.try_emplace(hosts[rank], rank).first->second;
     if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
     if (profiles[rank].user != profiles[first].user)
-      return str_cat("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
-                     rank, ") beside one of user ", profiles[first].user, " (rank ", first, ")");
+      return str_cat("only ranks of the same user can share memory, found a process of user ", profiles[rank].user,
+                     " (rank ", rank, ") beside one of user ", profiles[first].user, " (rank ", first, ")");
     if (!profiles[rank].obstacle.empty()) return str_cat("rank ", rank, ": ", profiles[rank].obstacle);
   }
   return "";

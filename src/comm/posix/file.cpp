@@ -125,7 +125,7 @@ std::string absolute_path(const std::string& path) {
 InputFile::InputFile(std::string path) : path_(std::move(path)), file_(open_file(path_, O_RDONLY | O_NONBLOCK)) {
   if (!file_.is_open()) fail_to(path_, "open the file");
   struct stat status{};
-  if (::fstat(file_.number(), &status) != 0) fail_to(path_, "look at the file");
+  if (::fstat(file_.number(), &status) != 0) fail_to(path_, "read the file's status");
   if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a regular file, found something else there");
   bytes_ = static_cast<uint64_t>(status.st_size);
 }
@@ -136,7 +136,7 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
     if (count < 0) fail_to(path_, "read " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset));
     if (count == 0)
       throw FileError(path_ + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
-                      ", found the end of the file. It is not whole: take another copy or checkpoint");
+                      ", found the end of the file. The file is incomplete: take another copy or checkpoint");
     offset += static_cast<uint64_t>(count);
     out = out.subspan(static_cast<size_t>(count));
   }
@@ -200,7 +200,7 @@ void OutputFile::commit() {
   const bool is_synced = TEMP_FAILURE_RETRY(::fsync(file_.number())) == 0;
   // Most devices cannot, and FIFOs need not.
   if (!is_synced && !(temporary_.empty() && (errno == EINVAL || errno == EROFS)))
-    fail_to(path_, "bring the file to the disk");
+    fail_to(path_, "flush the file to the disk");
   if (!temporary_.empty()) {
     if (!is_replaceable(target_)) fail_to(path_, "give the complete file its name", EEXIST);
     if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail_to(path_, "give the complete file its name");
@@ -227,7 +227,7 @@ void sync_folder(const std::string& path) {
   if (!folder.is_open()) fail_to(path, "open the folder");
   // Some network file systems cannot, and need not.
   if (TEMP_FAILURE_RETRY(::fsync(folder.number())) != 0 && errno != EINVAL)
-    fail_to(path, "bring the folder to the disk");
+    fail_to(path, "flush the folder to the disk");
 }
 
 void write_text(const std::string& path, std::string_view text) {

@@ -158,7 +158,7 @@ void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptio
 // timeout where nobody listens; a thread of its own is left waiting then.
 StorePtr open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
   auto store = run_in_time(options.timeout, [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
-  if (!store) throw std::runtime_error("nobody answers there, or not as a store does");
+  if (!store) throw std::runtime_error("nothing answers there, or what answers is not a rendezvous store");
   return *std::move(store);
 }
 

@@ -25,7 +25,8 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
   void wait() override {
     if (const auto owner = owner_.lock()) return owner->wait_for(*this);
     if (!is_done())
-      throw Error("[fsdp] " + description + ": the process group was destroyed before it ended. Call wait() before.");
+      throw Error("[fsdp] " + description +
+                  ": the process group was destroyed before this operation ended. Call wait() first.");
   }
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {

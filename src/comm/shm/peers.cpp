@@ -81,7 +81,8 @@ Descriptor make_host_page(int world_size, const std::string& name) {
     throw Obstacle(
         "this process is not dumpable (PR_SET_DUMPABLE, prctl(2)), so other processes do not find its memory in /proc");
   if (find_segment(getpid(), name).is_open()) return page;
-  throw Obstacle("no memory of a process is found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
+  throw Obstacle(
+      "the shared memory of a process cannot be found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
 }
 
 // A thread of this rank waits for `peer` while this lives. Made and ended under the lock.

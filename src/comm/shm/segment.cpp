@@ -95,7 +95,7 @@ Descriptor make_segment(const std::string& name, size_t bytes, Paging paging) {
   if (!segment.is_open()) throw Obstacle(problem("memfd_create", errno));
   if (const int error = set_file_size(segment.number(), bytes, paging == Paging::kAtOnce))
     throw Obstacle(str_cat(
-        "no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
+        "cannot allocate ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
         error == EFBIG ? ". Raise the limit on the size of files (ulimit -f)" : ". Use a smaller model, more memory",
         " or the backend \"gloo\""));
   if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -123,14 +123,14 @@ void take_pages(std::byte* begin, size_t bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
   const auto before = reinterpret_cast<uintptr_t>(begin) % static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   if (bytes == 0 || madvise(begin - before, before + bytes, kPopulateWrite) == 0 || errno == EINVAL) return;
-  throw Obstacle(str_cat("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(errno),
+  throw Obstacle(str_cat("cannot allocate ", mebibytes(bytes), " for a shared segment: ", std::strerror(errno),
                          ". Use more memory or the backend \"gloo\""));
 }
 
 std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<size_t> bytes) {
   static auto* const mappings = new Mappings;
   struct stat file{};
-  if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("looking at a shared segment", errno));
+  if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("reading the size of a shared segment", errno));
   const auto size = static_cast<size_t>(file.st_size);
   if (size != bytes.value_or(size))
     throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));

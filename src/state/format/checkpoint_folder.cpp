@@ -211,8 +211,9 @@ std::string writer_in(const std::string& path) {
 std::string path_of_attempt(const std::string& folder, int64_t step) {
   for (const auto& name : incomplete_names(folder))
     if (name.starts_with(partial_name(step) + ".")) return folder + "/" + name;
-  throw FormatError(folder + ": expected the folder " + partial_name(step) + " with what was written, found none. It " +
-                    "was removed meanwhile: save again");
+  throw FormatError(folder + ": the folder " + partial_name(step) +
+                    " with the files that were written no longer exists. Something " +
+                    "has removed it in the meantime: save again");
 }
 
 }  // namespace
@@ -226,10 +227,10 @@ std::string name_of_step(int64_t step) {
 FolderLock::FolderLock(const std::string& folder) : lock_(open_lock_of(folder)) {
   const auto path = folder + "/" + kLock;
   if (!lock_.try_lock(LOCK_EX))
-    throw FormatError(folder + ": expected no other job that writes checkpoints here, found " + writer_in(path) +
-                      ", which has locked " + path +
-                      ". Give each job a folder of its own. If that host is lost, its file server frees the lock after "
-                      "a while; save again then, or remove the file");
+    throw FormatError(folder + ": another job writes checkpoints to this folder: " + writer_in(path) + " has locked " +
+                      path +
+                      ". Give each job a folder of its own. If that host is lost, the file server releases the lock "
+                      "after a while; save again then, or remove the file");
   const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
   // Only for the error message above; remains of a longer text after it do no harm.
   if (::pwrite(lock_.number(), text.data(), text.size(), 0) < 0) return;

@@ -55,9 +55,9 @@ void CheckpointReader::read(const std::string& name, const TensorRecord& tensor,
   const auto [first, count] = elements;
   if (first < 0 || count < 0 || count > tensor.numel() || first > tensor.numel() - count ||
       out.size() != static_cast<uint64_t>(count) * element_bytes)
-    throw FormatError(path_ + ": tensor '" + name + "' of sizes " + text_of(tensor.sizes) +
-                      ": expected elements of it, found " + std::to_string(count) + " from " + std::to_string(first) +
-                      " on in " + std::to_string(out.size()) + " bytes");
+    throw FormatError(path_ + ": tensor '" + name + "' of sizes " + text_of(tensor.sizes) + ": cannot read " +
+                      std::to_string(count) + " elements from number " + std::to_string(first) +
+                      " on into a buffer of " + std::to_string(out.size()) + " bytes");
   for (const auto& part : tensor.parts) {
     const auto of_part = tensor.elements_of(part), common = overlap(elements, of_part);
     if (common.count == 0) continue;

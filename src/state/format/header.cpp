@@ -19,7 +19,7 @@ void require_bytes(const Entry& entry, const std::string& path) {
   const auto expected = bytes_of(entry.dtype, entry.sizes);
   const auto what = path + ": entry '" + entry.name + "' of sizes " + text_of(entry.sizes) + " and dtype " +
                     std::string(name_of(entry.dtype));
-  if (!expected) throw FormatError(what + ": expected sizes that memory can have" + std::string(kNotWhole));
+  if (!expected) throw FormatError(what + ": expected sizes that fit into memory" + std::string(kNotWhole));
   if (entry.end < entry.begin || entry.bytes() != *expected)
     throw FormatError(what + ": expected " + std::to_string(*expected) + " bytes, found data_offsets [" +
                       std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]" + std::string(kNotWhole));
@@ -31,7 +31,7 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
   for (const auto& entry : entries) {
     if (entry.begin != end)
       throw FormatError(path + ": entry '" + entry.name + "': expected its data at byte " + std::to_string(end) +
-                        ", where the one before ends, found " + std::to_string(entry.begin) + std::string(kNotWhole));
+                        ", where the entry before ends, found " + std::to_string(entry.begin) + std::string(kNotWhole));
     end = entry.end;
   }
   if (end != data_bytes)
@@ -46,8 +46,8 @@ void undo_pairs(Entry& entry, std::string_view dtype_name, const std::string& pa
   const auto dtype = dtype_named(dtype_name);
   if (!dtype || stored_as_pairs_of(*dtype) != entry.dtype || entry.sizes.empty() || entry.sizes.back() != 2)
     throw FormatError(path + ": entry '" + entry.name + "' of sizes " + text_of(entry.sizes) + " and dtype " +
-                      std::string(name_of(entry.dtype)) + ": expected the pairs of '" + std::string(dtype_name) +
-                      "' that the metadata names" + std::string(kNotWhole));
+                      std::string(name_of(entry.dtype)) + ": the metadata gives the dtype '" + std::string(dtype_name) +
+                      "', whose values are stored as pairs of numbers" + std::string(kNotWhole));
   entry.dtype = *dtype;
   entry.sizes.pop_back();
 }
@@ -96,8 +96,8 @@ void lay_out(std::vector<Entry>& entries, const std::string& path) {
   uint64_t end = 0;
   for (auto& entry : entries) {
     if (entry.name == "__metadata__" || !names.insert(entry.name).second)
-      throw FormatError(path + ": expected names that differ, and none '__metadata__'; found '" + entry.name +
-                        "' again. Give the tensors names of their own");
+      throw FormatError(path + ": expected unique names other than '__metadata__', found '" + entry.name +
+                        "'. Give each tensor a different name");
     const auto bytes = bytes_of(entry.dtype, entry.sizes);
     if (!bytes || stored_sizes(entry).size() > kMaxDims)
       throw FormatError(path + ": entry '" + entry.name + "': a file cannot have sizes " + text_of(entry.sizes));

@@ -28,10 +28,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
     if (place_ == Place::kTop) {
       name_ = key;
       field_.clear();
-      if (!names_.insert(key).second) fail("the name again");
+      if (!names_.insert(key).second) fail("the name twice");
     } else {
       field_ = key;
-      if (place_ == Place::kMetadata && header_.metadata.contains(key)) fail("the key again");
+      if (place_ == Place::kMetadata && header_.metadata.contains(key)) fail("the key twice");
     }
     return true;
   }
@@ -39,7 +39,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool end_object() override {
     if (place_ == Place::kTop) return go(Place::kEnd);
     if (place_ == Place::kEntry && !(has_dtype_ && has_shape_ && has_offsets_))
-      fail("fewer than the fields dtype, shape and data_offsets");
+      fail("an entry without dtype, shape or data_offsets");
     return go(Place::kTop);
   }
 
@@ -50,7 +50,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
     }
     if (place_ != Place::kEntry || field_ != "dtype") fail("a string");
     const auto dtype = dtype_named(text);
-    if (!dtype) fail("dtype '" + text + "', which is none of " + dtype_names());
+    if (!dtype) fail("dtype '" + text + "', which is not one of " + dtype_names());
     entry().dtype = *dtype;
     return once(has_dtype_);
   }
@@ -83,13 +83,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool null() override { fail("null"); }
   bool boolean(bool /*value*/) override { fail("true or false"); }
   bool number_integer(number_integer_t /*number*/) override { fail("a negative number"); }
-  bool number_float(number_float_t /*number*/, const string_t& /*text*/) override { fail("a broken number"); }
+  bool number_float(number_float_t /*number*/, const string_t& /*text*/) override { fail("a floating point number"); }
   bool binary(binary_t& /*bytes*/) override { fail("bytes"); }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& /*error*/) override {
     throw FormatError(path_ + ": expected JSON in the header, found something else at byte " +
                       std::to_string(kLengthBytes + position) +
-                      ". The file is damaged or no safetensors file: take another copy or checkpoint");
+                      ". The file is damaged or is not a safetensors file: take another copy or checkpoint");
   }
 
  private:
@@ -101,13 +101,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
     return true;
   }
   bool once(bool& has_field) {
-    if (has_field) fail("the field again");
+    if (has_field) fail("the field twice");
     return has_field = true;
   }
   [[noreturn]] void fail(const std::string& found) const {
     throw FormatError(path_ + ": entry '" + name_ + "'" + (field_.empty() ? "" : ", field '" + field_ + "'") +
                       ": expected {\"NAME\": {\"dtype\", \"shape\", \"data_offsets\"}} with whole numbers, found " +
-                      found + ". The file is damaged or no safetensors file: take another copy or checkpoint");
+                      found + ". The file is damaged or is not a safetensors file: take another copy or checkpoint");
   }
 
   const std::string& path_;
@@ -123,8 +123,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
 
 Header header_in_json(std::string_view text, const std::string& path) {
   if (text.find('\0') != text.npos)  // the parser would stop reading there
-    throw FormatError(path +
-                      ": expected JSON in the header, found a byte 0. The file is damaged or no safetensors file");
+    throw FormatError(
+        path + ": expected JSON in the header, found a byte 0. The file is damaged or is not a safetensors file");
   HeaderReader reader(path);
   nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &reader);
   return reader.take();

@@ -32,7 +32,7 @@ json parse_json(std::string_view text, int most_depth, const std::string& where 
     const bool begins = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
     if (begins && depth >= most_depth)
       throw FormatError(where + "expected JSON of at most " + std::to_string(most_depth) +
-                        " lists and objects in each other");
+                        " levels of nested lists and objects");
     return true;
   });
 }
@@ -126,7 +126,7 @@ bool is_range(const TensorPart& part, std::span<const int64_t> sizes) {
 void require_whole(const TensorRecord& record, const std::string& name, const Manifest& manifest,
                    const std::string& path) {
   const auto what = "tensor '" + name + "' of sizes " + text_of(record.sizes);
-  if (!bytes_of(record.dtype, record.sizes)) fail(path, what + ": expected sizes that memory can have");
+  if (!bytes_of(record.dtype, record.sizes)) fail(path, what + ": expected sizes that fit into memory");
   int64_t next = 0;
   for (const auto& part : record.parts) {
     const bool is_in = is_range(part, record.sizes);
@@ -224,12 +224,12 @@ std::string manifest_text(Manifest manifest) try {
   auto text = all.dump(1) + "\n";
   return text.replace(kBegin.size(), kNoChecksum.size(), hex_of(checksum_of_text(text)));
 } catch (const json::exception& error) {
-  throw FormatError(std::string("a manifest cannot have this: ") + error.what());
+  throw FormatError(std::string("the manifest cannot be written as JSON: ") + error.what());
 }
 
 Manifest parse_manifest_part(std::string_view text, const std::string& path) try {
   if (!text.starts_with(kBegin) || text.size() < kBegin.size() + kNoChecksum.size())
-    fail(path, "expected the manifest of a checkpoint, found other text");
+    fail(path, "expected the manifest of a checkpoint, found different text");
   const auto expected = text.substr(kBegin.size(), kNoChecksum.size());
   if (const auto found = hex_of(checksum_of_text(text)); found != expected)
     fail(path, "expected text with the checksum " + std::string(expected) + ", found " + found);

@@ -57,11 +57,13 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
     // A text file gets its name when it is complete, which may be before the kernel releases the writer's lock.
     if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);
     if (ended)
-      throw FormatError(folder + ": writer " + std::to_string(number) +
-                        " ended before its rows were written. The checkpoint was given up, earlier ones are complete");
+      throw FormatError(
+          folder + ": writer " + std::to_string(number) +
+          " ended before its rows were written. This checkpoint was abandoned; earlier checkpoints are complete");
     if (stop.stop_requested())
-      throw FormatError(folder + ": writer " + std::to_string(number) +
-                        " has not written its rows, and waiting was ended. Earlier checkpoints are complete");
+      throw FormatError(
+          folder + ": writer " + std::to_string(number) +
+          " has not written its rows, and waiting for it was cancelled. Earlier checkpoints are complete");
     looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
   }
 }

@@ -66,7 +66,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Entry>
   const auto text = header_text(header_);
   if (text.size() - kLengthBytes > kMaxHeaderBytes)
     throw FormatError(path + ": " + std::to_string(header_.entries.size()) +
-                      " entries make a header that readers refuse. Write them to several files");
+                      " entries make a header that is larger than readers accept. Write the entries to several files");
   written_.bytes = text.size();
   written_.header_checksum = checksum_of(std::as_bytes(std::span(text)));
   file_.write(text);
@@ -95,7 +95,7 @@ void SafetensorsWriter::close_full_entries() {
 
 WrittenFile SafetensorsWriter::finish() {
   if (entry_ < header_.entries.size())
-    throw FormatError(file_.path() + ": entry '" + header_.entries[entry_].name + "' was not written whole");
+    throw FormatError(file_.path() + ": entry '" + header_.entries[entry_].name + "' was not written completely");
   written_.bytes += data_bytes_;
   file_.commit();
   return std::move(written_);

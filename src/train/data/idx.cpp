@@ -59,7 +59,8 @@ IdxHeader header_of(const std::string& bytes, const std::string& path) {
   const bool has_magic = bytes.size() >= 4 && byte_at(bytes, 0) == 0 && byte_at(bytes, 1) == 0 &&
                          byte_at(bytes, 2) == kUnsignedBytes && byte_at(bytes, 3) >= 1 &&
                          byte_at(bytes, 3) <= kMaxDimensions;
-  if (!has_magic) fail(path, " is no idx file of bytes: expected it to begin with 0 0 8 and the number of dimensions");
+  if (!has_magic)
+    fail(path, " is not an idx file of bytes: expected the file to begin with 0 0 8 and the number of dimensions");
   IdxHeader header;
   header.bytes = 4 + 4 * byte_at(bytes, 3);
   if (bytes.size() < header.bytes) fail(path, " is cut off inside its header");

@@ -13,7 +13,7 @@ size_t code_of(char character) { return static_cast<unsigned char>(character); }
 [[noreturn]] void throw_unknown(char character, size_t position) {
   throw std::invalid_argument("byte " + std::to_string(position) + " of the text has the code " +
                               std::to_string(code_of(character)) +
-                              ", which the text that the vocabulary was made of does not have");
+                              ", which does not occur in the text that the vocabulary was made from");
 }
 
 }  // namespace

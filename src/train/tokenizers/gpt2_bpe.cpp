@@ -63,8 +63,9 @@ Gpt2Bpe::Gpt2Bpe(std::string_view merges) : bytes_(kBytes) {
     const auto left = numbers.find(std::string(line.substr(0, blank)));
     const auto right = blank == line.npos ? numbers.end() : numbers.find(std::string(line.substr(blank + 1)));
     if (left == numbers.end() || right == numbers.end()) {
-      throw std::invalid_argument("line " + std::to_string(i + 1) +
-                                  " of the merges is not a pair of tokens that are bytes or merges before it");
+      throw std::invalid_argument(
+          "line " + std::to_string(i + 1) +
+          " of the merges is not a pair of tokens, each of which is a byte or an earlier merge");
     }
     const auto [l, r] = std::pair(left->second, right->second);
     merges_.emplace(pair_of(l, r), vocabulary_size());

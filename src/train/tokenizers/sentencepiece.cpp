@@ -64,7 +64,8 @@ std::string train_sentencepiece(std::string_view text, int64_t vocabulary_size) 
                                                   {"num_threads", "1"},  // with more threads, models could differ
                                                   {"minloglevel", std::to_string(kErrorsOnly)}},
                                                  &lines, &model);
-  check(status, "SentencePiece makes no vocabulary of " + std::to_string(vocabulary_size) + " tokens of this text");
+  check(status,
+        "SentencePiece cannot make a vocabulary of " + std::to_string(vocabulary_size) + " tokens from this text");
   return model;
 }
 
@@ -74,7 +75,7 @@ struct SentencePiece::Processor : sentencepiece::SentencePieceProcessor {
 
 SentencePiece::SentencePiece(std::string_view model) : processor_(std::make_unique<Processor>()) {
   const auto status = processor_->LoadFromSerializedProto({model.data(), model.size()});
-  if (!status.ok()) throw std::invalid_argument("these bytes are no model of SentencePiece");
+  if (!status.ok()) throw std::invalid_argument("these bytes are not a SentencePiece model");
   processor_->line_break = processor_->PieceToId("<0x0A>");
 }
 
@@ -88,7 +89,7 @@ Tokens SentencePiece::encode(std::string_view text) const {
   while (!text.empty()) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
-    check(processor_->Encode({line.data(), line.size()}, &line_tokens), "SentencePiece does not encode a line");
+    check(processor_->Encode({line.data(), line.size()}, &line_tokens), "SentencePiece cannot encode a line");
     tokens.insert(tokens.end(), line_tokens.begin(), line_tokens.end());
     if (end == text.npos) break;
     tokens.push_back(processor_->line_break);
@@ -105,7 +106,8 @@ std::string SentencePiece::decode(std::span<const int64_t> tokens) const {
     }
   }
   std::string text;
-  check(processor_->Decode(std::vector<int>(tokens.begin(), tokens.end()), &text), "SentencePiece does not decode");
+  check(processor_->Decode(std::vector<int>(tokens.begin(), tokens.end()), &text),
+        "SentencePiece cannot decode the tokens");
   return text;
 }
 
