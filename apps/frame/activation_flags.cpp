@@ -8,9 +8,9 @@ namespace frame {
 
 void add_activation_flags(CLI::App& app, ActivationFlags& flags) {
   app.add_flag("--checkpoint-activations", flags.checkpoint,
-               "Keep each block's input alone and compute the block again in backward: less memory, more time");
+               "Keep only each block's input, and compute the block again in backward: less memory, more time");
   app.add_flag("--offload-activations", flags.offload,
-               "The same with these inputs in host memory, where the model is on a GPU");
+               "As --checkpoint-activations, and keep the inputs in host memory if the model is on a GPU");
 }
 
 fsdp::CheckpointOptions checkpoint_options(const ActivationFlags& flags) { return {.offload_inputs = flags.offload}; }

@@ -14,22 +14,25 @@ namespace frame {
 
 void add_observing_flags(CLI::App& app, ObservingFlags& flags) {
   auto* trace = app.add_option("--trace", flags.trace,
-                               "File for what each rank does, moment by moment; open it at ui.perfetto.dev")
+                               "File for a timeline of what each rank does; open the file at ui.perfetto.dev")
                     ->check(path())
                     ->take_last();
-  app.add_flag("--profile", flags.profile, "With --trace: LibTorch's operators and allocations too, which takes time")
+  app.add_flag("--profile", flags.profile,
+               "With --trace: also record LibTorch's operators and allocations, which slows training down")
       ->needs(trace);
-  app.add_option("--metrics", flags.metrics, "File for the metrics of each step, a line of JSON each")
+  app.add_option("--metrics", flags.metrics, "File for the metrics, one line of JSON for each step")
       ->check(path())
       ->take_last();
-  app.add_option("--tensorboard", flags.tensorboard, "Folder for the same as TensorBoard reads them")
+  app.add_option("--tensorboard", flags.tensorboard, "Folder for the same metrics in TensorBoard's format")
       ->check(path())
       ->take_last();
   app.add_option("--peak-flops", flags.peak_flops,
-                 "Operations a second that a rank's hardware could do, for MFU (measured with a matrix product)")
+                 "Peak floating point operations per second of a rank's hardware, for MFU (default: measured with a "
+                 "matrix product)")
       ->check(positive_number())
       ->take_last();
-  app.add_flag("--explain", flags.explain, "Print groups, bytes, and what a step will hold and move, before training");
+  app.add_flag("--explain", flags.explain,
+               "Before training, print the groups and the bytes that a step will hold in memory and communicate");
 }
 
 std::unique_ptr<fsdp::Trace> begin_trace(const ObservingFlags& flags) {

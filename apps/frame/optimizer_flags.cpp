@@ -34,7 +34,7 @@ void require_on_cpu(const std::vector<ParametersOfOptimizer>& groups) {
 }  // namespace
 
 void add_optimizer_flags(CLI::App& app, std::string& name) {
-  app.add_option("--optimizer", name, "What steps; cpu_adam is Adam for rows in host memory")
+  app.add_option("--optimizer", name, "The optimizer; cpu_adam is Adam for rows in host memory")
       ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop", "adagrad", "adadelta", "cpu_adam"}))
       ->capture_default_str()
       ->take_last();

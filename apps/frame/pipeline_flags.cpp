@@ -10,14 +10,16 @@ void add_pipeline_flags(CLI::App& app, PipelineFlags& flags) {
   const auto add = [&app](const char* flag, auto& value, const char* help, const CLI::Validator& check) {
     return app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
   };
-  auto* pipe = add("--pipe", flags.ranks, "Ranks that have some blocks each, one stage behind the other", count());
+  auto* pipe = add("--pipe", flags.ranks,
+                   "Number of ranks of a pipeline, each of which has a stage of consecutive blocks", count());
   if (auto* mesh = app.get_option_no_throw("--mesh")) pipe->excludes(mesh);
-  add("--micro-batches", flags.micro_batches, "Parts of a batch, which pass the stages of --pipe", count())
+  add("--micro-batches", flags.micro_batches,
+      "Number of micro-batches into which a batch is split for the stages of --pipe", count())
       ->needs(pipe);
-  add("--schedule", flags.schedule, "The order in which stages run them: gpipe, 1f1b or interleaved",
+  add("--schedule", flags.schedule, "The order in which stages run the micro-batches: gpipe, 1f1b or interleaved",
       CLI::IsMember({"gpipe", "1f1b", "interleaved"}))
       ->needs(pipe);
-  add("--chunks", flags.chunks, "Stages that each rank has, for --schedule interleaved", CLI::Range(2, 1 << 20))
+  add("--chunks", flags.chunks, "Number of stages on each rank, for --schedule interleaved", CLI::Range(2, 1 << 20))
       ->needs(pipe);
 }
 

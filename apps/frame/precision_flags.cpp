@@ -7,11 +7,11 @@
 namespace frame {
 
 void add_precision_flags(CLI::App& app, PrecisionFlags& flags) {
-  auto* fp16 = app.add_flag("--fp16", flags.fp16, "Compute and communicate in fp16, with a scale of the loss");
+  auto* fp16 = app.add_flag("--fp16", flags.fp16, "Compute and communicate in fp16, with loss scaling");
   app.add_flag("--bf16", flags.bf16, "Compute and gather in bf16, sum gradients in fp32")->excludes(fp16);
   app.add_flag("--autocast", flags.autocast,
-               "Norms, softmax and losses in fp32 as LibTorch's autocast decides, the rest in bf16, or with --fp16 in "
-               "fp16");
+               "Compute norms, softmax and losses in fp32, as LibTorch's autocast decides, and the rest in bf16, or "
+               "with --fp16 in fp16");
 }
 
 void set_precision(fsdp::TrainerOptions& options, const PrecisionFlags& flags) {

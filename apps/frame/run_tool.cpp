@@ -30,7 +30,8 @@ int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& 
   try {
     run();
     if (!std::cout.flush())
-      throw std::runtime_error("cannot write to standard output: nobody reads it or its disk is full");
+      throw std::runtime_error(
+          "cannot write to standard output: the program that reads it has ended, or the disk is full");
     return 0;
   } catch (const std::exception& error) {
     return fail(app, error.what(), kFailed);

@@ -47,15 +47,16 @@ std::vector<std::string> strategy_names() {
 
 void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
   app.add_option("--strategy", flags.strategy,
-                 "What ranks share out: parameters, gradients and optimizer state (full_shard), not parameters "
-                 "(shard_grad_op), optimizer state (shard_optimizer), nothing (replicate)")
+                 "What the ranks shard: parameters, gradients and optimizer state (full_shard), gradients and "
+                 "optimizer state (shard_grad_op), only optimizer state (shard_optimizer), or nothing (replicate)")
       ->check(CLI::IsMember(strategies()))
       ->option_text("NAME (full_shard)")
       ->take_last();
   const auto is_mesh = [](const std::string& text) {
-    return sizes_of_mesh(text).empty() ? "expected numbers as in 8 or in 2x4, found '" + text + "'" : std::string();
+    return sizes_of_mesh(text).empty() ? "expected sizes such as 8 or 2x4, found '" + text + "'" : std::string();
   };
-  app.add_option("--mesh", flags.mesh, "Replicas x ranks of each that share out, e.g. 2x4 (all ranks share out)")
+  app.add_option("--mesh", flags.mesh,
+                 "Replicas x ranks over which each replica is sharded, e.g. 2x4 (default: one replica over all ranks)")
       ->check(CLI::Validator(is_mesh, ""))
       ->option_text("RxS")
       ->take_last();
@@ -66,8 +67,9 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
           "this flag moves the parameters of a GPU to host memory, but no GPU is available on this machine");
     flags.cpu_offload = true;
   };
-  auto* flag = app.add_flag_callback(
-      "--cpu-offload", offload, "Parameters, gradients and optimizer state in host memory, what computes on the GPU");
+  auto* flag =
+      app.add_flag_callback("--cpu-offload", offload,
+                            "Keep parameters, gradients and optimizer state in host memory, and compute on the GPU");
   if (auto* no_cuda = app.get_option_no_throw("--no-cuda")) flag->excludes(no_cuda);
 }
 

@@ -16,7 +16,7 @@ void add_sizes(CLI::App& app, StepArguments& arguments) {
   add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
   add(app, "--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
   add(app, "--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
-  add(app, "--vocab", arguments.vocab, "Different tokens", CLI::PositiveNumber);
+  add(app, "--vocab", arguments.vocab, "Size of the vocabulary", CLI::PositiveNumber);
   add(app, "--batch", arguments.batch, "Sequences per rank and step", CLI::PositiveNumber);
   add(app, "--seq", arguments.seq, "Tokens of a sequence", CLI::PositiveNumber);
 }
@@ -42,42 +42,43 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
       "fsdp; naive: one blocking all-reduce after backward; none: every rank trains alone", engines());
   auto* versus =
       add(app, "--versus", arguments.versus,
-          "An engine to take steps in turns with: prints the ratio of the steps; none: to the bound, which is "
-          "forward and backward of a rank alone and the optimizer on its share",
+          "A second engine, which takes steps in turns with --engine; prints the ratio of their times. none: the "
+          "bound, which is forward and backward of a rank that trains alone and the optimizer on its share",
           engines());
-  add(app, "--versus-strategy", arguments.versus_strategy, "That engine's --strategy, if it is another",
-      CLI::IsMember(frame::strategy_names()))
+  add(app, "--versus-strategy", arguments.versus_strategy,
+      "The strategy of the engine of --versus, if it differs from --strategy", CLI::IsMember(frame::strategy_names()))
       ->needs(versus);
   add(app, "--reshard", arguments.reshard,
-      "Freeing of whole parameters after forward; default: not of the outermost group",
+      "Which groups free their whole parameters after forward: by default all but the outermost group",
       CLI::IsMember({"default", "always", "never"}));
   add(app, "--within", arguments.within,
-      "Ranks, neighbours, among which whole parameters stay from forward to backward (hpZ); 1: none",
+      "Number of neighbouring ranks that together keep whole parameters from forward to backward (hpZ); 1: off",
       CLI::PositiveNumber);
   app.add_flag("--group-head", arguments.groups_head,
-               "The head of the model is a group of its own beside the blocks: the root's gradients are complete last");
+               "Make the model's head a group of its own, so that the gradients of the root group are complete last");
   add_bytes(app, "--prefetch-bytes", arguments.prefetched_bytes,
-            "Whole parameters that are gathered ahead; default: one group");
+            "Bytes of whole parameters that are gathered ahead; default: one group");
   add(app, "--precision", arguments.precision,
-      "What ranks gather, compute and sum gradients in; rows and losses stay fp32",
+      "The dtype in which ranks gather parameters, compute and sum gradients; rows and losses stay fp32",
       CLI::IsMember({"fp32", "bf16", "fp16"}));
   frame::add_sharding_flags(app, arguments.sharding);
   frame::add_pipeline_flags(app, arguments.pipeline);
   app.get_option("--pipe")->excludes(versus);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--keep-products", arguments.keeps_products,
-               "Compute blocks again but for products of matrices and attention, whose results are kept");
+               "Compute blocks again in backward, but keep the results of matrix products and attention");
   add_sizes(app, arguments);
   add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))
       ->excludes(versus);
   add(app, "--pairs", arguments.pairs, "Pairs of steps, after two to warm up", CLI::PositiveNumber)->needs(versus);
   app.add_flag("--observe", arguments.observe,
-               "The engine's steps are traced and their metrics written to files, the other's are not")
+               "Trace the steps of --engine and write their metrics to files, but not those of --versus")
       ->needs(versus);
   app.callback([&arguments] {
     const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
     if (arguments.precision != "fp32" && !are_sharded)
-      throw CLI::ValidationError("--precision", "expected fp32 with the engines none and naive, which have no policy");
+      throw CLI::ValidationError("--precision",
+                                 "expected fp32 with the engines none and naive, which have no mixed precision policy");
     if (arguments.pipeline.ranks > 1 && arguments.engine != "fsdp")
       throw CLI::ValidationError("--pipe", "expected --engine fsdp: other engines have no stages");
     if (!arguments.versus_strategy.empty() && arguments.versus != "fsdp")
@@ -87,9 +88,10 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
 
 void add_flags(CLI::App& app, CollectivesArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::Range(2, 4096));
-  add(app, "--backend", arguments.backend, "What stands beside Gloo", CLI::IsMember({"shm", "gloo"}));
-  add_bytes(app, "--min-bytes", arguments.min_bytes, "Smallest message, a multiple of 4")->default_str("4");
-  add_bytes(app, "--max-bytes", arguments.max_bytes, "No message is larger; a rank needs twice that for its buffers")
+  add(app, "--backend", arguments.backend, "The backend to compare with Gloo", CLI::IsMember({"shm", "gloo"}));
+  add_bytes(app, "--min-bytes", arguments.min_bytes, "Size of the smallest message, a multiple of 4")->default_str("4");
+  add_bytes(app, "--max-bytes", arguments.max_bytes,
+            "Size that no message exceeds; a rank needs twice as much for its buffers")
       ->default_str("256M");
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
   app.callback([&arguments] {
@@ -102,33 +104,34 @@ void add_flags(CLI::App& app, CollectivesArguments& arguments) {
 
 void add_flags(CLI::App& app, InterceptArguments& arguments) {
   add(app, "--rounds", arguments.rounds, "Rounds, of which the median is taken", CLI::PositiveNumber);
-  add(app, "--operators", arguments.operators, "Operators in a row", CLI::PositiveNumber);
+  add(app, "--operators", arguments.operators, "Calls of the operator in each measurement", CLI::PositiveNumber);
 }
 
 void add_flags(CLI::App& app, OptimArguments& arguments) {
   add(app, "--tensors", arguments.tensors, "Parameters", CLI::PositiveNumber);
-  add(app, "--numel", arguments.numel, "Elements of all parameters together, 250 of each at least",
+  add(app, "--numel", arguments.numel, "Elements of all parameters together; each parameter has at least 250",
       CLI::PositiveNumber);
   add(app, "--rounds", arguments.rounds, "Steps of each optimizer, of which the median is taken", CLI::PositiveNumber);
   add(app, "--threads", arguments.threads, "Threads", CLI::PositiveNumber);
-  add(app, "--optimizer", arguments.optimizer, "Which one",
+  add(app, "--optimizer", arguments.optimizer, "The optimizer to measure",
       CLI::IsMember({"all", "adamw", "adam", "sgd", "rmsprop", "adagrad"}));
-  add(app, "--param-dtype", arguments.param_dtype, "Of whole parameters; rows are fp32",
+  add(app, "--param-dtype", arguments.param_dtype, "The dtype of whole parameters; rows are fp32",
       CLI::IsMember({"fp32", "bf16"}));
 }
 
 void add_flags(CLI::App& app, ScalingArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--of", arguments.of, "What there are more and more of",
+  add(app, "--of", arguments.of, "What the models have more and more of",
       CLI::IsMember({"all", "groups", "nesting", "parameters"}));
-  add(app, "--largest", arguments.largest, "Groups or parameters; the smaller models have 10, 100, 1000 ...",
+  add(app, "--largest", arguments.largest,
+      "Groups or parameters of the largest model; the smaller models have 10, 100, 1000 ...",
       CLI::Range(int64_t{10}, int64_t{1'000'000}));
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
 void add_flags(CLI::App& app, ScaleArguments& arguments) {
-  app.add_option("--ranks", arguments.ranks, "Ranks of each job, divided by commas")
+  app.add_option("--ranks", arguments.ranks, "Ranks of each job, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
@@ -136,18 +139,14 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
       "What carries the data: collectives of a device's backend, or messages and memory of the CPU",
       CLI::IsMember({"device", "gloo", "hierarchical", "shm"}));
   app.add_flag("--real", arguments.real,
-               "Start the ranks, which train a small model, and compare what they count with the simulation");
+               "Start the ranks, let them train a small model, and compare their counts with those of the simulation");
   add(app, "--layers", arguments.layers, "Blocks of the small model, with --real", CLI::PositiveNumber);
   app.footer(
-      "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process, and the "
-      "largest\n"
-      "of their numbers is printed. They join, shard and train a small model that has as many groups and parameters "
-      "as\n"
-      "the Llama. No peer runs beside them: what comes from a peer is what was sent to it. Headers, calls of the "
-      "store\n"
-      "and data (messages or collectives) are those of one step. Bytes are those of the Llama's own layout: gathers "
-      "in\n"
-      "bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls of the store.");
+      "For each job of R ranks, this process simulates the ranks 0, 1, R / 2 and R - 1 one after the other and prints\n"
+      "the largest of their numbers. These ranks join, shard and train a small model that has as many groups and\n"
+      "parameters as the Llama. No peers run: what a rank receives from a peer is what it sent to that peer. Headers,\n"
+      "calls of the store and data (messages or collectives) are those of one step. Bytes are those of the Llama's\n"
+      "own layout: gathers in bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls of the store.");
   app.callback([&arguments] {
     if (arguments.real && arguments.transport == "device")
       throw CLI::ValidationError("--transport", "expected gloo, hierarchical or shm with --real");
@@ -157,10 +156,10 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
 void add_flags(CLI::App& app, AttentionArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--length", arguments.length, "Tokens of the sequence, which twice --world divides", CLI::PositiveNumber);
-  add(app, "--heads", arguments.heads, "Heads, which --world divides", CLI::PositiveNumber);
+  add(app, "--length", arguments.length, "Tokens of the sequence, a multiple of twice --world", CLI::PositiveNumber);
+  add(app, "--heads", arguments.heads, "Attention heads, a multiple of --world", CLI::PositiveNumber);
   add(app, "--head-size", arguments.head_size, "Features of a head", CLI::PositiveNumber);
-  app.add_flag("!--all", arguments.is_causal, "Every query sees all keys");
+  app.add_flag("!--all", arguments.is_causal, "Attention that is not causal: every query sees all keys");
   add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
@@ -168,20 +167,21 @@ void add_flags(CLI::App& app, AttentionArguments& arguments) {
 void add_flags(CLI::App& app, ActivationsArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--split", arguments.split, "What ranks share: each block, or sequences by a method",
+  add(app, "--split", arguments.split,
+      "What the ranks split: each block (tensor), or sequences, by the method that is named",
       CLI::IsMember({"tensor", "head-tail", "ring", "gather", "heads", "ring-self-attention"}));
   add(app, "--batch", arguments.batch, "Sequences", CLI::PositiveNumber);
   add(app, "--length", arguments.length, "Tokens of a whole sequence", CLI::PositiveNumber);
   add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
   add(app, "--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
   add(app, "--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
-  add(app, "--vocab", arguments.vocab, "Different tokens", CLI::PositiveNumber);
+  add(app, "--vocab", arguments.vocab, "Size of the vocabulary", CLI::PositiveNumber);
 }
 
 void add_flags(CLI::App& app, OverheadArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));
-  app.add_option("--groups", arguments.groups, "Groups of each model, divided by commas")
+  app.add_option("--groups", arguments.groups, "Groups of each model, separated by commas")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -190,23 +190,22 @@ void add_flags(CLI::App& app, OverheadArguments& arguments) {
 }
 
 void add_flags(CLI::App& app, ScheduleArguments& arguments) {
-  add(app, "--schedule", arguments.schedule, "The order of the actions",
+  add(app, "--schedule", arguments.schedule, "The schedule of the pipeline",
       CLI::IsMember({"gpipe", "1f1b", "interleaved", "terapipe"}));
   add(app, "--ranks", arguments.ranks, "Ranks of the pipeline's axis", CLI::PositiveNumber);
-  add(app, "--micro-batches", arguments.micro_batches, "Parts of a batch", CLI::PositiveNumber);
-  add(app, "--chunks", arguments.chunks, "Stages that a rank holds, of interleaved", CLI::PositiveNumber);
-  app.add_option("--slices", arguments.slices, "Tokens of each slice of terapipe, divided by commas")
+  add(app, "--micro-batches", arguments.micro_batches, "Micro-batches of a batch", CLI::PositiveNumber);
+  add(app, "--chunks", arguments.chunks, "Stages of each rank, for --schedule interleaved", CLI::PositiveNumber);
+  app.add_option("--slices", arguments.slices, "Tokens of each slice, separated by commas, for --schedule terapipe")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
-  add(app, "--backward", arguments.backward, "Time of a backward, where a rank's forward takes 1", CLI::PositiveNumber);
-  auto* transfer = add(app, "--transfer", arguments.transfer, "Time until another rank has what a stage gives",
+  add(app, "--backward", arguments.backward, "Time of a rank's backward, if its forward takes 1", CLI::PositiveNumber);
+  auto* transfer = add(app, "--transfer", arguments.transfer, "Time to send the output of a stage to a different rank",
                        CLI::NonNegativeNumber);
-  auto* measure =
-      add(app, "--measure", arguments.measure,
-          "Start the ranks, whose stages sleep: a forward of all of a rank's stages this many milliseconds. "
-          "Prints how long a step takes by that of the formula",
-          CLI::PositiveNumber)
-          ->excludes(transfer);
+  auto* measure = add(app, "--measure", arguments.measure,
+                      "Start the ranks, with stages that sleep instead of computing: a forward of all stages of a rank "
+                      "takes this many milliseconds. Prints the ratio of the time of a step to the time by the formula",
+                      CLI::PositiveNumber)
+                      ->excludes(transfer);
   add(app, "--rounds", arguments.rounds, "Steps, after one to warm up, of which the median is taken",
       CLI::PositiveNumber)
       ->needs(measure);
@@ -217,7 +216,7 @@ void add_flags(CLI::App& app, CheckpointArguments& arguments) {
   add_ranks(app, arguments);
   frame::add_sharding_flags(app, arguments.sharding);
   add_sizes(app, arguments);
-  add(app, "--folder", arguments.folder, "On the disk to measure; needs room for two checkpoints and two copies",
+  add(app, "--folder", arguments.folder, "Folder on the disk to measure, with room for two checkpoints and two copies",
       CLI::ExistingDirectory);
   add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
@@ -226,7 +225,7 @@ void add_flags(CLI::App& app, CheckpointArguments& arguments) {
 void add_flags(CLI::App& app, OffloadArguments& arguments) {
   add_ranks(app, arguments);
   add_sizes(app, arguments);
-  add(app, "--folder", arguments.folder, "On the disk to measure; needs room for the training state twice",
+  add(app, "--folder", arguments.folder, "Folder on the disk to measure, with room for the training state twice",
       CLI::ExistingDirectory);
   add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
 }

@@ -54,8 +54,8 @@ struct TimedMethod {
 };
 
 void print_methods(const std::vector<TimedMethod>& methods) {
-  std::cout << "Medians with quartiles; the ratio is to ranks that compute their share of the heads alone, in the same "
-               "round.\n\n"
+  std::cout << "Medians with quartiles. The ratio compares with ranks that compute their share of the heads alone, in "
+               "the same round.\n\n"
             << std::left << std::setw(22) << "method" << std::right << std::setw(30) << "milliseconds" << std::setw(26)
             << "ratio" << std::setw(20) << "share of the ideal" << '\n';
   for (const auto& method : methods) {
@@ -115,8 +115,11 @@ void run_attention(const AttentionArguments& arguments) {
     }
   }
   if (fsdp::rank() == 0 && arguments.json)
-    std::cout << Json{{"world", ranks}, {"backend", arguments.backend}, {"length", arguments.length},
-                      {"methods", json_of_methods(methods)}}.dump()
+    std::cout << Json{{"world", ranks},
+                      {"backend", arguments.backend},
+                      {"length", arguments.length},
+                      {"methods", json_of_methods(methods)}}
+                     .dump()
               << std::endl;
   if (fsdp::rank() == 0 && !arguments.json) print_methods(methods);
   fsdp::destroy_process_group();

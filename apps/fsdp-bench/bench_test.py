@@ -27,7 +27,7 @@ MISTAKES = (
     ("step --strategy other", "--strategy"), ("step --precision fp8", "--precision"),
     ("step --precision bf16 --versus none", "--precision: expected fp32 with"),
     ("step --versus none --versus-strategy replicate", "--versus-strategy: expected --versus fsdp"),
-    ("step --mesh 2by2", "--mesh: expected numbers as in 8 or in 2x4, found '2by2'"),
+    ("step --mesh 2by2", "--mesh: expected sizes such as 8 or 2x4, found '2by2'"),
     ("step --pipe 2 --versus none", "excludes"), ("step --pipe 2 --engine none", "--pipe: expected --engine fsdp"),
     ("step --chunks 2", "--chunks requires --pipe"), ("step --pipe 2 --mesh 2", "excludes"),
     ("step --pipe 2 --layers 1", "expected at least one block for each of the 2 stages of the pipeline, found 1"),

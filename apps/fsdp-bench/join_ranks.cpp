@@ -18,9 +18,9 @@ c10::Device join_ranks(const std::string& backend, int world) {
   fsdp::init_process_group({.backend = backend});
   if (fsdp::world_size() == world)
     return fsdp::choose_backend(backend, fsdp::local_rank(), fsdp::cuda_support()).device.value_or(c10::kCPU);
-  throw fsdp::UsageError("fsdp-bench: --world is " + std::to_string(world) + ", but this is one of " +
-                         std::to_string(fsdp::world_size()) +
-                         " ranks that a launcher started. Give --world that number, or start fsdp-bench without one.");
+  throw fsdp::UsageError(
+      "fsdp-bench: --world is " + std::to_string(world) + ", but this is one of " + std::to_string(fsdp::world_size()) +
+      " ranks that a launcher started. Set --world to that number, or start fsdp-bench without a launcher.");
 }
 
 double of_slowest_rank(double value) {

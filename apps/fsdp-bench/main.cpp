@@ -26,44 +26,51 @@ int main(int argc, char** argv) {
   auto* step = app.add_subcommand("step", "A training step of a GPT: time, memory by class, losses");
   bench::add_flags(*step, step_arguments);
   bench::CollectivesArguments collectives_arguments;
-  auto* collectives = app.add_subcommand("collectives", "Every collective, verified, beside Gloo and a copy in memory");
+  auto* collectives = app.add_subcommand(
+      "collectives", "Every collective, with its results verified, compared with Gloo and with a copy in memory");
   bench::add_flags(*collectives, collectives_arguments);
   bench::InterceptArguments intercept_arguments;
-  auto* intercept = app.add_subcommand("intercept", "What one operator that takes a sharded parameter costs more");
+  auto* intercept = app.add_subcommand("intercept", "The extra cost of an operator that takes a sharded parameter");
   bench::add_flags(*intercept, intercept_arguments);
   bench::OptimArguments optim_arguments;
-  auto* optim = app.add_subcommand("optim", "Steps of the optimizers, beside torch::optim's and a copy in memory");
+  auto* optim = app.add_subcommand(
+      "optim", "Steps of the optimizers, compared with those of torch::optim and with a copy in memory");
   bench::add_flags(*optim, optim_arguments);
   bench::ScalingArguments scaling_arguments;
-  auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
+  auto* scaling =
+      app.add_subcommand("scaling", "The cost of a group, a nested group and a parameter in models of growing size");
   bench::add_flags(*scaling, scaling_arguments);
   bench::ScaleArguments scale_arguments;
-  auto* scale = app.add_subcommand("scale", "What a step costs a rank of a large job beside its data, by simulation");
+  auto* scale =
+      app.add_subcommand("scale", "The cost of a step to a rank of a large job besides its data, by simulation");
   bench::add_flags(*scale, scale_arguments);
   bench::OverheadArguments overhead_arguments;
-  auto* overhead = app.add_subcommand("overhead", "What a group costs the host in a step, beside the unsharded model");
+  auto* overhead = app.add_subcommand(
+      "overhead", "The time of the host that a group costs in a step, compared with the unsharded model");
   bench::add_flags(*overhead, overhead_arguments);
   bench::ScheduleArguments schedule_arguments;
-  auto* schedule = app.add_subcommand("schedule", "What the ranks of a pipeline do when, simulated or measured");
+  auto* schedule =
+      app.add_subcommand("schedule", "What each rank of a pipeline does at which time, simulated or measured");
   bench::add_flags(*schedule, schedule_arguments);
   bench::ActivationsArguments activations_arguments;
   auto* activations = app.add_subcommand(
-      "activations", "What a step of a GPT holds beside its parameters, where ranks share sequences or layers");
+      "activations", "Memory of a step of a GPT besides its parameters, where ranks split sequences or layers");
   bench::add_flags(*activations, activations_arguments);
   bench::AttentionArguments attention_arguments;
   auto* attention =
-      app.add_subcommand("attention", "Attention of one sequence over ranks, beside ranks that compute alone");
+      app.add_subcommand("attention", "Attention of one sequence over ranks, compared with ranks that compute alone");
   bench::add_flags(*attention, attention_arguments);
   bench::CheckpointArguments checkpoint_arguments;
-  auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
+  auto* checkpoint =
+      app.add_subcommand("checkpoint", "Saving and loading checkpoints, compared with plain files of the same size");
   bench::add_flags(*checkpoint, checkpoint_arguments);
   bench::DeferredArguments deferred_arguments;
   auto* deferred =
-      app.add_subcommand("deferred", "Memory of a large model that is built without memory, saved, loaded");
+      app.add_subcommand("deferred", "Memory of a large model that is built without memory, saved and loaded");
   bench::add_flags(*deferred, deferred_arguments);
   bench::OffloadArguments offload_arguments;
   auto* offload =
-      app.add_subcommand("offload", "Steps of a model whose training state is in files, beside plain files");
+      app.add_subcommand("offload", "Steps of a model whose training state is in files, compared with plain files");
   bench::add_flags(*offload, offload_arguments);
   return frame::run_program(app, argc, argv, [&] {
     if (step->parsed()) {

@@ -83,8 +83,8 @@ void measure_as_rank(const ScheduleArguments& arguments, const fsdp::PipelineSch
                 << std::endl;
     else
       std::cout << std::fixed << std::setprecision(3) << schedule.name << " on " << schedule.ranks
-                << " ranks: a step took " << measured << " s, by the formula " << expected
-                << " s: " << measured / expected << " of it" << std::endl;
+                << " ranks: a step took " << measured << " s, and the formula gives " << expected << " s: a ratio of "
+                << measured / expected << std::endl;
   }
   fsdp::destroy_process_group();
 }

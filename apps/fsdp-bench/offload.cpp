@@ -39,14 +39,16 @@ std::vector<std::span<char>> mapped_from(const std::string& folder) {
     if (line.find(below) == line.npos || std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
     found.emplace_back(reinterpret_cast<char*>(begin), end - begin);
   }
-  if (found.empty()) throw std::runtime_error("nothing of this process's memory is in files in " + folder);
+  if (found.empty())
+    throw std::runtime_error("expected files that are mapped into this process's memory, found none in " + folder);
   return found;
 }
 
 // Nothing of it stays in memory, and what changed is on the disk.
 void send_out(const std::string& folder) {
   for (const auto memory : mapped_from(folder)) {
-    if (msync(memory.data(), memory.size(), MS_SYNC) != 0) throw std::runtime_error("msync failed");
+    if (msync(memory.data(), memory.size(), MS_SYNC) != 0)
+      throw std::runtime_error("cannot write the mapped files to the disk: msync failed");
     madvise(memory.data(), memory.size(), MADV_PAGEOUT);
   }
 }
