@@ -19,7 +19,9 @@ struct Arguments {
 
 CLI::App* command(CLI::App& app, const char* name, const char* help, Arguments& arguments) {
   auto* added = app.add_subcommand(name, help);
-  added->add_option("path", arguments.path, "A checkpoint, a run's folder (its newest one), or a safetensors file")
+  added
+      ->add_option("path", arguments.path,
+                   "A checkpoint, a run's folder (its newest checkpoint is used), or a safetensors file")
       ->required()
       ->check(frame::path());
   added->add_flag("--json", arguments.as_json, "Print JSON");
@@ -32,33 +34,35 @@ void add_other(CLI::App* command, Arguments& arguments, const char* help) {
 
 void add_checkpoint(CLI::App* command, Arguments& arguments) {
   add_other(command, arguments, "The run's folder to which the checkpoint is written");
-  command->add_option("--ranks", arguments.ranks, "Its files are those of so many ranks (1)")
+  command->add_option("--ranks", arguments.ranks, "Number of ranks for which the checkpoint's files are written (1)")
       ->check(CLI::Range(1, 99999));
-  command->add_option("--step", arguments.step, "Its step (that of PATH, of a file 0)")->check(frame::count_or_none());
+  command->add_option("--step", arguments.step, "Step of the written checkpoint (that of PATH; 0 if PATH is a file)")
+      ->check(frame::count_or_none());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Looks into checkpoints, checks them, and writes them in other forms. Exit status: 0; 1 for an error, for a\n"
-      "checkpoint that is damaged and for tensors that differ; 2 for wrong flags.",
+      "Inspects, verifies, compares and converts checkpoints. Exit status: 0 for success; 1 for an error, a damaged\n"
+      "checkpoint or tensors that differ; 2 for wrong flags.",
       "fsdp-ckpt");
   app.require_subcommand(1);
   Arguments arguments;
-  const auto* info = command(app, "info", "Prints what is in it", arguments);
-  const auto* verify = command(
-      app, "verify", "Compares all bytes with their checksums, of every checkpoint in a run's folder", arguments);
+  const auto* info = command(app, "info", "Prints the tensors and settings that PATH contains", arguments);
+  const auto* verify =
+      command(app, "verify", "Compares all bytes with their checksums; in a run's folder, those of every checkpoint",
+              arguments);
   auto* diff = command(app, "diff", "Prints the largest difference of each tensor", arguments);
-  add_other(diff, arguments, "What PATH is compared with, also one of the three");
-  diff->add_flag("--training", arguments.training, "Also of the optimizer's state and the ranks' random states");
+  add_other(diff, arguments, "What PATH is compared with: a checkpoint, a run's folder or a safetensors file");
+  diff->add_flag("--training", arguments.training, "Also compare the optimizer's state and the ranks' random states");
   auto* exporting = command(app, "export", "Writes the model's whole tensors to one safetensors file", arguments);
-  add_other(exporting, arguments, "The file");
-  exporting->add_option("--dtype", arguments.dtype, "Of floating tensors (unchanged)")
+  add_other(exporting, arguments, "The safetensors file to write");
+  exporting->add_option("--dtype", arguments.dtype, "dtype of the floating point tensors in the file (unchanged)")
       ->check(CLI::IsMember({"F64", "F32", "F16", "BF16"}));
-  auto* importing = command(app, "import", "Makes a checkpoint of a safetensors file of whole tensors", arguments);
+  auto* importing = command(app, "import", "Makes a checkpoint from a safetensors file of whole tensors", arguments);
   add_checkpoint(importing, arguments);
-  auto* reshard = command(app, "reshard", "Writes a checkpoint as the files of another number of ranks", arguments);
+  auto* reshard = command(app, "reshard", "Writes a checkpoint as the files of a different number of ranks", arguments);
   add_checkpoint(reshard, arguments);
 
   bool is_well = true;

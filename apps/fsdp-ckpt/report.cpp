@@ -109,7 +109,7 @@ bool print_differences(const std::vector<Difference>& differences, bool as_json)
   for (const auto& [name, misfit, largest] : differences) {
     // JSON has no infinity.
     all[name] = !misfit.empty()       ? json(misfit)
-                : std::isinf(largest) ? json("not a finite number in one of them")
+                : std::isinf(largest) ? json("one of the two tensors has a value that is not finite")
                                       : json(largest);
     if (all[name] != 0) rows.push_back({name, all[name].is_string() ? all[name].get<std::string>() : all[name].dump()});
   }
@@ -141,7 +141,7 @@ bool print_problems(const std::string& path, bool as_json) {
     std::cout << all.dump(1) << '\n';
   else
     for (const auto& name : incomplete)
-      std::cout << path << "/" << name << ": incomplete, its save was interrupted or goes on\n";
+      std::cout << path << "/" << name << ": incomplete, because its save was interrupted or is still running\n";
   return is_well;
 }
 

@@ -31,7 +31,7 @@ Attempt::~Attempt() {
     if (rank.is_running()) context_.guard.remove(rank.pid);
   }
   for (const pid_t left : kill_descendants(context_.guard.pid(), kPatienceWithDescendants)) {
-    context_.console.say("process " + std::to_string(left) + ", started by a rank, cannot be ended");
+    context_.console.say("process " + std::to_string(left) + ", which a rank started, cannot be ended");
   }
 }
 
@@ -132,7 +132,7 @@ void Attempt::handle_request_to_end(int signal) {
   if (result_.was_asked_to_end) return;
   asked_at_ = now;
   result_.was_asked_to_end = true;
-  context_.console.say(fsdp::signal_name(signal) + ": passed on to the ranks, which have " +
+  context_.console.say(fsdp::signal_name(signal) + " was passed on to the ranks, which have " +
                        std::to_string(context_.flags.shutdown_timeout.count()) +
                        " s to save and stop; a second signal ends them");
   ending_.ask(signal);

@@ -172,7 +172,7 @@ void Console::say(const std::string& message) {
 void Console::note_lost(const std::string& path, int error) {
   has_lost_ = true;
   say("cannot write " + path + ": " + fsdp::why_and_what_to_do(error) +
-      ". What the rank prints from here on is not in it");
+      ". The file lacks what the rank prints from now on");
 }
 
 void Console::take_news() {

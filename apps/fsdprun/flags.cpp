@@ -55,7 +55,7 @@ void add_option(CLI::App& app, const std::string& names, T& value, const std::st
 void declare(CLI::App& app, Flags& flags, Text& text) {
   app.description(
       "Starts the ranks of a distributed program, on this host or as one node of several.\n"
-      "Its flags are torchrun's; underscores and dashes are the same in their names.");
+      "The flags are those of torchrun; underscores and dashes are equivalent in their names.");
   app.formatter(std::make_shared<UsageLine>());
   app.prefix_command();
 
@@ -68,38 +68,39 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   app.add_flag("--standalone", text.standalone, "one node, on a free port");
   add_option(app, "--rdzv-endpoint", text.endpoint, "HOST:PORT where the nodes meet");
   add_option(app, "--rdzv-backend", text.backend,
-             "static: --node-rank numbers the nodes; c10d: they are numbered as they come");
+             "static: --node-rank numbers the nodes; c10d: nodes are numbered in the order in which they join");
   add_option(app, "--rdzv-conf", text.rendezvous_settings,
-             "join_timeout=S,last_call_timeout=S: seconds until MIN nodes are there (600), and then for more (30)");
+             "join_timeout=S,last_call_timeout=S: seconds to wait for MIN nodes (600), and then for more nodes (30)");
   add_option(app, "--rdzv-id", flags.run_id, "name of the job, the same on all nodes");
   add_option(app, "--role", flags.role, "ROLE_NAME of the ranks");
   add_option(app, "--max-restarts", text.max_restarts,
              "how often all ranks are started again after a failure (default 0)");
   add_option(app, "--peer-grace", text.peer_grace,
-             "seconds that the other ranks have to notice that one failed before SIGTERM (default 15)");
+             "seconds that the other ranks get to notice that a rank failed, before SIGTERM (default 15)");
   add_option(app, "--heartbeat-timeout", text.heartbeat_timeout,
              "seconds that another node's launcher may be silent (default 30)");
   add_option(app, "--shutdown-timeout", text.shutdown_timeout, "seconds from SIGTERM to SIGKILL (default 10)");
 
   add_option(app, "--log-dir", flags.log_dir, "folder for the files of --redirects and --tee");
   add_option(app, "-r,--redirects", text.redirects,
-             "write to files instead of here: 1 stdout, 2 stderr, 3 both; or 0:3,2:1 for local "
-             "ranks 0 and 2");
-  add_option(app, "-t,--tee", text.tee, "write to files too; values as of --redirects");
+             "write the ranks' output to files instead of printing it: 1 stdout, 2 stderr, 3 both; or 0:3,2:1 for "
+             "local ranks 0 and 2");
+  add_option(app, "-t,--tee", text.tee, "write the ranks' output to files and print it; values as for --redirects");
   add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
   add_option(app, "--flight-recorder", flags.flight_recorder,
              "rank N writes its last operations to FILE.rankN when something fails (FSDP_FLIGHT_RECORDER)");
-  app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is one rank");
+  app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is only one rank");
   app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin lines with [rank N]");
 
-  app.add_flag(
-      "--doctor", flags.doctor,
-      "compare the hosts of all nodes and measure what is between them, with 2 ranks a node, instead of a program");
+  app.add_flag("--doctor", flags.doctor,
+               "start no program, but compare the hosts of all nodes and measure the connections between them, with 2 "
+               "ranks on each node");
   app.add_flag("--json", text.json, "with --doctor: print JSON");
   app.add_option("--backend", text.doctors_backend,
                  "with --doctor: auto, cpu, shm, gloo, hierarchical or nccl (default auto)");
 
-  app.add_flag(both_spellings("--no-python"), text.no_python, "for torchrun's sake: no effect");
+  app.add_flag(both_spellings("--no-python"), text.no_python,
+               "accepted for compatibility with torchrun; has no effect");
   app.add_flag("-m,--module", text.module, "not supported: programs are not Python modules");
 }
 
@@ -186,7 +187,8 @@ MeetingPlace choose_meeting_place(const Text& text, const NodeRange& range) {
   }
   if (range.is_open() && !is_c10d) {
     refuse(
-        "--nnodes is a range, which needs --rdzv-backend c10d: numbers of --node-rank leave gaps when nodes are lost");
+        "--nnodes is a range, which needs --rdzv-backend c10d, because --node-rank would leave gaps when nodes are "
+        "lost");
   }
   if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know, so port 0 is not allowed");
   place.numbers_nodes_by_arrival = is_c10d && nodes > 1;
@@ -213,7 +215,7 @@ void check_command(std::vector<std::string>& command) {
 /// The command of the doctor, which is no program of the user's.
 void prepare_doctor(Flags& flags, const Text& text) {
   if (!flags.doctor) {
-    if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are for --doctor");
+    if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are allowed only with --doctor");
     return;
   }
   if (!flags.command.empty()) refuse("--doctor starts no program, found " + flags.command.front());
@@ -224,7 +226,7 @@ void prepare_doctor(Flags& flags, const Text& text) {
 
 void complete(Flags& flags, const Text& text) {
   if (text.module) {
-    refuse("-m is not supported: name a program, for a Python module: python3 -m MODULE");
+    refuse("-m is not supported: give a program instead, for a Python module: python3 -m MODULE");
   }
   if (text.prefix && text.no_prefix) refuse("--prefix and --no-prefix exclude each other");
   prepare_doctor(flags, text);

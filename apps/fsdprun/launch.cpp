@@ -34,7 +34,8 @@ void report_first_failure(const Rank& rank, const Nodes& nodes, Console& console
 
 /// After a failure: says on stderr who failed first and how, and how the others ended.
 void report(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes, Console& console) {
-  if (result.ended_elsewhere) console.say("ended because of a failure on " + result.ended_elsewhere->text);
+  if (result.ended_elsewhere)
+    console.say("the ranks were ended because of a failure on " + result.ended_elsewhere->text);
   if (result.failed) {
     report_first_failure(attempt.ranks()[static_cast<size_t>(*result.failed)], nodes, console);
   }

@@ -24,7 +24,7 @@ constexpr mode_t kOwnFolder = 0700;
 constexpr mode_t kOwnFile = 0600;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Exit(kFailure, "the log file or folder " + path + " cannot be made: " + why);
+  throw Exit(kFailure, "the log file or folder " + path + " cannot be created: " + why);
 }
 
 /// A folder in `parent`, made if it is not there; not where a link leads.
@@ -35,7 +35,7 @@ fsdp::Descriptor enter(int parent, const std::string& name, const std::string& p
   const int error = errno;
   struct stat status{};
   const bool is_link = fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
-  refuse(path, is_link ? "it is a link, which is not followed" : strerror(error));
+  refuse(path, is_link ? "it is a link, which fsdprun does not follow; choose a different folder with --log-dir" : strerror(error));
 }
 
 /// Where the files of this user's jobs are if no flag says so.
@@ -46,7 +46,7 @@ fs::path own_folder() {
   const char* named = std::getenv("TMPDIR");
   throw Exit(kFailure, "the folder for temporary files cannot be used: " + error.message() +
                            (named == nullptr ? std::string() : std::string(" (TMPDIR is ") + named + ")") +
-                           "; set TMPDIR to another one, or choose a folder with --log-dir");
+                           "; set TMPDIR to a different folder, or choose a folder with --log-dir");
 }
 
 /// The folder that the flags name, which may be anybody's and open to anybody.
@@ -100,7 +100,7 @@ LogFiles::LogFiles(const Flags& flags, Console& console) : redirects_(flags.redi
     path_ = (base / name).string();
   } while (mkdirat(parent.number(), name.c_str(), kOwnFolder) != 0 && errno == EEXIST);
   folder_ = enter(parent.number(), name, path_);
-  console.say("the ranks' output is also or only in " + path_);
+  console.say("the log files of the ranks are in " + path_);
 }
 
 LogFile LogFiles::open_stdout(int attempt, int local_rank) const {

@@ -32,9 +32,7 @@ c10::intrusive_ptr<c10d::Store> host_store(const std::string& host, fsdp::StoreL
 }  // namespace
 
 const char* const kStoreIsGone =
-    "the connection to node 0 broke: its launcher, which hosts the store at which all meet, has ended, and the job "
-    "ends "
-    "with it";
+    "the connection to node 0 broke: its launcher, which hosts the rendezvous store, has ended, so the job ends";
 
 std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -45,7 +43,7 @@ std::optional<std::string> read(c10d::Store& store, const std::string& key) {
 
 void pause(SignalQueue& signals, const char* whom) {
   if (const auto number = signals.wait_for_end(kPoll)) {
-    throw Exit(kSignalBase + *number, fsdp::signal_name(*number) + " while waiting for " + whom);
+    throw Exit(kSignalBase + *number, "ended by " + fsdp::signal_name(*number) + " while waiting for " + whom);
   }
 }
 
@@ -69,7 +67,7 @@ bool MeetingPoint::listen(const Flags& flags, SignalQueue& signals) {
   const auto try_to_listen = [host = host_, port = port_] { return fsdp::listen_for_store(host, port); };
   const std::string unknown = "the name server did not answer for the host '" + host_ + "' within " +
                               std::to_string(flags.join_timeout.count()) +
-                              " s: give its address as a number, or look at /etc/resolv.conf";
+                              " s: give the address of the host as a number, or check /etc/resolv.conf";
   fsdp::StoreListener listener =
       wait_for(store_thread_.post(try_to_listen), flags.join_timeout, unknown, signals, "the address of node 0");
   if (listener.result != fsdp::StoreListener::Result::kListens) {
@@ -99,8 +97,7 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
   } catch (const c10::Error& error) {
     problem = fsdp::first_line(error.what_without_backtrace());
   }
-  throw Exit(kFailure, "the store at which the ranks meet cannot be reached at " + address() +
-                           " from this host itself: " + problem +
+  throw Exit(kFailure, "the rendezvous store cannot be reached at " + address() + " from this host itself: " + problem +
                            (is_of_network ? ". Is the interface of this address up, as the loopback device is after "
                                             "`ip link set lo up`?"
                                           : ". Is the limit on open files (ulimit -n) high enough?"));
@@ -135,8 +132,8 @@ void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreList
     case Result::kNotHere:
       if (may_connect) return;
       throw Exit(kFailure, "'" + host_ +
-                               "' is not an address of this host, but node 0 must run there: start "
-                               "it there, or number the nodes with --node-rank");
+                               "' is not an address of this host, but node 0 must run there: start node 0 there, or "
+                               "number the nodes with --node-rank");
   }
 }
 
@@ -171,7 +168,7 @@ int MeetingPoint::choose_id(bool is_host, const Flags& flags, SignalQueue& signa
   }
   if (count_in(key("claims", flags.node_rank), 1, signals) > 1) {
     throw Exit(kFailure,
-               "two nodes have --node-rank " + std::to_string(flags.node_rank) + ": each needs a number of its own");
+               "two nodes have --node-rank " + std::to_string(flags.node_rank) + ": give each node a different number");
   }
   return flags.node_rank;
 }

@@ -108,7 +108,7 @@ std::string Nodes::too_few(const std::vector<Candidate>& there) const {
   return "expected " + std::string(range_.is_open() ? "at least " : "") + nodes_text(range_.least) + " within " +
          std::to_string(join_timeout_.count()) + " s (join_timeout of --rdzv-conf), found " +
          std::to_string(there.size()) + (are_numbered_by_arrival_ ? "" : ": --node-rank " + found) +
-         ". Start the others at this address, or ask for fewer with --nnodes";
+         ". Start the other nodes with the address of this job, or ask for fewer nodes with --nnodes";
 }
 
 /// In the others: until node 0 says that this one takes part.

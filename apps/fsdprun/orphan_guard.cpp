@@ -57,7 +57,7 @@ void send(const fsdp::Descriptor& pipe, pid_t group) {
 OrphanGuard::OrphanGuard() {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0 || (pid_ = fork()) < 0) {
-    throw Exit(kFailure, std::string("no process can be started: ") + strerror(errno));
+    throw Exit(kFailure, std::string("cannot start a process: ") + strerror(errno));
   }
   if (pid_ == 0) watch(ends[0]);
   close(ends[0]);

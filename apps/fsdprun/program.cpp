@@ -32,7 +32,7 @@ std::string find_program(const std::string& name) {
     }
     const std::string here =
         look_at("./" + name) == Found::kNothing ? "" : "; for the file in this folder write ./" + name;
-    throw Exit(kNotFound, "the program '" + name + "' is in no folder of PATH" + here);
+    throw Exit(kNotFound, "the program '" + name + "' is not in any folder of PATH" + here);
   }
   switch (look_at(name)) {
     case Found::kProgram:
@@ -45,8 +45,8 @@ std::string find_program(const std::string& name) {
       break;
   }
   throw Exit(kNotExecutable, "'" + name +
-                                 "' is not executable: make it so with chmod +x, or name "
-                                 "the program that runs it, e.g. python3 " +
+                                 "' is not executable: make the file executable with chmod +x, or name the program "
+                                 "that runs it, e.g. python3 " +
                                  name);
 }
 

@@ -64,7 +64,7 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
 void limit_threads(int local_ranks, Console& console) {
   if (local_ranks < 2 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   setenv("OMP_NUM_THREADS", "1", /*overwrite=*/0);
-  console.say("OMP_NUM_THREADS is not set: each rank gets 1 thread; set it to use more");
+  console.say("OMP_NUM_THREADS is not set: each rank gets 1 thread; set the variable to use more threads");
 }
 
 }  // namespace fsdprun

@@ -21,7 +21,7 @@ struct Pipe {
 
 Pipe make_pipe() {
   std::array<int, 2> ends;
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Exit(kFailure, std::string("no pipe can be made: ") + strerror(errno));
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Exit(kFailure, std::string("cannot create a pipe: ") + strerror(errno));
   fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK);
   return {fsdp::Descriptor(ends[0]), fsdp::Descriptor(ends[1])};
 }
@@ -37,8 +37,7 @@ std::string explanation(const std::error_code& error, const std::string& program
   if (!interpreter.ends_with('\r')) return ": its first line names the interpreter '" + interpreter + "'";
   interpreter.pop_back();
   return ": its first line names the interpreter '" + interpreter +
-         "' with a carriage return behind it. Lines of a script end with a line feed alone: sed -i 's/\\r$//' " +
-         program;
+         "' followed by a carriage return. Let its lines end with only a line feed: sed -i 's/\\r$//' " + program;
 }
 
 }  // namespace

@@ -43,14 +43,15 @@ void add_text_flags(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember(kTokenizers))
       ->option_text("NAME")
       ->take_last();
-  add(app, "--vocab_size", arguments.vocab_size, "Tokens that SentencePiece finds in the text", kLength);
+  add(app, "--vocab_size", arguments.vocab_size, "Size of the vocabulary that SentencePiece learns from the text",
+      kLength);
   app.add_option("--merges", arguments.merges, "GPT-2's file vocab.bpe, for --tokenizer gpt2")
       ->check(frame::path())
       ->take_last();
 }
 
 void add_model_flags(CLI::App& app, Arguments& arguments) {
-  app.add_option("--size", "tiny, small, gpt2 or llama: decides on the next four flags and --lr (tiny)")
+  app.add_option("--size", "tiny, small, gpt2 or llama: sets the defaults of the next four flags and of --lr (tiny)")
       ->check(CLI::IsMember(size_names()))
       ->option_text("NAME")
       ->take_last();
@@ -61,14 +62,15 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
   add_part("--layers", arguments.layers, "Blocks");
   add_part("--heads", arguments.heads, "Attention heads of a block");
   add_part("--seq", arguments.seq, "Tokens of a sequence, the longest context");
-  add(app, "--dropout", arguments.dropout, "Share of the values set to zero in training", frame::number_from_0(0.99));
-  app.add_flag("--tanh-gelu", arguments.tanh_gelu,
-               "GELU by its approximation with tanh, as GPT-2 has it; not for llama");
+  add(app, "--dropout", arguments.dropout, "Fraction of the values that are set to zero in training",
+      frame::number_from_0(0.99));
+  app.add_flag("--tanh-gelu", arguments.tanh_gelu, "Approximate GELU with tanh, as GPT-2 does; not for llama");
 }
 
 void add_training_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--batch,--batch_size", arguments.batch, "Sequences per rank and micro-batch", kLength);
-  add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, reduced once", kLength);
+  add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, whose gradients are reduced once",
+      kLength);
   auto* steps = add(app, "--steps", arguments.steps, "Training steps", frame::count());
   app.add_option("--epochs", arguments.epochs, "Passes over the text, instead of --steps")
       ->check(frame::count())
@@ -76,34 +78,34 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
       ->excludes(steps);
   app.add_option("--lr", arguments.lr, "Highest learning rate")->check(frame::positive_number())->take_last();
   frame::add_optimizer_flags(app, arguments.optimizer);
-  add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", frame::count_or_none());
+  add(app, "--warmup", arguments.warmup, "Steps until the learning rate reaches --lr", frame::count_or_none());
   add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", frame::number_from_0());
-  add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm",
-      frame::positive_number());
+  add(app, "--max-grad-norm", arguments.max_grad_norm, "Norm to which gradients are clipped", frame::positive_number());
   add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", frame::seed());
   add(app, "--threads", arguments.threads, "Threads of each rank", frame::threads());
-  app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
+  app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU even if there is a GPU");
   frame::add_sharding_flags(app, arguments.sharding);
-  app.add_option("--ddp-backend", "fairseq's name of --strategy full_shard, the default")
+  app.add_option("--ddp-backend", "fairseq's name for --strategy full_shard, which is the default")
       ->check(CLI::IsMember({"fully_sharded"}))
       ->option_text("fully_sharded")
       ->take_last()
       ->excludes(app.get_option("--strategy"));
   add(app, "--sequence", arguments.sequence_ranks,
-      "Ranks that share each sequence, neighbours, so that none of them has all of its activations", kLength);
+      "Number of neighbouring ranks that split each sequence, so that each of them has a part of its activations",
+      kLength);
   add(app, "--sequence-method", arguments.sequence_method,
-      "How attention goes over them: head-tail, ring, gather, heads or ring-self-attention",
+      "How attention is computed over these ranks: head-tail, ring, gather, heads or ring-self-attention",
       CLI::IsMember(frame::sequence_methods()));
   add(app, "--tensor", arguments.tensor_ranks,
-      "Ranks that have a part of each block, neighbours: heads, and inner features of the network", kLength)
+      "Number of neighbouring ranks that split each block: its heads, and the inner features of its MLP", kLength)
       ->excludes(app.get_option("--mesh"));
   frame::add_pipeline_flags(app, arguments.pipeline);
   const auto is_number_or_auto = [](const std::string& text) {
     return text == "auto" ? std::string() : CLI::Range(1, 1 << 20)(text);
   };
   app.add_option("--slices", arguments.slices,
-                 "Slices of tokens that pass the stages of --pipe one behind the other (TeraPipe): a number, or auto "
-                 "for what measuring finds best")
+                 "Number of slices of tokens that pass the stages of --pipe one after the other (TeraPipe), or auto "
+                 "for the slices that measurements find best")
       ->check(CLI::Validator(is_number_or_auto, ""))
       ->option_text("N|auto")
       ->take_last()
@@ -115,23 +117,24 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
 }
 
 void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
-  auto* save = app.add_option("--save", arguments.save, "Folder for checkpoints, made if it is not there")
+  auto* save = app.add_option("--save", arguments.save, "Folder for checkpoints, created if it does not exist")
                    ->check(frame::path())
                    ->take_last();
   add(app, "--save-every", arguments.save_every, "Steps between checkpoints; 0: only after the last step",
       frame::count_or_none())
       ->needs(save);
-  add(app, "--keep", arguments.keep, "Checkpoints that stay in the folder, the newest", frame::count())->needs(save);
-  app.add_flag("--async-save", arguments.async_save, "Write checkpoints while training goes on, from a copy in memory")
+  add(app, "--keep", arguments.keep, "Number of checkpoints that stay in the folder, the newest ones", frame::count())
+      ->needs(save);
+  app.add_flag("--async-save", arguments.async_save, "Write checkpoints from a copy in memory while training continues")
       ->needs(save);
   app.add_option("--resume", arguments.resume,
-                 "Go on from the newest checkpoint of a folder, or from one checkpoint; the folder of --save may still "
-                 "be empty")
+                 "Resume from the newest checkpoint of a folder, or from one checkpoint; the folder of --save may "
+                 "still be empty")
       ->check(frame::path())
       ->take_last();
   app.add_option(
          "--init-from", arguments.init_from,
-         "What has the initial values: a checkpoint, a safetensors file, or the folder of a GPT-2 that Python's "
+         "Source of the initial values: a checkpoint, a safetensors file, or the folder of a GPT-2 that Python's "
          "transformers saved")
       ->check(frame::path())
       ->take_last();
@@ -141,13 +144,13 @@ void add_output_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--eval-every", arguments.eval_every,
       "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
       frame::count_or_none());
-  add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if not on a terminal",
+  add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if the output is not a terminal",
       frame::number_from_0());
-  add(app, "--sample", arguments.sample, "Tokens of text to write at the end", frame::count_or_none());
-  app.add_option("--prompt", arguments.prompt, "How the sample begins")->take_last();
-  add(app, "--temperature", arguments.temperature, "Below 1 the sample keeps to likely tokens",
+  add(app, "--sample", arguments.sample, "Number of tokens of sample text to write at the end", frame::count_or_none());
+  app.add_option("--prompt", arguments.prompt, "Text with which the sample begins")->take_last();
+  add(app, "--temperature", arguments.temperature, "Temperature of the sample; below 1 likely tokens become likelier",
       frame::positive_number());
-  add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all",
+  add(app, "--top-k", arguments.top_k, "Draw from this many of the likeliest tokens; 0: from all tokens",
       frame::count_or_none());
   frame::add_observing_flags(app, arguments.observing);
 }
@@ -183,7 +186,7 @@ void complete_pipeline(const CLI::App& app, Arguments& arguments) {
   require(arguments.layers >= int64_t{pipeline.ranks} * (is_interleaved ? pipeline.chunks : 1),
           "--pipe needs at least one of --layers for each stage");
   if (arguments.slices.empty()) return;
-  require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices is for --schedule gpipe");
+  require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices requires --schedule gpipe");
   require(arguments.sequence_ranks == 1, "--slices cannot be combined with --sequence, because both split the tokens");
   require(arguments.dropout == 0, "--slices cannot be combined with --dropout, which drops attention weights");
   require(arguments.slices == "auto" || std::stoll(arguments.slices) <= arguments.seq,
@@ -198,14 +201,14 @@ void complete(const CLI::App& app, Arguments& arguments) {
   require(!has_vocab_size || arguments.tokenizer == Vocabulary::kSentencePiece,
           "--vocab_size is for --tokenizer sentencepiece; the other tokenizers determine the size of the vocabulary "
           "themselves");
-  require(arguments.merges.empty() || arguments.tokenizer == Vocabulary::kGpt2, "--merges is for --tokenizer gpt2");
+  require(arguments.merges.empty() || arguments.tokenizer == Vocabulary::kGpt2, "--merges requires --tokenizer gpt2");
   require(!arguments.merges.empty() || arguments.tokenizer != Vocabulary::kGpt2,
           "--tokenizer gpt2 needs --merges, GPT-2's file vocab.bpe");
   require(arguments.dim % arguments.heads == 0, "--dim must be a multiple of --heads");
   require(arguments.architecture != Architecture::kLlama || arguments.dim / arguments.heads % 2 == 0,
-          "--size llama needs an even number of dimensions for each of --heads");
+          "--size llama needs --dim divided by --heads to be an even number");
   require(arguments.architecture != Architecture::kLlama || !arguments.tanh_gelu,
-          "--tanh-gelu is not for --size llama");
+          "--size llama does not support --tanh-gelu");
   require(arguments.sequence_ranks == 1 || arguments.dropout == 0,
           "--sequence cannot be combined with --dropout, which drops attention weights");
   require(arguments.tensor_ranks == 1 || arguments.dropout == 0,
@@ -223,7 +226,8 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   add_training_flags(app, arguments);
   add_checkpoint_flags(app, arguments);
   add_output_flags(app, arguments);
-  app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each")->option_text("FILE");
+  app.set_config("--config", "", "Read flags from a file, one per line, such as 'batch_size = 32'")
+      ->option_text("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.callback([&] { complete(app, arguments); });
 }

@@ -35,8 +35,9 @@ void load_gpt2(Model& model, const std::string& path, const Arguments& arguments
   const auto config = models::gpt2_config(path);
   auto* gpt = dynamic_cast<models::GPTImpl*>(model.module().get());
   if (!gpt || config.heads != arguments.heads || config.tanh_gelu != arguments.tanh_gelu)
-    throw std::runtime_error(path + ": expected the flags of its model: --heads " + std::to_string(config.heads) +
-                             (config.tanh_gelu ? " with" : " without") + " --tanh-gelu and not --size llama");
+    throw std::runtime_error(path + ": the model in this folder needs the flags --heads " +
+                             std::to_string(config.heads) + (config.tanh_gelu ? " with" : " without") +
+                             " --tanh-gelu, and does not support --size llama");
   models::load_gpt2(*gpt, path);
 }
 
@@ -55,7 +56,7 @@ void load_initial_values(Model& model, const Stages* stages, const std::string& 
     case Origin::kFile:
       fsdp::load_safetensors(path, model);
   }
-  if (fsdp::rank() == 0) std::cout << "begins with the values of " << path << std::endl;
+  if (fsdp::rank() == 0) std::cout << "training begins with the values of " << path << std::endl;
 }
 
 // Where a training is when `step` steps are done.
@@ -75,8 +76,8 @@ void restore(fsdp::Trainer& trainer, Model& model, const Stages* stages, torch::
     const int64_t then = extra.value(kStepsOfEpoch, int64_t{0});
     place = place_after(step_at(loaded.step, then, batches.steps_of_epoch()), batches, arguments.update_freq);
     if (fsdp::rank() == 0)
-      std::cout << "goes on after step " << place.step << " from " << loaded.path << ", saved by " << loaded.world_size
-                << (loaded.world_size == 1 ? " rank" : " ranks") << std::endl;
+      std::cout << "training goes on after step " << place.step << " from " << loaded.path << ", saved by "
+                << loaded.world_size << (loaded.world_size == 1 ? " rank" : " ranks") << std::endl;
   };
   const auto on_save = [&](fsdp::SaveOptions& options) {
     options.extra = nlohmann::json{{kStepsOfEpoch, batches.steps_of_epoch()}}.dump();

@@ -117,8 +117,8 @@ Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim
   const auto step = [&](Model&, const TextBatch& batch, double weight) { return stages->step(batch, weight); };
   outcome.is_complete = stages ? trainer.fit(model, optimizer, data, step) : trainer.fit(model, optimizer, data, loss);
   if (!outcome.is_complete)
-    progress.note("ended by a signal after step " + std::to_string(trainer.place().step) + "; --resume " +
-                  arguments.save + " goes on");
+    progress.note("a signal ended training after step " + std::to_string(trainer.place().step) +
+                  "; to go on, use --resume " + arguments.save);
   else if (first >= batches.steps())
     outcome.validation_loss = validation_loss(trainer, model, stages, batches, axes);
   outcome.training_seconds = progress.seconds();

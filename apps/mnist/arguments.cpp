@@ -17,25 +17,25 @@ void add_flags(CLI::App& app, Arguments& arguments) {
                  "program draws digits itself")
       ->check(frame::path())
       ->take_last();
-  add("--train-samples", arguments.train_samples, "Train on so many images; 0: all of --data, or 6000 drawn ones",
+  add("--train-samples", arguments.train_samples, "Number of training images; 0: all of --data, or 6000 drawn ones",
       frame::count_or_none());
-  add("--test-samples", arguments.test_samples, "Test on so many images; 0: all of --data, or 1000 drawn ones",
+  add("--test-samples", arguments.test_samples, "Number of test images; 0: all of --data, or 1000 drawn ones",
       frame::count_or_none());
 
-  app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU though there is a GPU");
+  app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU even if there is a GPU");
   add("--model", arguments.model, "The network", CLI::IsMember({"convnet", "resnet18"}));
-  auto* auto_wrap =
-      app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules of a certain size become groups of their own");
-  add("--min-num-params", arguments.min_num_params, "With --auto-wrap: the parameters of a module that becomes one",
-      frame::count());
+  auto* auto_wrap = app.add_flag("--auto-wrap", arguments.auto_wrap,
+                                 "Make modules of at least --min-num-params parameters groups of their own");
+  add("--min-num-params", arguments.min_num_params,
+      "With --auto-wrap: least number of parameters of a module that becomes a group", frame::count());
   app.get_option("--min-num-params")->needs(auto_wrap);
   frame::add_sharding_flags(app, arguments.sharding);
   frame::add_precision_flags(app, arguments.precision);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--no-dropout", arguments.no_dropout,
-               "Drop nothing out: two ranks then compute what one does with twice the batch");
+               "Turn dropout off: two ranks then compute what one rank computes with twice the batch");
 
-  app.add_flag("--sync-bn", arguments.sync_bn, "Batch norms take their statistics over the batches of all ranks");
+  app.add_flag("--sync-bn", arguments.sync_bn, "Compute the statistics of batch norms over the batches of all ranks");
   app.final_callback([&arguments] {
     if (arguments.sync_bn && arguments.model == "convnet")
       throw CLI::ValidationError("--sync-bn", "the convnet has no batch norm; expected --model resnet18");
@@ -50,13 +50,14 @@ void add_flags(CLI::App& app, Arguments& arguments) {
       ->check(frame::positive_number())
       ->take_last();
   add("--gamma", arguments.gamma, "Factor of the learning rate after each epoch", frame::number_from_0(1));
-  add("--seed", arguments.seed, "Seed of the model, the order of the images and what is dropped out", frame::seed());
+  add("--seed", arguments.seed, "Seed of the model, the order of the images and dropout", frame::seed());
 
   add("--threads", arguments.threads, "Threads of each rank", frame::threads());
   frame::add_observing_flags(app, arguments.observing);
   auto* save_model = app.add_flag("--save-model", arguments.save_model, "Write the trained model to mnist_cnn.pt");
-  app.add_flag("--compare", arguments.compare,
-               "Train by DDP, FSDP and FSDP with --auto-wrap one after the other, and print them side by side")
+  app.add_flag(
+         "--compare", arguments.compare,
+         "Train with DDP, FSDP, and FSDP with --auto-wrap one after the other, and print the results side by side")
       ->excludes(auto_wrap)
       ->excludes(app.get_option("--strategy"))
       ->excludes(save_model)

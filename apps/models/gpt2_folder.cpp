@@ -67,7 +67,7 @@ void require_value(const json& config, const char* field, const json& expected, 
   const auto found = config.value(field, expected);
   if (found != expected)
     throw FormatError(path + ": field '" + field + "': expected " + expected.dump() +
-                      ", which is what GPT has, found " + found.dump());
+                      ", the only value that this program's GPT supports, found " + found.dump());
 }
 
 bool has_tanh_gelu(const json& config, const std::string& path) {
@@ -98,7 +98,7 @@ GPTConfig gpt2_config(const std::string& folder) {
     require_value(config, "add_cross_attention", false, path);
     return gpt;
   } catch (const json::exception& error) {
-    throw FormatError(path + ": expected the configuration of a GPT-2, found: " + error.what());
+    throw FormatError(path + ": expected the configuration of a GPT-2: " + error.what());
   }
 }
 
@@ -121,7 +121,8 @@ void load_gpt2(GPTImpl& model, const std::string& folder) {
   }
   for (const auto& entry : file.header().entries)
     if (!taken.contains(entry.name) && !is_mask(entry.name))
-      throw FormatError(file.path() + ": expected the tensors of a GPT-2 with a language model's head, found also '" +
+      throw FormatError(file.path() +
+                        ": expected only the tensors of a GPT-2 with a language model's head, found also '" +
                         entry.name + "'");
 }
 

@@ -105,7 +105,7 @@ TEST(Flags, WrongOnesAreShown) {
       {{"--bogus", "prog"}, "unknown flag --bogus"},
       {{"-m", "package.module"}, "-m is not supported"},
       {{"--doctor", "prog"}, "starts no program"},
-      {{"--backend=gloo", "prog"}, "are for --doctor"},
+      {{"--backend=gloo", "prog"}, "are allowed only with --doctor"},
       {{"--nnodes", "1"}, "no program"},
       {{}, "no program"}};
   for (const std::string wrong : {"4", "-1", "x", "0:", "0:4", "0:1,", ":1", "0:1:2"})

@@ -81,7 +81,7 @@ class Elastic(ElasticTest):
         self.wait_for_world(2)
         first.kill()
         self.end(second, status=1)
-        self.assertIn("the connection to node 0 broke: its launcher, which hosts the store", second.err)
+        self.assertIn("the connection to node 0 broke: its launcher, which hosts the rendezvous store", second.err)
 
     def test_a_node_that_is_asked_to_end_leaves_and_the_rest_go_on(self):
         first, second = self.start_nodes("1:2", 2, "--max-restarts=1")

@@ -93,7 +93,7 @@ class Endings(FsdprunTest):
             for pid in marked_processes(self.marker):
                 os.kill(pid, signal.SIGKILL)
         self.assert_all_end()
-        self.assertRegex(process.err, r"process \d+, started by a rank, cannot be ended")
+        self.assertRegex(process.err, r"process \d+, which a rank started, cannot be ended")
 
     # A process that a shell started before it became fsdprun lives on.
 

@@ -106,7 +106,7 @@ class Nodes(FsdprunTest):
         self.assertTrue(wait_until(lambda: self.blocks(process, signal.SIGTERM)))
         process.terminate()
         self.assert_ends(process, 128 + signal.SIGTERM, seconds=15)
-        self.assertEqual(process.err, "fsdprun: SIGTERM while waiting for other nodes\n")
+        self.assertEqual(process.err, "fsdprun: ended by SIGTERM while waiting for other nodes\n")
 
     def test_node_0_may_come_later_than_the_heartbeat_timeout(self):
         late = self.start_node(1, "--heartbeat-timeout=2", "true")

@@ -130,7 +130,7 @@ class Output(FsdprunTest):
         self.environment["TMPDIR"] = f"{self.path}/missing"
         result = self.run_ranks("-r", "3", "touch", f"{self.path}/ran", cwd=self.path)
         self.assertEqual(result.returncode, 1, result.err)
-        self.assertIn(f"(TMPDIR is {self.path}/missing); set TMPDIR to another one", result.err)
+        self.assertIn(f"(TMPDIR is {self.path}/missing); set TMPDIR to a different folder", result.err)
         self.assertEqual(list(self.path.iterdir()), [])
 
     def test_a_file_that_a_full_disk_does_not_take_is_said_and_a_failure(self):
@@ -139,7 +139,8 @@ class Output(FsdprunTest):
                              prefix=full)
         self.end(process, status=1)
         self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large. Raise the limit "
-                                      "on the size of files .ulimit -f.. What the rank prints from here on is not in it\n")
+                                      "on the size of files .ulimit -f.. The file lacks what the rank prints from now "
+                                      "on\n")
         self.assertIn("goes on", process.err)
 
     def test_a_link_in_place_of_the_folder_is_refused(self):
@@ -150,7 +151,7 @@ class Output(FsdprunTest):
             link = self.path / name
             if not link.is_symlink():
                 link.symlink_to(self.path / "elsewhere")
-            self.check(1, "touch $D/ran", "-r", "3", *flags, status=1, err=["is a link, which is not followed"])
+            self.check(1, "touch $D/ran", "-r", "3", *flags, status=1, err=["is a link, which fsdprun does not follow"])
         self.assertEqual(list((self.path / "elsewhere").iterdir()), [])
         self.assertFalse((self.path / "ran").exists())
 

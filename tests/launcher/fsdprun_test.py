@@ -44,14 +44,14 @@ VARIABLES = ("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD
 # Status, what the one line says, and the arguments; D stands for the test's folder.
 REFUSED = (
     (2, "unknown flag --bogus", "--bogus true"), (2, "--nproc-per-node is 'many'", "--nproc-per-node=many true"),
-    (2, "--nproc-per-node is '0'", "--nproc-per-node=0 true"), (127, "in no folder of PATH", "no-such-program"),
+    (2, "--nproc-per-node is '0'", "--nproc-per-node=0 true"), (127, "not in any folder of PATH", "no-such-program"),
     (127, "there is no program", "./no-such-program"), (126, "not executable", "D/text"),
     (126, "cannot be executed: .*first line", "D/program"), (126, "is a folder", "D"),
-    (126, "names the interpreter '/bin/sh' with a carriage return behind it.*sed -i 's/\\\\r\\$//' D/of_windows",
+    (126, "names the interpreter '/bin/sh' followed by a carriage return.*sed -i 's/\\\\r\\$//' D/of_windows",
      "D/of_windows"),
     (126, "names the interpreter '/no/shell'", "D/of_nobody"),
     (1, "not an address of this host", "--master-addr=192.0.2.1 --master-port=29555 true"),
-    (1, "cannot be made", "-r 3 --log-dir=D/text/logs true"),
+    (1, "cannot be created", "-r 3 --log-dir=D/text/logs true"),
 )
 
 

@@ -110,7 +110,8 @@ class Gpt(Runs):
                 output = self.send(process, signal.SIGTERM)
                 step = int(self.newest(run)[5:])
                 self.assertGreaterEqual(step, 13)
-                self.assertIn(f"ended by a signal after step {step}; --resume {self.folder / run} goes on", output)
+                self.assertIn(f"a signal ended training after step {step}; to go on, use --resume {self.folder / run}",
+                              output)
                 self.assertNotIn("sample:", output)
                 self.assert_goes_on_as_whole(run, *words)
                 shutil.rmtree(self.folder / "whole")
@@ -122,14 +123,14 @@ class Gpt(Runs):
         process = self.start(*self.train("run", NEVER))
         self.read_until(process, rf"step 3/{NEVER} ")
         self.kill_rank_1(signal.SIGTERM)
-        self.assertIn("ended by a signal after step", self.end(process))
+        self.assertIn("a signal ended training after step", self.end(process))
 
     def test_without_a_folder_to_save_to_a_signal_ends_it_at_once(self):
         command = self.train("run", NEVER)
         process = self.start(*command[:command.index("--save")])
         self.read_until(process, rf"step 3/{NEVER} ")
         process.send_signal(signal.SIGTERM)
-        self.read_until(process, "SIGTERM: passed on")
+        self.read_until(process, "SIGTERM was passed on")
         process.communicate()
         self.assertNotEqual(process.returncode, 0)
 

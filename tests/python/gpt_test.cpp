@@ -123,7 +123,7 @@ TEST(Gpt2Folder, AConfigurationThatGptCannotBeIsRefused) {
   EXPECT_EQ(error_of_config(R"(, "n_inner": 96, "activation_function": "gelu")"), "");
   EXPECT_EQ(error_of_config(R"(, "n_inner": null, "activation_function": "gelu_pytorch_tanh")"), "");
   EXPECT_THAT(error_of_config(R"(, "n_inner": 48)"),
-              HasSubstr("'n_inner': expected 96, which is what GPT has, found 48"));
+              HasSubstr("'n_inner': expected 96, the only value that this program's GPT supports, found 48"));
   EXPECT_THAT(error_of_config(R"(, "activation_function": "relu")"), HasSubstr("found relu"));
   EXPECT_THAT(error_of_config(R"(, "scale_attn_by_inverse_layer_idx": true)"), HasSubstr("expected false"));
   EXPECT_THAT(error_of_config(R"(, "vocab_size": )"), HasSubstr("expected the configuration of a GPT-2"));
