@@ -162,7 +162,7 @@ template <class Fn, class... Inputs>
 [[nodiscard]] decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, Inputs&&... inputs) {
   using Result = decltype(detail::call_forward(fn, std::forward<Inputs>(inputs)...));
   static_assert(!std::is_void_v<Result> && !std::is_arithmetic_v<std::remove_cvref_t<Result>>,
-                "fsdp::activation_checkpoint: fn returns no tensor, so backward will not come to it");
+                "fsdp::activation_checkpoint: fn returns no tensor, so backward will never reach fn");
   static_assert((!detail::only_refers<std::decay_t<Inputs>> && ...),
                 "fsdp::activation_checkpoint: an input refers to memory that may be gone in backward: pass a vector or "
                 "a string instead of an ArrayRef, span or string_view");

@@ -215,7 +215,8 @@ class Trainer {
     else if constexpr (requires { *module; })
       options_.activation_checkpointing(*module);
     else
-      throw UsageError("Trainer::shard: expected no activation_checkpointing for a TorchScript module, found some.");
+      throw UsageError(
+          "Trainer::shard: a TorchScript module does not support activation_checkpointing. Leave the option out.");
   }
 
   template <class Holder, class Data, class Act>

@@ -54,9 +54,9 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
   require(!tensor.is_nested() && !tensor.is_quantized(), what, "is ", tensor.is_nested() ? "nested" : "quantised",
-          ", expected a plain tensor. Ignore it (ignored_params)");
+          ", expected a plain tensor. Ignore the parameter (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
-          ", expected a strided tensor. Make it dense first");
+          ", expected a strided tensor. Make the parameter dense first");
   require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
           tensor.device(), ", expected the CPU, a CUDA device, a PrivateUse1 device or the meta device");
   require_plain(tensor, what, "Ignore the parameter (ignored_params), or register the tensor's clone()");
@@ -65,7 +65,7 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
           ". Register leaves (detach() and requires_grad_())");
   require(!tensor.grad().defined(), what,
-          "already has a gradient: a backward came before fully_shard. Shard before the "
+          "already has a gradient, because a backward ran before fully_shard. Shard before the "
           "first backward, or reset the gradients with zero_grad()");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
@@ -78,13 +78,14 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require_put_off(parameter, where);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
           tensor.scalar_type(),
-          ", expected a floating point dtype. Register its real and imaginary parts, or ignore it (ignored_params)");
+          ", expected a floating point dtype. Register the real and imaginary parts of the parameter, or ignore the "
+          "parameter (ignored_params)");
   require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
           tensor.scalar_type(),
           ", expected Half, BFloat16, Float or Double, in which ranks sum gradients and optimizers compute. Freeze the "
           "parameter (set_requires_grad(false)), or convert it to one of these dtypes");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
-          tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
+          tensor.strides(), ". Use tensor.contiguous() when you register the parameter; channels_last is fine");
 }
 
 // Where a tensor lies in memory, with the gaps between its elements; on the meta device, where there are no addresses,
@@ -105,8 +106,9 @@ Extent extent_of(const runtime::NamedParameter& named, bool is_sharded) {
 }
 
 constexpr const char* kUntied =
-    "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
-    "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is";
+    "' are different tensors on the same memory, which they could not share after fully_shard. Tie weights by "
+    "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that must keep "
+    "its values";
 
 // Parameters and other tensors on the same memory would stop sharing it.
 void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
@@ -185,21 +187,22 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   std::unordered_map<const at::TensorImpl*, std::string> names;
   for (auto& [name, tensor] : subtree_parameters(tree)) names[tensor.unsafeGetTensorImpl()] = std::move(name);
   for (const auto& ignored : options.ignored_params) {
-    require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor. Leave it out");
+    require(ignored.defined(), where,
+            "FullyShardOptions::ignored_params has an undefined tensor. Leave the undefined tensor out");
     const auto known = names.find(ignored.unsafeGetTensorImpl());
     require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
             " that is not a parameter under ", tree.type,
             ". Take the tensor from the module's parameters(), not a view or a copy of it");
     require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
-            "', which an earlier call has sharded. Ignore it in that call");
+            "', which an earlier call has sharded. Ignore the parameter in that call");
   }
 }
 
 void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where) {
   require(!c10::InferenceMode::is_enabled(), where,
-          "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
+          "called in inference mode, whose tensors cannot train. Call fully_shard outside of c10::InferenceMode");
   require(torch::autograd::get_current_graph_task_id() == -1, where,
-          "called inside a backward. Call it before training");
+          "called inside a backward. Call fully_shard before training");
   for (const auto* given : given_modules(tree))
     require(group_at(*given) == nullptr, where, "module ", given->type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
@@ -252,8 +255,8 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
 
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where) {
   require(!runtime::was_written_since(tensor.tensor), where, "'", tensor.name,
-          "' was written after fsdp::deferred_init, when it had no memory: these values are lost. Write them inside "
-          "deferred_init, or in fsdp::initialize after fully_shard");
+          "' was written after fsdp::deferred_init, when the tensor had no memory, so these values are lost. Write the "
+          "values inside deferred_init, or in fsdp::initialize after fully_shard");
 }
 
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation) {
@@ -283,10 +286,12 @@ void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const st
   for (const auto& [name, tensor] : buffers) {
     require(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided &&
                 !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-            where, "FullyShardOptions::sync_module_states, or broadcast_buffers: buffer '", name,
-            "' cannot be written (it is sparse, quantised, nested, expanded or made in inference mode). "
-            "Register a plain tensor, e.g. its clone()");
-    require_plain(tensor, where + "buffer '" + name + "' ", "Register its clone()");
+            where,
+            "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
+            name,
+            "' cannot be written, because it is sparse, quantised, nested, expanded or made in inference mode. "
+            "Register a plain tensor, e.g. the buffer's clone()");
+    require_plain(tensor, where + "buffer '" + name + "' ", "Register the buffer's clone()");
   }
 }
 

@@ -91,7 +91,9 @@ UseClone::~UseClone() {
   try {
     values_->exchange("the end of Clone::use");
   } catch (const std::exception& error) {
-    TORCH_WARN("The model keeps the clone's values, and the clone the model's: ", error.what());
+    TORCH_WARN(
+        "The model keeps the clone's values, and the clone has the model's, because exchanging them back failed: ",
+        error.what());
   }
 }
 

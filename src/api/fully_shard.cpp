@@ -252,7 +252,7 @@ Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options) {
 }
 
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options) {
-  require(!modules.empty(), "fsdp::fully_shard: an empty list of modules. Name at least one");
+  require(!modules.empty(), "fsdp::fully_shard: expected at least one module, found an empty list");
   for (const auto* module : modules)
     require(module != nullptr,
             "fsdp::fully_shard: expected modules, found a null pointer in the list. Construct every module first");

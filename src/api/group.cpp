@@ -140,7 +140,7 @@ void Group::set_post_optim_event(c10::Event event) const {
               own.where("set_post_optim_event"), "expected an event recorded on ", device, ", found one of ",
               c10::DeviceTypeName(event.device_type(), /*lower_case=*/true),
               event.was_marked_for_recording() ? "" : " that was not recorded",
-              ". Record it on the stream that ran the optimizer's step, and then set it");
+              ". Record the event on the stream that ran the optimizer's step before you set the event");
     }
   const auto shared = std::make_shared<const c10::Event>(std::move(event));
   for (const auto& group : view_->groups) group->gather_after(shared);

@@ -18,7 +18,8 @@ namespace {
 void require_outside(runtime::RankState& rank) FSDP_REQUIRES(rank.mutex) {
   for (const auto* group : rank.groups())
     require(!group->is_inside() && group->local_rows_depth == 0, group->where("join"), "a scope or a backward is open ",
-            "on '", group->name(), "'. Join between steps; after an exception call reset_iter_state() on every rank");
+            "on '", group->name(),
+            "'. Call join between steps; after an exception call reset_iter_state() on every rank");
 }
 
 }  // namespace

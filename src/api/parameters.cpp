@@ -25,8 +25,8 @@ std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* opera
   auto part = runtime::part_of(tensor);
   require(part || !runtime::is_marked(*tensor.unsafeGetTensorImpl()) || !runtime::another_copy_intercepts(),
           "fsdp::", operation,
-          ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared "
-          "library that all use");
+          ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared library that "
+          "the program and all its libraries use");
   return part;
 }
 
@@ -68,7 +68,7 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
   const MutexLock lock(group.rank_state().mutex);
   auto& slot = group.slots()[index];
   require(!rows.is_meta(), group.where(call), "parameter '", slot.name(),
-          "' is on the meta device and has no values. Give it memory with fsdp::to_empty(model, device)");
+          "' is on the meta device and has no values. Give the parameter memory with fsdp::to_empty(model, device)");
   require(rows.sizes() == slot.rows_tensor.sizes(), group.where(call), "parameter '", slot.name(),
           "': expected the sizes of this rank's rows, ", slot.rows_tensor.sizes(), ", found ", rows.sizes(),
           ". Give each rank the gradient of its rows");

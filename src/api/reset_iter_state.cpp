@@ -46,7 +46,8 @@ AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::P
   const auto start_over = [&] {
     // One group after the other; those who wait for this rank in a later one learn it before.
     for (const auto* ranks : std::span(groups).subspan(1))
-      ranks->communicator().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
+      ranks->communicator().fail("reset_iter_state",
+                                 "the rank starts over after an exception. Call reset_iter_state() on every rank");
     for (const auto* ranks : groups) ranks->communicator().start_over();
   };
   // Layers that are cut over a tensor axis communicate there in orders of their own, so all orders begin anew first.
@@ -102,8 +103,8 @@ void Group::reset_iter_state() const {
   if (!ranks.wrote_alike)
     throw Mismatch(
         groups.front()->where("reset_iter_state") +
-        "some ranks made an optimizer step that others did not make, so rows of two steps are mixed. The model "
-        "can be used again: load a checkpoint on every rank, or start all ranks again");
+        "some ranks made an optimizer step that others did not make, so the model's rows are from two different steps. "
+        "Load a checkpoint on every rank, which makes the model usable again, or start all ranks again");
 }
 
 }  // namespace fsdp

@@ -189,8 +189,8 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     if (!in_backward) runtime::require_no_backward_elsewhere(rank, *group, "forward scope");
     require_no_unfinished_backward(*group, "forward scope");
     if (group->local_rows_depth > 0)
-      require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
-              "': close it before forward");
+      require(false, group->where("forward scope"), "an fsdp::LocalRows is open on '", group->name(),
+              "'. Close the LocalRows before forward");
     require_no_graph(*group);
   }
   record_->root = groups_.front()->id();

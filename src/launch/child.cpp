@@ -51,7 +51,7 @@ bool Child::has_ended() {
 pid_t fork_process(const std::function<int()>& body) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) throw std::system_error(errno, std::generic_category(), "no process can be started");
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "cannot start a process");
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(EXIT_FAILURE);

@@ -50,7 +50,7 @@ int Execution::become(const Options& options, int failure) const {
 pid_t Execution::start(const Options& options) const {
   std::array<int, 2> ends;  // a pipe that a successful exec closes
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw std::system_error(errno, std::generic_category(), "no pipe can be made");
+    throw std::system_error(errno, std::generic_category(), "cannot create a pipe");
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
   const pid_t pid = fork_process([&] { return become(options, writing.number()); });

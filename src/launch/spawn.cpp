@@ -153,13 +153,14 @@ void flush_output() {
   const bool is_kept = static_cast<bool>(std::cout.flush());
   if (fflush(stdout) == 0 && ferror(stdout) == 0 && is_kept) return;
   const int error = errno;
-  throw Error("what it printed cannot be written" + (error != 0 ? std::string(": ") + strerror(error) : std::string()));
+  throw Error("the output of the rank cannot be written" +
+              (error != 0 ? std::string(": ") + strerror(error) : std::string()));
 }
 
 RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw Error(std::string("fsdp::spawn: no pipe could be made: ") + strerror(errno) +
+    throw Error(std::string("fsdp::spawn: cannot create a pipe: ") + strerror(errno) +
                 ". Raise the limit on open files (ulimit -n).");
   Descriptor reading(ends[0]);
   const Descriptor writing(ends[1]);
@@ -200,7 +201,7 @@ class Requests {
       send_(signal);
       const PipeSignalBlocked blocked;  // Ctrl-C also ends a "tee" that reads stderr
       std::cerr << "[fsdp] " << signal_name(signal)
-                << ": passed on to the ranks, which may save and stop; a second signal ends them" << std::endl;
+                << " was passed on to the ranks, which may save and stop; a second signal ends them" << std::endl;
     } else if (is_second_request(now - *first_at_)) {
       ended_by_ = signal;
       ending_.kill();

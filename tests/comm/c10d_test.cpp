@@ -282,7 +282,7 @@ TEST(DataDevice, HasTheDataOfTheCpuGoByMessagesAndRefusesOtherTensors) {
     sum_up(ranks, tensor);
     EXPECT_TRUE(tensor.equal(at::full({6}, 3.0)));
     expect_error([&] { ranks.broadcast(at::empty({6}, at::kMeta), 0, {"far", {}})->wait(); },
-                 {"this rank's tensors are on cuda:0 or the CPU, found one on meta"});
+                 {"expected a tensor on this rank's device cuda:0 or on the CPU, found one on meta"});
   });
 }
 

@@ -158,7 +158,7 @@ class Output(FsdprunTest):
     def test_a_link_in_place_of_a_file_is_refused(self):
         self.check(1, "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && cd $D/job_* && mkdir -p attempt_1/0 && "
                    "ln -s $D/target attempt_1/0/stdout.log; exit 3", "-r", "1", "--max-restarts=1",
-                   f"--log-dir={self.path}", "--rdzv-id=job", status=1, err=["stdout.log cannot be made"])
+                   f"--log-dir={self.path}", "--rdzv-id=job", status=1, err=["stdout.log cannot be created"])
         self.assertFalse((self.path / "target").exists())
 
     def test_redirected_errors_are_still_summed_up(self):

@@ -88,7 +88,7 @@ TEST(Options, OfAListOrAScriptModuleThatWrapsAreRefused) {
     torch::jit::Module script("Scale");
     script.register_parameter("weight", torch::ones({4, 2}), /*is_buffer=*/false);
     expect_error([&] { fully_shard(script, wraps); }, {"auto_wrap_policy"});
-    expect_error([&] { fully_shard(std::vector<nn::Module*>{}); }, {"empty list of modules"});
+    expect_error([&] { fully_shard(std::vector<nn::Module*>{}); }, {"at least one module, found an empty list"});
   });
 }
 

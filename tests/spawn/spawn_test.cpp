@@ -257,7 +257,7 @@ TEST_F(Spawn, ARankFailsIfWhatItPrintsIsLost) {
         std::printf("another\n");
       },
       2);
-  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: what it printed cannot be written: No space left on device");
+  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: the output of the rank cannot be written: No space left on device");
 }
 
 TEST_F(Spawn, AFailureIsReportedNamingItsRank) {

@@ -139,7 +139,7 @@ TEST(Clone, OfAModelThatMovedMeanwhileOrIsInAScopeIsRefusedAndTheModelKeepsItsVa
         else
           set_strategy(model, trained.optimizer, Strategy::kReplicate);
       }
-      EXPECT_THAT(warnings.text, AllOf(HasSubstr("The model keeps the clone's values, and the clone the model's"),
+      EXPECT_THAT(warnings.text, AllOf(HasSubstr("The model keeps the clone's values, and the clone has the model's"),
                                        HasSubstr("Clone the model again")));
       EXPECT_THAT(error_of([&] { average.update(0.5); }), HasSubstr("Clone the model again"));
       const auto found = whole_values(*trained.net);

@@ -135,7 +135,7 @@ TEST(StateOutput, NothingIsLeftOfAFileThatCannotHaveItsName) {
   {
     SafetensorsWriter writer(folder / "a", {}, {});
     ASSERT_EQ(mkfifo((folder / "a").c_str(), 0600), 0);
-    EXPECT_THAT(text_of_error([&] { writer.finish(); }), HasSubstr("cannot give the complete file its name"));
+    EXPECT_THAT(text_of_error([&] { writer.finish(); }), HasSubstr("cannot move the complete file to this name"));
   }
   EXPECT_TRUE(fs::is_fifo(folder / "a"));
   EXPECT_THAT(names_below(folder.path()), UnorderedElementsAre("a", "folder", "loop", longest));

@@ -86,8 +86,10 @@ c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
   } catch (const c10::DistError& error) {
     const std::string detail = first_line(error.what());
     if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && try_to([&] { store->check({"roll_call"}); }))
-      throw Error(str_cat(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
-                          ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
+      throw Error(str_cat(options.ranks.where(kConnecting),
+                          "cannot open a second connection to the rendezvous store: ", detail,
+                          ". The limit on open files (ulimit -n) may be reached on this host or on the host of the "
+                          "store: raise the limit."));
     raise(lost_store(detail), options.ranks, kConnecting);
   }
 }

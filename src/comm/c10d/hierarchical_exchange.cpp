@@ -30,8 +30,9 @@ int64_t length_of(int64_t part, int64_t parts, int64_t length) {
 
 void HierarchicalExchange::run_inside(const std::function<void(Communicator&)>& act) const {
   try {
-    mail_->wait_elsewhere([&] { act(*host_); },
-                          [host = host_] { host->fail("a collective of several hosts", "it was interrupted."); });
+    mail_->wait_elsewhere(
+        [&] { act(*host_); },
+        [host = host_] { host->fail("a collective of several hosts", "the collective was interrupted."); });
   } catch (const PeerLost& lost) {
     mail_->blame(ranks_.number_of(lost.rank()));
     throw std::runtime_error(first_line(lost.what()));

@@ -33,9 +33,10 @@ class Front::Call {
            tensor.sizes(), " with layout ", tensor.layout(), ". Call contiguous() first.");
     const auto device = tensor.device();
     if (front_.carrier_.empty() || device.is_cpu() || device == front_.device_) return;
-    expect(!front_.device_.is_cpu(), front_.carrier_, " moves CPU tensors, found one on ", device,
+    expect(!front_.device_.is_cpu(), front_.carrier_, " moves only CPU tensors, found one on ", device,
            ". Use the backend \"nccl\".");
-    expect(false, "this rank's tensors are on ", front_.device_, " or the CPU, found one on ", device, ".");
+    expect(false, "expected a tensor on this rank's device ", front_.device_, " or on the CPU, found one on ", device,
+           ".");
   }
 
   void expect_alike(const at::Tensor& a, const at::Tensor& b) const {
@@ -43,8 +44,8 @@ class Front::Call {
     expect_tensor(b);
     expect(a.dim() == 1 && b.dim() == 1, "expected flat tensors, found sizes ", a.sizes(), " and ", b.sizes(), ".");
     expect(a.scalar_type() == b.scalar_type() && a.device() == b.device(),
-           "expected input and output of one dtype and device, found ", a.scalar_type(), " on ", a.device(), " and ",
-           b.scalar_type(), " on ", b.device(), ".");
+           "expected an input and an output of the same dtype and device, found ", a.scalar_type(), " on ", a.device(),
+           " and ", b.scalar_type(), " on ", b.device(), ".");
   }
 
   void expect_rank(int rank) const {
@@ -56,7 +57,7 @@ class Front::Call {
   Fingerprint of(std::span<const at::Tensor> tensors, int peer = -1, int times = 1) {
     expect(!tensors.empty(), "expected at least one tensor, found none.");
     for (const auto& tensor : tensors)
-      expect(tensor.device() == tensors.front().device(), "expected tensors on one device, found some on ",
+      expect(tensor.device() == tensors.front().device(), "expected all tensors on the same device, found some on ",
              tensors.front().device(), " and on ", tensor.device(), ".");
     describe_data(fingerprint_, tensors, times);
     fingerprint_.peer = peer;
@@ -82,8 +83,8 @@ Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const
   std::vector<at::Tensor> outputs;
   for (const auto& [output, input] : planes) {
     call.expect_alike(output, input);
-    call.expect(output.numel() == world_size() * input.numel(), "expected ", world_size(), " slices of ", input.numel(),
-                " elements, the length of this rank's, found ", output.numel(), " elements.");
+    call.expect(output.numel() == world_size() * input.numel(), "expected an output of ", world_size(), " slices of ",
+                input.numel(), " elements, as many as the input has, found ", output.numel(), " elements.");
     const at::Tensor own = slice_of(output.detach(), input.numel(), rank());
     call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
                 "expected an input that is this rank's slice of the output or has memory of its own, found one that "
@@ -108,8 +109,8 @@ Fingerprint Front::checked_reduce_scatter(std::span<const ReducePlane> planes, c
                   "expected an output with memory of its own, found one that overlaps the input.");
       end = first + values.numel();
     }
-    call.expect(end <= world_size() * output.numel(), "expected pieces of ", world_size(), " slices of ",
-                output.numel(), " elements, the length of the output, found one that ends at element ", end, ".");
+    call.expect(end <= world_size() * output.numel(), "expected pieces within ", world_size(), " slices of ",
+                output.numel(), " elements, as many as the output has, found one that ends at element ", end, ".");
     outputs.push_back(output);
   }
   return call.of(outputs, -1, world_size());

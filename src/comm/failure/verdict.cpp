@@ -87,7 +87,7 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
   }
   return {Verdict::Kind::kError, -1,
           str_cat("the rendezvous store is gone (", detail,
-                  "): the process that hosts it, as a rule the launcher, has ended.", last_operations,
+                  "): the process that hosts the store, usually the launcher, has ended.", last_operations,
                   " Look at the launcher's output, then start all ranks again.")};
 }
 
@@ -146,7 +146,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       const int name_of_blocking = ranks.name_of(blocking);
       return {Verdict::Kind::kMismatch, name_of_blocking,
               str_cat(alarm->failed_operation, " timed out: rank ", name_of_blocking,
-                      " is alive but did not join; it reports: ", reports[blocking]->operations, '.',
+                      " is alive but did not join this operation; it reports: ", reports[blocking]->operations, '.',
                       last_operations(ranks, reports), kLookForDifference,
                       "a forward, a backward, a save or a loop that only some ranks run", kOrForThreads,
                       "; or raise the timeout if rank ", name_of_blocking, " needs longer.")};

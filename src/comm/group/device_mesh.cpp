@@ -33,13 +33,13 @@ void check_axes(const std::vector<int>& shape, const std::vector<std::string>& n
   std::set<std::string_view> taken;
   for (size_t i = 0; i < names.size(); ++i) {
     require(!names[i].empty(), prefix, "expected a name for each axis, found an empty one for axis ", i, '.');
-    require(taken.insert(names[i]).second, prefix, "expected a name of its own for each axis, found '", names[i],
+    require(taken.insert(names[i]).second, prefix, "expected a different name for each axis, found '", names[i],
             "' twice.");
     require(shape[i] >= 1, prefix, "expected sizes of at least 1, found ", shape[i], " for the axis '", names[i], "'.");
   }
   require(has_ranks(shape, all.world_size()), prefix, "expected sizes whose product is the number of ranks, ",
           all.world_size(), ", found ", str_join(" x ", shape),
-          ". Change mesh_shape, or start as many ranks as it has places.");
+          ". Change mesh_shape, or start as many ranks as the product of its sizes.");
 }
 
 }  // namespace

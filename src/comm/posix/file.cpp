@@ -35,10 +35,10 @@ std::string advice(int error) {
   if (is_one_of({ENOSPC, EDQUOT})) return "Free some space";
   if (is_one_of({EACCES, EPERM, EROFS})) return "Name a folder that this user may write to";
   if (is_one_of({ENOENT, ENOTDIR})) return "Check the path; the folder may have been removed or its disk unmounted";
-  if (is_one_of({EISDIR, EEXIST})) return "Name a file";
+  if (is_one_of({EISDIR, EEXIST})) return "Name a file instead";
   if (error == ENAMETOOLONG) return "Choose a shorter name";
   if (error == EFBIG) return "Raise the limit on the size of files (ulimit -f)";
-  if (error == EPIPE) return "Its reader is gone";
+  if (error == EPIPE) return "The reader of this pipe has ended";
   if (error == EMFILE) return "Raise the limit on open files (ulimit -n)";
   return "Check the disk";
 }
@@ -126,7 +126,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)), file_(open_file
   if (!file_.is_open()) fail_to(path_, "open the file");
   struct stat status{};
   if (::fstat(file_.number(), &status) != 0) fail_to(path_, "read the file's status");
-  if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a regular file, found something else there");
+  if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a regular file, found something else");
   bytes_ = static_cast<uint64_t>(status.st_size);
 }
 
@@ -202,8 +202,8 @@ void OutputFile::commit() {
   if (!is_synced && !(temporary_.empty() && (errno == EINVAL || errno == EROFS)))
     fail_to(path_, "flush the file to the disk");
   if (!temporary_.empty()) {
-    if (!is_replaceable(target_)) fail_to(path_, "give the complete file its name", EEXIST);
-    if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail_to(path_, "give the complete file its name");
+    if (!is_replaceable(target_)) fail_to(path_, "move the complete file to this name", EEXIST);
+    if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail_to(path_, "move the complete file to this name");
   }
   file_.close();
   if (!temporary_.empty()) sync_folder(fs::path(target_).parent_path().string());

@@ -64,7 +64,7 @@ class JobStore : public c10d::Store {
       if (auto answer = run_in_time(limit, [=, store = store_] { return act(*store); })) return *std::move(answer);
       shared_->is_silent = true;
     }
-    throw c10::DistStoreError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "it does not answer");
+    throw c10::DistStoreError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "the store does not answer");
   }
 
  public:
@@ -135,13 +135,12 @@ struct Connections {
   const std::string detail = first_line(what);
   if (hosts && what.find("EADDRINUSE") != std::string::npos) {
     throw UsageError(str_cat(place, "port ", rendezvous.port, " of ", rendezvous.host,
-                             " is taken by another program, or by another run. Choose another "
-                             "MASTER_PORT."));
+                             " is taken by another program, or by another run. Choose a different MASTER_PORT."));
   }
   const bool rank_0_hosts = !rendezvous.agent_hosts_store;
   const std::string text =
       str_cat(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout), ". Is ",
-              rank_0_hosts ? "rank 0" : "the launcher", " running, and is that its address? (", detail, ")");
+              rank_0_hosts ? "rank 0" : "the launcher", " running, and is this address correct? (", detail, ")");
   if (rank_0_hosts && !hosts) throw PeerLost(0, text);
   throw Error(text);
 }

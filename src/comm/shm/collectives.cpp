@@ -142,8 +142,9 @@ void Collectives::wait_for(Operation& work) {
     });
   if (work.is_done()) return;
   if (failure_) std::rethrow_exception(failure_);
-  throw Error("[fsdp] " + work.description +
-              " was dropped: the ranks started over. Start the iteration again on every rank.");
+  throw Error(
+      "[fsdp] " + work.description +
+      " was dropped, because the ranks started over after an exception. Start the iteration again on every rank.");
 }
 
 void Collectives::then(const std::shared_ptr<Operation>& work, Work::Next next) {

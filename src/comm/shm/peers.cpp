@@ -79,7 +79,7 @@ Descriptor make_host_page(int world_size, const std::string& name) {
   auto page = make_segment(name, HostPage::bytes(world_size));
   if (prctl(PR_GET_DUMPABLE) != 1)
     throw Obstacle(
-        "this process is not dumpable (PR_SET_DUMPABLE, prctl(2)), so other processes do not find its memory in /proc");
+        "this process is not dumpable (PR_SET_DUMPABLE, prctl(2)), so other processes cannot find its memory in /proc");
   if (find_segment(getpid(), name).is_open()) return page;
   throw Obstacle(
       "the shared memory of a process cannot be found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
@@ -112,7 +112,7 @@ class Peers::WaitingThread {
     own.cause = has_left ? Cause::kTransport : Cause::kTimeout;
     own.waiting_for = peer_;  // whatever other threads of this rank do
     own.failed_operation = peers_.operation();
-    return decide(peers_.ranks_, reports, has_left ? "ended" : "did not come within " + in_seconds(peers_.timeout_));
+    return decide(peers_.ranks_, reports, has_left ? "ended" : "did not arrive within " + in_seconds(peers_.timeout_));
   }
 
  private:
@@ -261,7 +261,9 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
     make_progress();
     if (ready()) return;
     if (meetings_ != meetings)  // another thread of this rank has dropped what this one waits for
-      throw Error(prefix() + "dropped: the ranks started over. Start the iteration again on every rank.");
+      throw Error(prefix() +
+                  "this operation was dropped, because the ranks started over after an exception. Start the iteration "
+                  "again on every rank.");
     const auto verdict = waiting.look();
     // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
     // is ready on every rank.
