@@ -132,10 +132,9 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
                  "still be empty")
       ->check(frame::path())
       ->take_last();
-  app.add_option(
-         "--init-from", arguments.init_from,
-         "Source of the initial values: a checkpoint, a safetensors file, or the folder of a GPT-2 that Python's "
-         "transformers saved")
+  app.add_option("--init-from", arguments.init_from,
+                 "Source of the initial values: a checkpoint, a safetensors file, or the folder of a GPT-2 that "
+                 "Python's transformers saved")
       ->check(frame::path())
       ->take_last();
 }

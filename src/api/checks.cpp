@@ -65,8 +65,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
           ". Register leaves (detach() and requires_grad_())");
   require(!tensor.grad().defined(), what,
-          "already has a gradient, because a backward ran before fully_shard. Shard before the "
-          "first backward, or reset the gradients with zero_grad()");
+          "already has a gradient, because a backward ran before fully_shard. Shard before the first backward, or "
+          "reset the gradients with zero_grad()");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
           "node. Shard before forward, or release the loss, the outputs and that node first");

@@ -81,7 +81,7 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
   if (!Kind::takes_short_state(options) && c10::elementSize(dtype) < sizeof(float))
     require(false, where(update, operation), name_of(update), " would have ", dtype,
             " state, in which the variance of a centered ", Kind::kName,
-            " becomes negative. Give StateOptions::state_dtype = kFloat, or leave centered out");
+            " would become negative. Set StateOptions::state_dtype to kFloat, or leave centered out");
   const auto found = optimizer.state().find(update.parameter.unsafeGetTensorImpl());
   if (found == optimizer.state().end() || !found->second || !Kind::keeps_state(options)) return;
   for (const auto* state : Kind::kept(static_cast<typename Kind::State&>(*found->second), options))
@@ -170,7 +170,7 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
   const auto name = str_cat("fsdp::optim::", Kind::kName);
   require(std::isfinite(factor) && factor >= 0, "[fsdp] ", operation,
           "_scaled: expected a factor of the gradients that is finite and at least 0, found ", factor,
-          ". Skip the step on every rank where a gradient is not finite");
+          ". If a gradient is not finite on any rank, skip the step on every rank");
   check_all<Options>(this->param_groups());
   const auto check = [&](const Update& update) {
     require_possible<Options>(*this, update, state_options(), operation);

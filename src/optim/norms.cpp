@@ -24,7 +24,7 @@ namespace {
 
 void require_real(const at::Tensor& tensor, const std::string& operation) {
   require(!tensor.is_complex(), "fsdp::", operation, ": expected real numbers, found ", tensor.scalar_type(),
-          " of sizes ", tensor.sizes(), ". Take torch::view_as_real of it");
+          " of sizes ", tensor.sizes(), ". Pass torch::view_as_real(tensor) instead");
 }
 
 // This rank's rows of a sharded tensor.

@@ -51,7 +51,7 @@ void take_gradient(Update& update, const std::string& operation) {
   if (!update.rows.is_non_overlapping_and_dense())
     require(false, where(update, operation), name_of(update),
             " has gaps in its memory: expected a dense tensor, found strides ", update.rows.strides(), " for sizes ",
-            update.rows.sizes(), ". Use an optimizer of torch::optim for it");
+            update.rows.sizes(), ". Use an optimizer of torch::optim for this parameter");
   update.gradient = laid_out_as(update.rows, gradient);
 }
 

@@ -52,7 +52,7 @@ class Checks {
            query.sizes(), ", ", key.sizes(), " and ", value.sizes(), '.');
     expect(query.is_floating_point() && key.scalar_type() == query.scalar_type() &&
                value.scalar_type() == query.scalar_type(),
-           "expected queries, keys and values of one floating point dtype, found ", query.scalar_type(), ", ",
+           "expected queries, keys and values of the same floating point dtype, found ", query.scalar_type(), ", ",
            key.scalar_type(), " and ", value.scalar_type(), '.');
     expect(key.size(0) == query.size(0) && value.size(0) == query.size(0) && key.size(-2) == value.size(-2) &&
                key.size(-1) == query.size(-1) && query.size(-2) > 0 && key.size(-2) > 0,

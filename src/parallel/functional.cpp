@@ -131,7 +131,7 @@ struct Call {
     const int64_t found = dim(wanted);
     expect(input.size(found) % group->world_size() == 0, "expected sizes that can be cut into ", group->world_size(),
            " equal parts along dim ", found, ", found ", input.sizes(),
-           ". Pad the tensor, and leave the padding out of what follows.");
+           ". Pad the tensor, and remove the padding from the result.");
     return found;
   }
 

@@ -45,7 +45,7 @@ double FittedSliceCost::operator()(int64_t length, int64_t before) const {
 FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
   for (const auto& time : times)
     require(time.seconds > 0, "fsdp fit_slice_cost: expected seconds above 0, found ", time.seconds, " for a slice of ",
-            time.length, " tokens. Measure it with a finer clock");
+            time.length, " tokens. Measure the time of this slice with a finer clock");
   const auto others = std::partition(times.begin(), times.end(), [](const auto& time) { return time.before == 0; });
   FittedSliceCost cost{.alone = {times.begin(), others}};
   require(!cost.alone.empty(),

@@ -35,8 +35,8 @@ std::string text_of(const Form& form) {
 // The dtype, whether a gradient comes back, the number of dims, and their sizes.
 at::Tensor header_of(const Form& form, const auto& where) {
   if (form.sizes.size() > kHeaderNumbers - kBeforeSizes)
-    require(false, where(), "a tensor of ", form.sizes.size(), " dims, and at most ", kHeaderNumbers - kBeforeSizes,
-            " can be sent. Flatten some of them");
+    require(false, where(), "expected a tensor of at most ", kHeaderNumbers - kBeforeSizes, " dims, found ",
+            form.sizes.size(), ". Flatten some of its dims");
   std::vector<int64_t> numbers = {static_cast<int64_t>(form.dtype), form.requires_grad, std::ssize(form.sizes)};
   numbers.insert(numbers.end(), form.sizes.begin(), form.sizes.end());
   numbers.resize(kHeaderNumbers);

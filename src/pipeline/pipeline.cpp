@@ -36,7 +36,7 @@ void require_schedule_that_fits(const PipelineSchedule& schedule, const ProcessG
   const auto where = group.where("Pipeline");
   validate(schedule);
   require(schedule.ranks == group.world_size(), where, "expected a schedule for the ", group.world_size(),
-          " ranks of the axis, found one for ", schedule.ranks);
+          " ranks of the axis, found a schedule for ", schedule.ranks);
   require(static_cast<int>(stages) == schedule.chunks, where, "expected the ", schedule.chunks, " stages of rank ",
           group.rank(), ", found ", stages, ". Rank r holds the stages r, r + ", schedule.ranks, " and so on");
 }
@@ -152,7 +152,8 @@ const PipelineSchedule& Pipeline::schedule() const { return plan_->schedule; }
 void Pipeline::reset_iter_state() {
   // Ranks of a stage's axes may wait for this rank while ranks of its pipe axis wait for them.
   for (const auto& group : plan_->groups())
-    group->placement().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
+    group->placement().fail("reset_iter_state",
+                            "the rank starts over after an exception. Call reset_iter_state() on every rank");
   plan_->group->communicator().start_over();
   plan_->known.clear();  // in the step that failed some ranks may have learnt sizes, and others not
   for (const auto& stage : plan_->stages)

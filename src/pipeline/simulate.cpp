@@ -108,7 +108,7 @@ PipelineTimes simulate(const PipelineSchedule& schedule, const std::function<dou
                        waits_for(action)->name());
   }
   throw UsageError(str_cat("fsdp schedule '", schedule.name, "': the ranks wait for each other for ever: ", waiting,
-                           ". Put the actions into an order in which each comes after what it needs"));
+                           ". Put each action after the actions that it needs"));
 }
 
 void validate(const PipelineSchedule& schedule) {

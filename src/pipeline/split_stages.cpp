@@ -58,8 +58,8 @@ void require_no_shared_parameter(const std::vector<torch::nn::Sequential>& stage
       const auto [owner, is_new] = owners.try_emplace(parameter.value().unsafeGetTensorImpl(), stage, parameter.key());
       require(is_new || owner->second.first == stage, kWhere, "parameter '", parameter.key(), "' of stage ", stage,
               " is '", owner->second.second, "' of stage ", owner->second.first,
-              " too, and each rank would train a copy of its own. Give both uses to one stage, or give each of them a "
-              "parameter of its own");
+              " too, so each rank would train a separate copy. Put both uses into the same stage, or give each use a "
+              "separate parameter");
     }
 }
 

@@ -40,7 +40,7 @@ Json saved(torch::autograd::profiler::ProfilerResult& result) {
   std::ifstream file(path);
   auto json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
-    throw Error("LibTorch's profiler could not write what it recorded to " + folder.path().string() +
+    throw Error("LibTorch's profiler could not write its records to " + folder.path().string() +
                 ". Set TMPDIR to a folder with room.");
   return json;
 }

@@ -15,7 +15,7 @@ TemporaryFolder::TemporaryFolder() {
   auto name = absolute_path((std::filesystem::temp_directory_path(error) / "fsdp-XXXXXX").string());
   if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error)
-    throw Error("no folder for temporary files can be made: " + error.message() +
+    throw Error("cannot create a folder for temporary files: " + error.message() +
                 ". Set TMPDIR to a folder with room that this user may write to.");
   path_ = name;
 }

@@ -67,42 +67,43 @@ Verdict judge(const Access& a) {
 std::string ways_out(Verdict verdict) {
   switch (verdict) {
     case Verdict::kRefuseOutsideScope:
-      return "outside a forward scope a sharded parameter is this rank's rows, and this operator would compute a "
-             "different number on them. Call the model through its handle, model(...) or model.forward(...): "
-             "model->forward(...) opens no scope. Where there is only a module, fsdp::handle_of(module)(...) is the "
-             "same; or open a fsdp::ForwardScope. For norms, sums and clipping use fsdp::norm, fsdp::sum and "
+      return "outside a forward scope a sharded parameter is this rank's rows, so this operator would compute a "
+             "different result on every rank. Call the model through its handle, model(...) or model.forward(...): "
+             "model->forward(...) opens no scope. If you have only the module, call fsdp::handle_of(module)(...), or "
+             "open an fsdp::ForwardScope. For norms, sums and clipping use fsdp::norm, fsdp::sum and "
              "fsdp::clip_grad_norm_, for LBFGS fsdp::optim::LBFGS; for the whole value use fsdp::full_tensor or "
-             "fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
+             "fsdp::summon_full_params; if you mean this rank's rows, open an fsdp::LocalRows (and a "
+             "torch::NoGradGuard)";
     case Verdict::kRefuseRowsByNumber:
       return "outside a forward scope a sharded parameter is this rank's rows, so the same index means a different row "
              "on every rank. To read rows by index, take them from auto whole = fsdp::full_tensor(p), on every rank; "
              "to write them, change whole in the same way on every rank and copy it back with p.copy_(whole). If you "
-             "mean indices of this rank's rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
+             "mean indices of this rank's rows, open an fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseResult:
-      return "this tensor has this rank's rows only, and the operator would compute a different number on them on "
-             "every rank. Element-wise operators accept this tensor. Over all ranks use fsdp::sum (also along some "
-             "dims), fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole "
-             "tensor, e.g. for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open a "
-             "fsdp::LocalRows (and a torch::NoGradGuard)";
+      return "this tensor has only this rank's rows, so the operator would compute a different result on every rank. "
+             "Element-wise operators accept this tensor. Over all ranks use fsdp::sum (also along some dims), "
+             "fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, e.g. "
+             "for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open an fsdp::LocalRows (and a "
+             "torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
       return "outside a forward scope a sharded parameter is this rank's rows. Together with the parameter, an "
              "element-wise operator accepts tensors of the whole parameter's sizes, of which each rank uses its rows, "
              "tensors of the rows' sizes, and tensors that are broadcast along the rows. For forward code call the "
-             "model through its handle, model(...), or open a fsdp::ForwardScope; for the whole value use "
+             "model through its handle, model(...), or open an fsdp::ForwardScope; for the whole value use "
              "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
-      return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole "
-             "values to an ordinary tensor take them from fsdp::full_tensor(p), on every rank. An optimizer that was "
-             "made before fsdp::fully_shard (Adagrad), or stepped in a scope, holds state of the whole sizes: make it "
-             "after fully_shard and step it outside";
+      return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole values "
+             "to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. An optimizer that was "
+             "constructed before fsdp::fully_shard (Adagrad), or stepped in a scope, has state of the whole sizes: "
+             "construct the optimizer after fully_shard and call step() outside of scopes";
     case Verdict::kRefuseGradientInScope:
       return "inside a scope and in backward parameters are whole and their gradients are this rank's rows. "
              "optimizer.step() belongs after the scope. If the optimizer made its state in a scope, that state has the "
              "whole sizes: construct the optimizer again";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
-             "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if "
-             "you mean the rows, open a fsdp::LocalRows";
+             "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if you "
+             "mean this rank's rows, open an fsdp::LocalRows";
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
              "after the scope (optimizer.step() belongs after it), or in fsdp::summon_full_params with write_back() "
@@ -118,15 +119,15 @@ std::string ways_out(Verdict verdict) {
              ". To change the parameter permanently, use copy_, fsdp::summon_full_params with write_back(), fsdp::to "
              "or fsdp::load after the scope";
     case Verdict::kRefuseConvert:
-      return "outside a forward scope a sharded parameter is this rank's rows, and so would be a converted or moved "
-             "copy. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for the whole "
-             "value use fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
+      return "outside a forward scope a sharded parameter is this rank's rows, so a converted or moved copy would have "
+             "only these rows. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for "
+             "the whole value use fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
              "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";
     case Verdict::kRefuseRecording:
-      return "whole parameters in summon_full_params are this rank's own copy, which backward would not see. Evaluate "
-             "under a torch::NoGradGuard there, and train in a forward scope";
+      return "inside summon_full_params the whole parameters are this rank's own copy, which backward would not reach. "
+             "Evaluate the model there under a torch::NoGradGuard, and train in a forward scope";
     default:
       return "";
   }

@@ -217,8 +217,8 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
   for (GroupId member_id : covered)
     if (auto* member = rank.group(member_id)) {
       if (member->local_rows_depth > 0)
-        require(false, member->where("backward"), "a fsdp::LocalRows is open on '", member->name(),
-                "': close it before backward");
+        require(false, member->where("backward"), "an fsdp::LocalRows is open on '", member->name(),
+                "'. Close the LocalRows before backward");
       if (member->policy.post_accumulate_grad_hook && member->is_in_scope() &&
           std::ranges::any_of(member->slots(), expects_gradient))
         require(false, member->where("backward"), "'", member->name(),

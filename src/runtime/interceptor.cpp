@@ -323,11 +323,10 @@ bool another_copy_intercepts() {
 void install_interceptor() {
   // Kept for ever: tensors that outlive main() still dispatch.
   static auto* library = [] {
-    require(
-        !another_copy_intercepts(),
-        "fsdp::fully_shard: another copy of fsdp has sharded something in this process, e.g. the program's, and this "
-        "one is in a library that it opened. Two copies do not know each other's parameters: link fsdp into one of "
-        "them, a shared library that both use");
+    require(!another_copy_intercepts(),
+            "fsdp::fully_shard: a different copy of fsdp has already sharded a model in this process, for example if "
+            "both the program and a library that it opened contain fsdp. The two copies do not know each other's "
+            "parameters: link fsdp into one shared library that both use");
     auto* fallback = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
     is_installed = true;

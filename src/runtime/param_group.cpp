@@ -119,12 +119,12 @@ void ParamGroup::require_not_handed_out() const {
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
   if (has_late_reductions())
     require(false, where(operation), "gradients of '", name_,
-            "' are in flight since a backward with set_is_last_backward(false) and would be left out. Run the last "
-            "backward of the iteration with set_is_last_backward(true); to drop them call reset_iter_state()");
+            "' are still being reduced after a backward with set_is_last_backward(false) and would be left out. Run "
+            "the last backward of the iteration with set_is_last_backward(true); to drop them call reset_iter_state()");
   if (has_gradients())
     require(false, where(operation), "gradients of '", name_,
-            "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
-            "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true) and "
+            "' from a backward without gradient synchronisation still wait for their reduction and would be left out. "
+            "Run the last backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true) and "
             "set_requires_all_reduce(true); to drop them call reset_iter_state()");
 }
 

@@ -49,7 +49,7 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
 
 constexpr const char* kWithoutMaxNorm =
     "an Embedding with max_norm writes to its table in forward, and each rank would write different rows. Construct "
-    "the Embedding without max_norm, and normalise the table before each step, in a fsdp::LocalRows and under a "
+    "the Embedding without max_norm, and normalise the table before each step, in an fsdp::LocalRows and under a "
     "torch::NoGradGuard: table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
 
 // As the user called it.
@@ -70,7 +70,7 @@ void require_no_rows(const at::Tensor& tensor) {
           ", found this rank's rows, of sizes ", tensor.sizes(),
           ". fsdp::save(model, path) writes what torch::save writes of a model that is not sharded, and "
           "fsdp::save_checkpoint writes the rows of all ranks; inside summon_full_params torch::save works as usual; "
-          "to save this rank's rows, open a fsdp::LocalRows");
+          "to save this rank's rows, open an fsdp::LocalRows");
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ const char* noun_of(PartKind part) {
     case PartKind::kGradient:
       return "the gradient of parameter '";
     case PartKind::kResult:
-      return "what was computed from the rows of parameter '";
+      return "the result of an operator on the rows of parameter '";
     default:
       return "parameter '";
   }

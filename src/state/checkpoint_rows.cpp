@@ -132,7 +132,7 @@ std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
     for (auto& candidate : look_at(path_of(folder, name), ranks)) {
       if (!candidate.has_hosts || candidate.is_complete()) {
         if (first && ranks.rank() == 0)
-          TORCH_WARN(ranks.where(), first->path, " is not on the disks of all hosts, so ", candidate.path,
+          TORCH_WARN(ranks.where(), first->path, " is not complete on the disks of all hosts, so ", candidate.path,
                      " is loaded");
         return std::move(candidate);
       }

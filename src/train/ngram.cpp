@@ -26,7 +26,7 @@ void check_tokens(std::span<const int64_t> tokens, int64_t vocabulary) {
 
 /// exp of the mean of -log `probability(i)` over the positions i of a text.
 double perplexity_of(size_t size, const auto& probability) {
-  if (size == 0) throw std::invalid_argument("the perplexity of an empty text does not exist");
+  if (size == 0) throw std::invalid_argument("an empty text has no perplexity");
   double sum = 0;
   for (size_t i = 0; i < size; ++i) sum -= std::log(probability(i));
   return std::exp(sum / static_cast<double>(size));
@@ -66,8 +66,8 @@ KneserNey::Level::Level(std::vector<uint64_t> occurrences) {
 
 KneserNey::KneserNey(std::span<const int64_t> training, int64_t vocabulary) : vocabulary_(vocabulary) {
   if (vocabulary > int64_t{1} << kBits) {
-    throw std::invalid_argument("an n-gram model of a vocabulary of " + std::to_string(vocabulary) +
-                                " words would need more than 2^21 numbers for them");
+    throw std::invalid_argument("an n-gram model supports a vocabulary of at most 2^21 words, found " +
+                                std::to_string(vocabulary));
   }
   check_tokens(training, vocabulary);
   std::vector<uint64_t> occurrences;

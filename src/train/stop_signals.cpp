@@ -38,7 +38,7 @@ extern "C" void count_signal(int number) {
   if (Clock::rep first = 0; received_at.compare_exchange_strong(first, now.count())) {
     remember_signal(number);
     say(number == SIGINT ? "[fsdp] SIGINT" : "[fsdp] SIGTERM");
-    say(": training saves and stops after this step; a second signal ends it\n");
+    say(" was received: training saves and stops after this step; a second signal ends the process\n");
   } else if (is_second_request(now - Clock::duration(first))) {
     ::signal(number, SIG_DFL);
     ::raise(number);  // ends the process when this handler returns

@@ -67,7 +67,7 @@ TEST(Gpt2Bpe, NamesTheLineThatIsNoMerge) {
   };
   EXPECT_THAT(error_of_merges("#version: 0.2\na b\nxy z\n"), ::testing::StartsWith("line 3 of the merges"));
   EXPECT_THAT(error_of_merges("ab\n"), ::testing::StartsWith("line 1 of the merges"));
-  EXPECT_THAT(error_of_merges("#version: 0.2\n"), "there are no merges");
+  EXPECT_THAT(error_of_merges("#version: 0.2\n"), "expected merges, found none");
 }
 
 /// FNV-1a over the numbers of tokens.

@@ -16,7 +16,7 @@ bool second_copy_is_refused(const char* path, const torch::Tensor& sharded) {
       reinterpret_cast<const char* (*)(const torch::Tensor*)>(dlsym(library, "errors_of_second_copy"));
   const std::string errors = errors_of(&sharded);
   std::cout << errors << '\n';
-  const auto first = errors.find("fsdp::fully_shard: another copy of fsdp");
+  const auto first = errors.find("fsdp::fully_shard: a different copy of fsdp");
   return first != std::string::npos && errors.find("fsdp::full_tensor", first) != std::string::npos &&
          errors.find("no error") == std::string::npos;
 }

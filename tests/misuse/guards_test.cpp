@@ -88,13 +88,14 @@ TEST(LocalRowsAndScopes, ExcludeOneAnother) {
     {
       LocalRows rows(t.group);
       LocalRows more(group_of(*t.net.up));
-      expect_error([&] { ForwardScope scope(t.group); }, {"@forward scope", "LocalRows is open", "close it"});
+      expect_error([&] { ForwardScope scope(t.group); },
+                   {"@forward scope", "LocalRows is open", "Close the LocalRows"});
       expect_error([&] { auto whole = summon_full_params(t.group); }, {"LocalRows is open"});
     }
     const auto loss = t.loss();
     {
       LocalRows rows(t.group);
-      expect_error([&] { loss.backward(); }, {"@backward", "close it"});
+      expect_error([&] { loss.backward(); }, {"@backward", "Close the LocalRows"});
     }
     ForwardScope scope(group_of(*t.net.up));
     expect_error([&] { LocalRows rows(t.group); }, {"@LocalRows", "'up' is unsharded", "Close it first"});
@@ -163,8 +164,7 @@ TEST(Summoning, ExcludesScopesAndForwardsThatAutogradRecords) {
     const Words is_whole{"summon_full_params", "is already unsharded"};
     {
       const auto whole = summon_full_params(t.group);
-      expect_error([&] { small_loss(t.net, share(1)); },
-                   {"parameter 'words.weight'", "Evaluate under a torch::NoGradGuard"});
+      expect_error([&] { small_loss(t.net, share(1)); }, {"parameter 'words.weight'", "under a torch::NoGradGuard"});
       expect_error([&] { auto again = summon_full_params(t.group); }, is_whole);
       expect_error([&] { auto again = summon_full_params(group_of(*t.net.up)); }, is_whole);
       expect_error([&] { group_of(*t.net.up).reshard(); }, {"summon_full_params is open"});

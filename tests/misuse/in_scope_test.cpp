@@ -72,7 +72,7 @@ TEST(ABackward, ThatFindsOtherObserversOrLocalRowsIsRefused) {
     {
       const auto loss = loss_with_variance();
       LocalRows rows(t.group);
-      expect_error([&] { loss.backward(); }, {"@backward", "close it before backward"});
+      expect_error([&] { loss.backward(); }, {"@backward", "Close the LocalRows before backward"});
     }
     t.group.reset_iter_state();
   });

@@ -47,7 +47,7 @@ TEST(OutsideAScope, WhatNeedsWholeParametersIsRefused) {
        {[](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, 2.0); },
         [](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, 1.0); }}},
       {kInTraining,
-       {"@aten::max", "what was computed from the rows of parameter '", "fsdp::clip_grad_norm_"},
+       {"@aten::max", "the result of an operator on the rows of parameter '", "fsdp::clip_grad_norm_"},
        {[](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, INFINITY); }}},
       // p[0] is a different row on every rank.
       {kOutsideUnrecorded, refusal("aten::select", "up.weight", "a different row on every rank"), {[](auto& t) {

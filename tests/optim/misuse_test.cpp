@@ -200,7 +200,7 @@ TEST(OptimMisuse, ACenteredRMSpropWithStateOfFewDigitsIsRefused) {
     const auto parameter = with_gradient(torch::ones({4}, dtype), 0.3);
     optim::RMSprop optimizer({parameter}, centered);
     expect_error([&] { optimizer.step(); }, {"optim::RMSprop::step", "parameter 0 of parameter group 0",
-                                             "Give StateOptions::state_dtype = kFloat"});
+                                             "Set StateOptions::state_dtype to kFloat"});
     EXPECT_TRUE(torch::equal(parameter.detach(), torch::ones({4}, dtype)));
     optim::RMSprop in_float({parameter}, centered, {.state_dtype = torch::kFloat});
     for (int step = 0; step < 200; ++step) {

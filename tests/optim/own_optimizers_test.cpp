@@ -294,7 +294,7 @@ TEST(WhatIsMadeOfRows, MayBeSummedOverReplicas) {
     const auto rows = torch::zeros_like(net->weight.detach()).add_(net->weight, rank < 2 ? 1 : 2);
     const auto sum = fsdp::all_reduce(rows, ReduceOp::kSum, mesh["replicate"].process_group());
     EXPECT_TRUE(torch::equal(sum, plain_copy(net->weight) * 3));
-    expect_error([&] { return fsdp::all_reduce(rows); }, {"all_reduce", "what was computed from the rows"});
+    expect_error([&] { return fsdp::all_reduce(rows); }, {"all_reduce", "the result of an operator on the rows"});
   });
 }
 

@@ -97,7 +97,7 @@ TEST_F(TrainImages, IdxThatIsWrongIsNamed) {
       {folder_, AllOf(HasSubstr(folder_), HasSubstr("directory"))},
       {write("text", "once upon a time"), HasSubstr("is not an idx file of bytes")},
       {write("floats", std::string{0, 0, 13, 1} + big_endian(1) + "abcd"), HasSubstr("is not an idx file of bytes")},
-      {write("long", idx({2, 3}, "abcdefg")), HasSubstr("goes on after its end")},
+      {write("long", idx({2, 3}, "abcdefg")), HasSubstr("is too long")},
       // Sizes whose product exceeds 64 bits do not allocate memory.
       {write("huge", idx({~0U, ~0U, ~0U}, "abc")), HasSubstr("is cut off")},
       {write("broken.gz", broken), HasSubstr("broken.gz")}};
@@ -125,7 +125,7 @@ TEST_F(TrainImages, MnistThatIsMissingOrDoesNotFitIsNamed) {
   EXPECT_THAT(complaint_now(path("nowhere")), HasSubstr("there is no folder " + path("nowhere")));
   EXPECT_THAT(complaint_now(folder_), HasSubstr("has neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz"));
   write_mnist({7, 0, 10});
-  EXPECT_THAT(complaint_now(folder_), HasSubstr("has the label 10 at place 2, expected 0 to 9"));
+  EXPECT_THAT(complaint_now(folder_), HasSubstr("has the label 10 at index 2, expected 0 to 9"));
   write_mnist({7, 0});
   EXPECT_THAT(complaint_now(folder_), HasSubstr("has 3 images but 2 labels"));
   write_mnist({7, 0, 9}, 3, 27);

@@ -75,7 +75,7 @@ auto translated(const Action& action) {
     return action();
   } catch (const fs::filesystem_error& error) {
     throw FormatError(error.path1().string() + ": " + error.code().message() +
-                      ". Check that the folder is there, has room and may be written to");
+                      ". Check that the folder exists, has free space and is writable");
   }
 }
 
@@ -344,7 +344,8 @@ std::string find_checkpoint(const std::string& path) {
     return places.empty() ? newest : places.front();
   }
   if (!fs::is_directory(path))
-    throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
+    throw FormatError(path +
+                      ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
   throw FormatError(path + ": expected a checkpoint, found none" +
                     (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
 }
@@ -378,7 +379,8 @@ SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkp
                       std::to_string(file.bytes()) + ". The checkpoint is damaged: take another one");
   if (file.header_checksum() != expected.header_checksum)
     throw FormatError(file.path() + ": expected a header with the checksum " + hex_of(expected.header_checksum) +
-                      ", found " + hex_of(file.header_checksum()) + ". It belongs to another checkpoint or is damaged");
+                      ", found " + hex_of(file.header_checksum()) +
+                      ". The file belongs to a different checkpoint or is damaged");
   return file;
 }
 

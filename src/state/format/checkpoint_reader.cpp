@@ -15,7 +15,7 @@ const Entry& entry_of(const SafetensorsFile& file, const std::string& name, cons
   if (entry.dtype != tensor.dtype || entry.sizes != part.sizes)
     throw FormatError(file.path() + ": entry '" + name + "': expected " + std::string(name_of(tensor.dtype)) + " " +
                       text_of(part.sizes) + ", found " + std::string(name_of(entry.dtype)) + " " +
-                      text_of(entry.sizes) + ". It belongs to another checkpoint or is damaged");
+                      text_of(entry.sizes) + ". The file belongs to a different checkpoint or is damaged");
   return entry;
 }
 

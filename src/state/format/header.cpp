@@ -12,8 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-constexpr std::string_view kNotWhole =
-    ". The file is damaged or was not written to its end: take another copy or checkpoint";
+constexpr std::string_view kNotWhole = ". The file is damaged or incomplete: take another copy or checkpoint";
 
 void require_bytes(const Entry& entry, const std::string& path) {
   const auto expected = bytes_of(entry.dtype, entry.sizes);
@@ -100,7 +99,8 @@ void lay_out(std::vector<Entry>& entries, const std::string& path) {
                         "'. Give each tensor a different name");
     const auto bytes = bytes_of(entry.dtype, entry.sizes);
     if (!bytes || stored_sizes(entry).size() > kMaxDims)
-      throw FormatError(path + ": entry '" + entry.name + "': a file cannot have sizes " + text_of(entry.sizes));
+      throw FormatError(path + ": entry '" + entry.name + "': a safetensors file cannot store a tensor of sizes " +
+                        text_of(entry.sizes));
     entry.begin = end;
     entry.end = end += *bytes;
   }

@@ -27,7 +27,7 @@ FileLock open_lock(const std::string& folder, int number) {
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file.is_open())
     throw FormatError(path + ": cannot make the file: " + std::generic_category().message(errno) +
-                      ". Check that the folder is there, that every rank sees it and that it may be written to");
+                      ". Check that the folder exists, that every rank sees the folder and that it is writable");
   return FileLock(std::move(file));
 }
 
@@ -37,7 +37,7 @@ PartWriter::PartWriter(const std::string& folder, int number)
     : folder_(folder), number_(number), lock_(open_lock(folder, number)) {
   if (!lock_.try_lock(LOCK_EX))
     throw FormatError(lock_path(folder, number) + ": cannot lock the file: " + std::generic_category().message(errno) +
-                      ". Save to a file system that has locks");
+                      ". Save to a file system that supports locks");
 }
 
 void PartWriter::leave(std::string_view text) const { write_text(text_path(folder_, number_), text); }
@@ -52,7 +52,7 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   for (;;) {
     const bool ended = lock.try_lock(LOCK_SH);
     if (!ended && errno != EWOULDBLOCK && errno != EINTR)
-      throw FormatError(lock_path(folder, number) + ": cannot see whether it is locked: " +
+      throw FormatError(lock_path(folder, number) + ": cannot find out whether the file is locked: " +
                         std::generic_category().message(errno) + ". Check that the folder is still there");
     // A text file gets its name when it is complete, which may be before the kernel releases the writer's lock.
     if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);

@@ -76,7 +76,8 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Entry>
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     if (entry_ == header_.entries.size())
-      throw FormatError(file_.path() + ": " + std::to_string(bytes.size()) + " bytes more than the entries have");
+      throw FormatError(file_.path() + ": " + std::to_string(bytes.size()) +
+                        " bytes more were written than the entries have");
     // Writes pieces that are still in the processor's cache after their checksum was computed.
     const auto most = std::min(kChunkBytes, header_.entries[entry_].end - data_bytes_);
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), most));

@@ -36,8 +36,8 @@ std::string contents_of(const std::string& path) {
   int code = Z_OK;
   const char* what = gzerror(file.get(), &code);
   if (code == Z_ERRNO) fail("cannot read ", path, ": ", std::strerror(errno));
-  if (code == Z_BUF_ERROR) fail(path, " is cut off: the packed data has no end");
-  if (code != Z_OK) fail(path, " cannot be unpacked: ", what);
+  if (code == Z_BUF_ERROR) fail(path, " is cut off: the compressed data has no end");
+  if (code != Z_OK) fail(path, " cannot be decompressed: ", what);
   if (bytes.empty()) fail(path, " is empty, expected an idx file");
   return bytes;
 }
@@ -85,7 +85,7 @@ at::Tensor read_idx(const std::string& path) {
   const auto header = header_of(bytes, path);
   const size_t found = bytes.size() - header.bytes, expected = product_up_to(found, header.sizes);
   if (expected != found)
-    fail(path, expected > found ? " is cut off: its header says " : " goes on after its end: its header says ",
+    fail(path, expected > found ? " is cut off: its header says " : " is too long: its header says ",
          str_join(" x ", header.sizes), " bytes, found ", found);
   const auto result = at::empty(header.sizes, at::kByte);
   if (found > 0) std::memcpy(result.mutable_data_ptr(), bytes.data() + header.bytes, found);

@@ -29,7 +29,7 @@ std::string path_of(const std::string& folder, const std::string& name) {
 void expect_digits(const at::Tensor& labels, const std::string& path) {
   const auto* bytes = labels.const_data_ptr<uint8_t>();
   for (int64_t i = 0; i < labels.numel(); ++i)
-    expect(bytes[i] < kClasses, path, " has the label ", static_cast<int>(bytes[i]), " at place ", i,
+    expect(bytes[i] < kClasses, path, " has the label ", static_cast<int>(bytes[i]), " at index ", i,
            ", expected 0 to 9");
 }
 
@@ -44,7 +44,7 @@ Images read_mnist(const std::string& folder, MnistPart part) {
          ": expected images of 28 x 28, found sizes ", pixels.sizes());
   expect(labels.dim() == 1, labels_path, ": expected one label for each image, found sizes ", labels.sizes());
   expect(labels.size(0) == pixels.size(0), folder, " has ", pixels.size(0), " images but ", labels.size(0),
-         " labels of the part ", prefix);
+         " labels, in the files that begin with ", prefix);
   expect(labels.size(0) > 0, images_path, " has no images");
   expect_digits(labels, labels_path);
   return {pixels, labels.to(at::kLong)};

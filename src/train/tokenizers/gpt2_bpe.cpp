@@ -72,7 +72,7 @@ Gpt2Bpe::Gpt2Bpe(std::string_view merges) : bytes_(kBytes) {
     numbers.emplace(left->first + right->first, vocabulary_size());
     vocabulary_.push_back(vocabulary_[static_cast<size_t>(l)] + vocabulary_[static_cast<size_t>(r)]);
   }
-  if (merges_.empty()) throw std::invalid_argument("there are no merges");
+  if (merges_.empty()) throw std::invalid_argument("expected merges, found none");
   vocabulary_.emplace_back("<|endoftext|>");
 }
 

@@ -8,8 +8,8 @@ namespace {
 
 [[noreturn]] void throw_absent() {
   throw std::runtime_error(
-      "this was built without SentencePiece: install its headers (Debian: libsentencepiece-dev), configure and build "
-      "again, or choose another tokenizer");
+      "this program was built without SentencePiece: install its headers (Debian: libsentencepiece-dev), configure and "
+      "build again, or choose a different tokenizer");
 }
 
 }  // namespace
