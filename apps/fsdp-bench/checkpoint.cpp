@@ -216,8 +216,8 @@ std::string json_of(const CheckpointArguments& arguments, const Times& times) {
 void print_table(const CheckpointArguments& arguments, const Times& times) {
   std::cout << arguments.world << " ranks, " << std::fixed << std::setprecision(1) << times.megabytes
             << " MB of parameters and optimizer state. Medians of " << arguments.rounds
-            << " rounds of the slowest rank's time; every write waits for the disk (fsync),\nand what is read is not "
-               "in memory before.\n\n"
+            << " rounds of the slowest rank's time; every write waits for the disk (fsync),\nand no file is in memory "
+               "before it is read.\n\n"
             << std::left << std::setw(12) << "" << std::right << std::setw(10) << "s" << std::setw(10) << "MB/s"
             << std::setw(10) << "of plain" << '\n';
   for (const auto& [name, seconds, compared] : lines_of(times)) {
@@ -229,7 +229,7 @@ void print_table(const CheckpointArguments& arguments, const Times& times) {
   }
   std::cout << "\nA step takes " << std::setprecision(4) << median(times.step.plain) << " s alone and "
             << median(times.step.ours) << " s while a checkpoint is written (" << std::setprecision(1) << std::showpos
-            << 100 * (1 / times.step.share() - 1) << std::noshowpos << " %); to begin that took "
+            << 100 * (1 / times.step.share() - 1) << std::noshowpos << " %); beginning the save took "
             << std::setprecision(4) << median(times.begin) << " s.\n"
             << std::flush;
 }

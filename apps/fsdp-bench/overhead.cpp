@@ -111,7 +111,7 @@ Json overhead_json(const OverheadRow& row) {
 }
 
 void print_overhead_heading() {
-  std::cout << "Microseconds for each group, medians; of the step and of what it takes more than the plain one, with "
+  std::cout << "Medians in microseconds for each group. The step, and its overhead over that of the plain model, have "
                "quartiles.\n\n"
             << std::left << std::setw(8) << "groups" << std::setw(9) << "model" << std::right << std::setw(9)
             << "forward" << std::setw(10) << "backward" << std::setw(11) << "optimizer" << std::setw(28) << "step"

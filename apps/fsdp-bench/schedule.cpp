@@ -54,7 +54,7 @@ void run_schedule(const ScheduleArguments& arguments) {
   // The order alone: an action is one cell, however long it takes.
   std::cout << fsdp::to_text(schedule, fsdp::simulate(schedule, [](const auto&) { return 1; })) << std::fixed
             << std::setprecision(1) << schedule.name << ": a step takes " << times.total << ", and ranks are idle for "
-            << 100 * times.bubble() << " % of it" << std::endl;
+            << 100 * times.bubble() << " % of that time" << std::endl;
 }
 
 }  // namespace bench

@@ -211,7 +211,7 @@ class Ckpt(unittest.TestCase):
     def test_mistakes_are_one_sentence(self):
         (self.root / "text").write_text("this is no safetensors file")
         for words, status, why in ((["info", self.root / "none"], 1, "expected a checkpoint"),
-                                   (["export", self.file, self.root / "no/where"], 1, "cannot make the file"),
+                                   (["export", self.file, self.root / "no/where"], 1, "cannot create the file"),
                                    (["info", self.root / "text"], 1, "expected a header of at most"),
                                    (["verify", self.file], 1, "found a file, which has no checksums"),
                                    (["verify", self.root / "none"], 1, "no such folder"),

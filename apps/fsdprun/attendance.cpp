@@ -4,7 +4,7 @@ namespace fsdprun {
 
 std::string silent(int node, std::chrono::seconds timeout) {
   return "node " + std::to_string(node) + ": its launcher has been silent for " + std::to_string(timeout.count()) +
-         " s, it is stopped or cannot be reached";
+         " s; the launcher is stopped or cannot be reached";
 }
 
 void Attendance::note(const std::vector<Sighting>& launchers) {

@@ -104,7 +104,8 @@ void run(const Arguments& arguments) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a GPT from scratch on a text, sharded over the ranks it is started on.", "fsdp-gpt");
+  CLI::App app("Trains a GPT from scratch on a text. The model is sharded over all ranks that are started.",
+               "fsdp-gpt");
   gpt::Arguments arguments;
   gpt::add_flags(app, arguments);
   return frame::run_program(app, argc, argv, [&] { gpt::run(arguments); });

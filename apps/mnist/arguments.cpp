@@ -13,8 +13,8 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   };
 
   app.add_option("--data", arguments.data,
-                 "Folder with MNIST's four files, packed by gzip or not; without it the "
-                 "program draws digits itself")
+                 "Folder with MNIST's four files, compressed with gzip or not; without this flag the program draws "
+                 "digits itself")
       ->check(frame::path())
       ->take_last();
   add("--train-samples", arguments.train_samples, "Number of training images; 0: all of --data, or 6000 drawn ones",

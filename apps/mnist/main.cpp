@@ -46,7 +46,8 @@ void run(const Arguments& arguments) {
 }  // namespace mnist
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a network on handwritten digits, sharded over the ranks it is started on.", "fsdp-mnist");
+  CLI::App app("Trains a network on handwritten digits. The network is sharded over all ranks that are started.",
+               "fsdp-mnist");
   mnist::Arguments arguments;
   mnist::add_flags(app, arguments);
   return frame::run_program(app, argc, argv, [&] { mnist::run(arguments); });

@@ -267,7 +267,7 @@ Group group_of(const torch::nn::Module& module) {
   auto tree = module_tree(const_cast<torch::nn::Module&>(module));
   auto own = group_at(*tree);
   require(own != nullptr, "fsdp::group_of: module ", module.name(),
-          " has no group of its own. Call fsdp::fully_shard on it first");
+          " has no group of its own. Call fsdp::fully_shard on this module first");
   return make_group(std::move(own), std::move(tree));
 }
 

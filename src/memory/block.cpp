@@ -38,7 +38,7 @@ bool is_mapped(c10::Device device, size_t bytes) {
 // A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
 char* map_block(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  TORCH_CHECK(address != MAP_FAILED, "[fsdp] no memory: ", bytes, " bytes could not be mapped (", std::strerror(errno),
+  TORCH_CHECK(address != MAP_FAILED, "[fsdp] cannot allocate ", bytes, " bytes of memory (", std::strerror(errno),
               "). Use a smaller model or more ranks, or raise the limit on address space (ulimit -v).");
   madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
   return static_cast<char*>(address);

@@ -68,8 +68,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     return sum.loss / count;
   }
   static variable_list backward(AutogradContext* context, const variable_list& of_mean) {
-    require(!at::GradMode::is_enabled(), "[fsdp] linear_cross_entropy: there are no second derivatives. Leave out ",
-            "create_graph, or use torch's linear and cross_entropy where you need one.");
+    require(!at::GradMode::is_enabled(),
+            "[fsdp] linear_cross_entropy: second derivatives are not supported. Leave out ",
+            "create_graph, or use torch's linear and cross_entropy where you need second derivatives.");
     const auto saved = context->get_saved_variables();
     const auto scale = of_mean[0] / saved[2];
     return {saved[0] * scale, (saved[1] * scale).to(saved[0].scalar_type()), {}, {}};

@@ -17,7 +17,7 @@ void with_type(c10::ScalarType dtype, const auto& act) {
     case c10::kHalf:
       return act(std::type_identity<c10::Half>());
     default:
-      TORCH_CHECK(false, "[fsdp] optimizers: expected floating numbers, found ", dtype);
+      TORCH_CHECK(false, "[fsdp] optimizers: expected floating point numbers, found ", dtype);
   }
 }
 

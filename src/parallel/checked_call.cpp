@@ -75,8 +75,8 @@ class Checks {
     auto mask = given_.mask;
     expect(!given_.is_causal, "expected attn_mask or is_causal, found both.");
     expect(!mask.requires_grad() || !at::GradMode::is_enabled(),
-           "expected a mask that requires no gradient, found one that does. Detach it, or compute attention with a "
-           "learned bias outside of the scope.");
+           "expected a mask that requires no gradient, found one that does. Detach the mask, or compute attention with "
+           "a learned bias outside of the scope.");
     expect(mask.scalar_type() == at::kBool || mask.is_floating_point(),
            "expected a mask that is boolean or floating point, found ", mask.scalar_type(), '.');
     if (given_.query.dim() == 3 && mask.dim() == 3) mask = mask.unsqueeze(1);

@@ -26,7 +26,7 @@ TensorParallelOptions over_an_axis(TensorParallelOptions options) {
 void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
   require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what,
           " to be a multiple of the axis's ", axis.world_size(), " ranks, found ", size,
-          ". Choose another size, or fewer ranks for the axis.");
+          ". Choose a different size, or fewer ranks for the axis.");
 }
 
 // On the CPU, as the whole layers do; a device would be waited for.

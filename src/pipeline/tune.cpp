@@ -73,7 +73,8 @@ SliceTuning Pipeline::tune(const at::Tensor& micro_batch, const TuneOptions& opt
   require(schedule.chunks == 1, where, "expected one stage on each rank, found ", schedule.chunks,
           ". Slices can be tuned only for schedules with one stage on each rank");
   require(options.granularity >= 1 && options.rounds >= 1, where,
-          "expected at least 1 as granularity and rounds, found ", options.granularity, " and ", options.rounds);
+          "expected a granularity and a number of rounds of at least 1, found ", options.granularity, " and ",
+          options.rounds);
   const auto told =
       at::tensor(plan.is_first() && micro_batch.defined() && micro_batch.dim() > 1 ? micro_batch.size(1) : 0,
                  at::TensorOptions(at::kLong).device(plan.group->device()));

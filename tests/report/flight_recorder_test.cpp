@@ -99,7 +99,7 @@ TEST(FlightRecorder, ThatCannotWriteSaysSoBehindTheFailure) {
   const RecordedFlight flight("missing/flight.json");
   run_thread_ranks(2, [](int rank) {
     EXPECT_THAT(disagree(rank),
-                HasSubstr("missing/flight.json.rank" + std::to_string(rank) + ": cannot make the file"));
+                HasSubstr("missing/flight.json.rank" + std::to_string(rank) + ": cannot create the file"));
   });
 }
 

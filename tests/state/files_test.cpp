@@ -65,7 +65,7 @@ TEST(StateFiles, HaveTheirNameWhenTheyAreCompleteAndSayWhatIsWrongWithAPath) {
               HasSubstr("a: cannot open the file: No such file"));
   EXPECT_THAT(text_of_error([&] { SafetensorsFile{folder.path()}; }), HasSubstr("expected a regular file"));
   EXPECT_THAT(text_of_error([&] { SafetensorsWriter(folder / "no/a", {}, {}); }), HasSubstr("Check the path"));
-  EXPECT_THAT(text_of_error([&] { write_text("/dev/full/x", ""); }), HasSubstr("/dev/full/x: cannot make the file"));
+  EXPECT_THAT(text_of_error([&] { write_text("/dev/full/x", ""); }), HasSubstr("/dev/full/x: cannot create the file"));
 }
 
 TEST(StateFiles, ThatShrinkWhileTheyAreReadAreAnError) {

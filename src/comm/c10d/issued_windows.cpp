@@ -60,7 +60,7 @@ std::optional<Verdict> IssuedWindows::compare() {
     if (found != mine) {
       store_->set(kDiffers, std::to_string(number));
       return Verdict{Verdict::Kind::kMismatch, ranks_.name(),
-                     str_cat("ranks issued different collectives before #", number, '.', kLookForDifference,
+                     str_cat("ranks issued different collectives before collective #", number, '.', kLookForDifference,
                              "a branch that depends on the rank or on its data.")};
     }
     if (ranks_.rank == 0 && number > kKept) store_->deleteKey(key_of(order, number - kKept));

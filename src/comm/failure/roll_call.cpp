@@ -115,7 +115,7 @@ void RollCall::leave() {
   std::call_once(leaves_, [this] {
     if (known()) return;
     try_to([this] {
-      const Report report{Cause::kLeft, -1, "left; before: " + operations(), {}, {}};
+      const Report report{Cause::kLeft, -1, "left the process group; before that: " + operations(), {}, {}};
       store_->set(left_key(ranks_.rank), encode(report));
       store_->set(told_key(ranks_.rank), "1");
       if (answer(report) && store_->check({"alarm"})) publish(decide_by_reports());

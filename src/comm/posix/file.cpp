@@ -155,8 +155,8 @@ std::string text_of_file(const std::string& path, uint64_t most_bytes) {
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   struct stat there{};
   const bool is_there = ::stat(path_.c_str(), &there) == 0;
-  if (!is_there && errno != ENOENT) fail_to(path_, "make the file");
-  if (is_there && S_ISDIR(there.st_mode)) fail_to(path_, "make the file", EISDIR);
+  if (!is_there && errno != ENOENT) fail_to(path_, "create the file");
+  if (is_there && S_ISDIR(there.st_mode)) fail_to(path_, "create the file", EISDIR);
   target_ = followed(absolute_path(path_));
   // What the links under /proc name need not lie there.
   if (is_there && !(S_ISREG(there.st_mode) && is_same_file(target_, there))) {
@@ -174,7 +174,7 @@ void OutputFile::make_temporary() {
   do {
     temporary_ = name_beside(target_).string();
     file_ = open_file(temporary_, O_RDWR | O_CREAT | O_EXCL);
-    if (!file_.is_open() && errno != EEXIST) fail_to(path_, "make the file");
+    if (!file_.is_open() && errno != EEXIST) fail_to(path_, "create the file");
   } while (!file_.is_open() || !lock_own(file_));
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint16_t kDefaultPort = 29500;
 constexpr int kLargest = std::numeric_limits<int>::max();
-constexpr const char* kHowToStart = "start the program with fsdprun, which sets it";
+constexpr const char* kHowToStart = "start the program with fsdprun, which sets this variable";
 
 [[noreturn]] void refuse(const std::string& variable, const std::string& found, const std::string& expected,
                          const std::string& remedy = kHowToStart) {
@@ -71,7 +71,7 @@ RendezvousParameters read_place(const Environment& environment, const PlaceVaria
   if (place.rank >= place.world_size) {
     refuse(names.rank, std::to_string(place.rank),
            "less than " + std::string(names.world_size) + ", which is " + std::to_string(place.world_size),
-           "each rank needs a number of its own from 0 up, as fsdprun sets it");
+           "give each rank a different number from 0 up, as fsdprun does");
   }
   if (names.local_rank != nullptr) place.local_rank = environment.whole_number(names.local_rank, 0, kLargest);
   return place;
@@ -99,7 +99,7 @@ RendezvousParameters from_variables(const Environment& environment, const PlaceV
                                 environment.whole_number(names.local_size, 1, kLargest) == place.world_size);
   if (!one_host)
     refuse("MASTER_ADDR", "not set", "the host of rank 0",
-           "set it and pass it to every rank, or start the program with fsdprun");
+           "set this variable for every rank, or start the program with fsdprun");
   place.host = "127.0.0.1";
   return place;
 }

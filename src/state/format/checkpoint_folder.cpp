@@ -372,7 +372,7 @@ SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkp
   const auto& expected = manifest.files.at(name);
   if (!expected.host.empty() && !fs::exists(checkpoint + "/" + name))
     throw FormatError(checkpoint + "/" + name + ": the file is not here: the host '" + expected.host +
-                      "' wrote it to a disk of its own. Start a rank there, or copy the file here");
+                      "' wrote this file to its own disk. Start a rank on that host, or copy the file here");
   SafetensorsFile file(checkpoint + "/" + name);
   if (file.bytes() != expected.bytes)
     throw FormatError(file.path() + ": expected " + std::to_string(expected.bytes) + " bytes, found " +

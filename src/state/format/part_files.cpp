@@ -26,7 +26,7 @@ FileLock open_lock(const std::string& folder, int number) {
   const auto path = lock_path(folder, number);
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file.is_open())
-    throw FormatError(path + ": cannot make the file: " + std::generic_category().message(errno) +
+    throw FormatError(path + ": cannot create the file: " + std::generic_category().message(errno) +
                       ". Check that the folder exists, that every rank sees the folder and that it is writable");
   return FileLock(std::move(file));
 }
@@ -53,7 +53,7 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
     const bool ended = lock.try_lock(LOCK_SH);
     if (!ended && errno != EWOULDBLOCK && errno != EINTR)
       throw FormatError(lock_path(folder, number) + ": cannot find out whether the file is locked: " +
-                        std::generic_category().message(errno) + ". Check that the folder is still there");
+                        std::generic_category().message(errno) + ". Check that the folder still exists");
     // A text file gets its name when it is complete, which may be before the kernel releases the writer's lock.
     if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);
     if (ended)
