@@ -218,7 +218,8 @@ void prepare_doctor(Flags& flags, const Text& text) {
     if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are allowed only with --doctor");
     return;
   }
-  if (!flags.command.empty()) refuse("--doctor starts no program, found " + flags.command.front());
+  if (!flags.command.empty())
+    refuse("--doctor does not start a program, but the command line names " + flags.command.front());
   const std::string backend = text.doctors_backend.empty() ? "auto" : text.doctors_backend;
   flags.command = {"/proc/self/exe", kDoctorRank, backend, text.json ? "json" : "text"};
   flags.prefix = Prefix::kNever;

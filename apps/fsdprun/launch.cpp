@@ -28,7 +28,7 @@ void report_first_failure(const Rank& rank, const Nodes& nodes, Console& console
   console.say(name_of(rank, nodes) + " (pid " + std::to_string(rank.pid) + ") failed first: it " +
               rank.status->describe());
   const auto lines = rank.last_error_lines();
-  if (!lines.empty()) console.say("its last lines on stderr:");
+  if (!lines.empty()) console.say("the last lines of this rank on stderr:");
   for (const std::string& line : lines) console.say("  " + line);
 }
 

@@ -31,7 +31,7 @@ std::string find_program(const std::string& name) {
       if (look_at(file) == Found::kProgram) return file;
     }
     const std::string here =
-        look_at("./" + name) == Found::kNothing ? "" : "; for the file in this folder write ./" + name;
+        look_at("./" + name) == Found::kNothing ? "" : "; to start the file in this folder, write ./" + name;
     throw Exit(kNotFound, "the program '" + name + "' is not in any folder of PATH" + here);
   }
   switch (look_at(name)) {

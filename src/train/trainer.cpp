@@ -90,7 +90,7 @@ MixedPrecisionPolicy policy_of(Precision precision) {
 UsageError wrong_loss(const at::Tensor& loss) {
   return UsageError(str_cat(default_process_group()->where("Trainer::fit"), "the loss: expected a scalar, found ",
                             loss.defined() ? str_cat("a tensor of sizes ", loss.sizes()) : "an undefined tensor",
-                            ". Return e.g. its mean from the loss function."));
+                            ". Return a scalar from the loss function, such as the mean loss."));
 }
 
 std::string name_at_epochs_start(const c10::Device& device) {

@@ -104,7 +104,7 @@ TEST(Flags, WrongOnesAreShown) {
       {{"--local-ranks-filter=0,x", "prog"}, "expected a list"},
       {{"--bogus", "prog"}, "unknown flag --bogus"},
       {{"-m", "package.module"}, "-m is not supported"},
-      {{"--doctor", "prog"}, "starts no program"},
+      {{"--doctor", "prog"}, "does not start a program"},
       {{"--backend=gloo", "prog"}, "are allowed only with --doctor"},
       {{"--nnodes", "1"}, "no program"},
       {{}, "no program"}};

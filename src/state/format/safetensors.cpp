@@ -29,8 +29,8 @@ const Entry& SafetensorsFile::entry(const std::string& name) const {
 
 void SafetensorsFile::read(const Entry& entry, uint64_t offset, std::span<std::byte> out) const {
   if (offset > entry.bytes() || out.size() > entry.bytes() - offset)
-    throw FormatError(path() + ": entry '" + entry.name + "' has " + std::to_string(entry.bytes()) + " bytes, not " +
-                      std::to_string(out.size()) + " at byte " + std::to_string(offset));
+    throw FormatError(path() + ": entry '" + entry.name + "' has " + std::to_string(entry.bytes()) + " bytes, so " +
+                      std::to_string(out.size()) + " bytes cannot be read at byte " + std::to_string(offset));
   file_.read(data_begin_ + entry.begin + offset, out);
 }
 
