@@ -35,7 +35,8 @@ fsdp::Descriptor enter(int parent, const std::string& name, const std::string& p
   const int error = errno;
   struct stat status{};
   const bool is_link = fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
-  refuse(path, is_link ? "it is a link, which fsdprun does not follow; choose a different folder with --log-dir" : strerror(error));
+  refuse(path, is_link ? "it is a link, which fsdprun does not follow; choose a different folder with --log-dir"
+                       : strerror(error));
 }
 
 /// Where the files of this user's jobs are if no flag says so.

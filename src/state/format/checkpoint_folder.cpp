@@ -344,8 +344,7 @@ std::string find_checkpoint(const std::string& path) {
     return places.empty() ? newest : places.front();
   }
   if (!fs::is_directory(path))
-    throw FormatError(path +
-                      ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
+    throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
   throw FormatError(path + ": expected a checkpoint, found none" +
                     (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
 }
