@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       "fsdp-ckpt");
   app.require_subcommand(1);
   Arguments arguments;
-  const auto* info = command(app, "info", "Prints the tensors and settings that PATH contains", arguments);
+  const auto* info = command(app, "info", "Prints the contents of PATH", arguments);
   const auto* verify =
       command(app, "verify", "Compares all bytes with their checksums; in a run's folder, those of every checkpoint",
               arguments);
