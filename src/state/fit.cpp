@@ -33,7 +33,7 @@ Fit fit_of(const TensorRecords& saved, const ModelTensors& tensors, const LoadOp
       if (!name && saved.contains(candidate)) name = candidate;
     }
     if (!name) {
-      note(fit, options, tensor.name(), "missing");
+      note(fit, options, tensor.name(), "is missing in the checkpoint");
     } else if (const auto& sizes = saved.at(*name).sizes; sizes != tensor.sizes) {
       note(fit, options, tensor.name(),
            "has sizes " + text_of(tensor.sizes) + "; the checkpoint was saved with " + text_of(sizes));
@@ -51,9 +51,9 @@ void require_fit(const Fit& fit, const std::string& path) {
   std::string lines;
   for (size_t i = 0; i < std::min(kListed, fit.refused.size()); ++i) lines += "\n  " + fit.refused[i];
   if (fit.refused.size() > kListed) lines += "\n  and " + std::to_string(fit.refused.size() - kListed) + " more";
-  throw FormatError(path + ": the checkpoint does not match the model and the optimizer, found " +
+  throw FormatError(path + ": the checkpoint does not match the model and the optimizer; entries that differ: " +
                     std::to_string(fit.refused.size()) +
-                    " differences. Load it into the model and the optimizer that it was saved from, or allow "
+                    ". Load it into the model and the optimizer that it was saved from, or allow "
                     "differences in LoadOptions (strict = false, may_differ):" +
                     lines);
 }

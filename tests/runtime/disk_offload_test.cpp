@@ -129,7 +129,7 @@ TEST(DiskOffload, OfAnotherFolderALimitBelowZeroOrBesideTheOtherOffloadIsRefused
   const auto says = [](const auto&... words) { return AllOf(HasSubstr(words)...); };
   const std::pair<FullyShardOptions, testing::Matcher<std::string>> refusals[] = {
       {in_none, says("DiskOffloadPolicy::folder", "there is no folder", folder.path() + "/none")},
-      {nowhere, says("DiskOffloadPolicy::folder", "found ''")},
+      {nowhere, says("DiskOffloadPolicy::folder", "there is no folder ''")},
       {on_disk(folder, -1), says("host_limit_bytes", "0 or more", "found -1")},
       {twice, says("offload_policy and disk_policy are both set", "Set only one of them")}};
   run_thread_ranks(2, [&](int r) {
