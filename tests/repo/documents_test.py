@@ -53,7 +53,7 @@ class OwnOptimizer(unittest.TestCase):
     def test_the_page_shows_what_a_test_runs(self):
         program = "\n".join(without_indent(read("examples/own_optimizer.h")))
         blocks = BLOCK.findall(read("docs/precision.md").split("## Your own optimizer")[1])
-        self.assertEqual(len(blocks), 3)
+        self.assertEqual(len(blocks), 2)
         for block in blocks:
             self.assertIn("\n".join(without_indent(block)), program)
 
