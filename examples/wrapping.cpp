@@ -1,5 +1,5 @@
 // What groups cost: 100 equal linear layers as 1 group, as 5 groups of 20 and as 100 groups of 1, on two ranks that it
-// starts itself, over shared memory and over Gloo. docs/choosing.md has the table that it prints.
+// starts itself, over shared memory and over Gloo. docs/choosing.md has its figures.
 //
 //     example_wrapping [WIDTH [STEPS]]
 #include <fsdp/fsdp.h>

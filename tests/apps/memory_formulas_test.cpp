@@ -1,4 +1,4 @@
-// The worked example of docs/memory.md: what its formulas give is what a rank of a GPT holds at most, by class.
+// The formulas of docs/memory.md: they give what a rank of a small GPT holds at most, by class.
 
 #include <fsdp/memory_report.h>
 

@@ -1,4 +1,4 @@
-// The program that docs/tutorial.md shows in parts: seeds, data, metrics, saving and loading.
+// The program that docs/tutorial.md shows in parts: seeds, data and metrics. It also saves and loads.
 // tests/repo/documents_test.py compares the two.
 
 #include <fsdp/fsdp.h>

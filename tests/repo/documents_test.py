@@ -29,10 +29,10 @@ class Readme(unittest.TestCase):
 
 class Tutorial(unittest.TestCase):
     def test_parts_of_a_program_are_parts_of_one_that_runs(self):
-        section = read("docs/tutorial.md").split("## Seeds, data, metrics, saving")[1].split("\n## ")[0]
+        section = read("docs/tutorial.md").split("## Seeds, data, metrics")[1].split("\n## ")[0]
         program = without_indent(read("tests/consumer/training.cpp"))
         blocks = BLOCK.findall(section)
-        self.assertGreaterEqual(len(blocks), 3)
+        self.assertGreaterEqual(len(blocks), 2)
         for block in map(without_indent, blocks):
             for part in "\n".join(block).split("\n// ...\n"):
                 lines = part.splitlines()
@@ -53,7 +53,7 @@ class OwnOptimizer(unittest.TestCase):
     def test_the_page_shows_what_a_test_runs(self):
         program = "\n".join(without_indent(read("examples/own_optimizer.h")))
         blocks = BLOCK.findall(read("docs/precision.md").split("## Your own optimizer")[1])
-        self.assertEqual(len(blocks), 3)
+        self.assertEqual(len(blocks), 2)
         for block in blocks:
             self.assertIn("\n".join(without_indent(block)), program)
 
@@ -67,14 +67,14 @@ class Concepts(unittest.TestCase):
     def test_the_code_beside_python_is_in_a_program_that_runs(self):
         program = " ".join(read("tests/consumer/from_python.cpp").split())
         shown = self.pieces("Code beside code")
-        self.assertGreater(len(shown), 80)
+        self.assertGreater(len(shown), 60)
         for piece in shown:
             self.assertIn(" ".join(piece.split()), program)
 
     def test_the_names_beside_pytorchs_are_declared(self):
         headers = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "include/fsdp").glob("*.h"))
         shown = [piece for piece in self.pieces("Names") if "::" in piece]
-        self.assertGreater(len(shown), 70)
+        self.assertGreater(len(shown), 60)
         for piece in shown:
             owner, _, name = piece.removeprefix("fsdp::").rpartition("::")
             if owner and owner != "optim":
