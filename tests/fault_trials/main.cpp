@@ -100,7 +100,7 @@ class Trials {
     const auto key = std::tuple(trial.backend, trial.world_size, trial.reshards);
     if (const auto found = models_.find(key); found != models_.end()) return found->second;
     const auto& model = models_.emplace(key, trial).first->second;
-    const auto by = std::pair(trial.world_size, trial.backend == "hierarchical");
+    const auto by = std::tuple(trial.world_size, trial.backend == "hierarchical", trial.has_stages && trial.reshards);
     TORCH_CHECK(hashes_.emplace(by, model.hash()).first->second == model.hash(), trial.describe(),
                 ": other numbers than by another backend");
     return model;
@@ -153,8 +153,9 @@ class Trials {
   const Options options_;
   std::mt19937_64 random_;
   std::map<std::tuple<std::string, int, bool>, Model> models_;
-  // By number of ranks, and by whether sums are taken in the order of hosts. All backends share the hashes.
-  std::map<std::pair<int, bool>, uint64_t> hashes_;
+  // Hashes that all backends share: by the number of ranks, by whether sums are taken in the order of hosts, and by the
+  // axis of the stages.
+  std::map<std::tuple<int, bool, bool>, uint64_t> hashes_;
   std::map<std::pair<std::string, std::string>, Count> counts_;
   int failed_ = 0, missed_ = 0, number_ = 0;
 };

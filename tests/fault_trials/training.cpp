@@ -43,22 +43,29 @@ struct NetImpl : torch::nn::Module {
 };
 
 struct StageOfRankImpl : torch::nn::Module {
-  StageOfRankImpl() { register_module("layer", layer); }
+  explicit StageOfRankImpl(const std::shared_ptr<ProcessGroup>& tensor_axis)
+      : column(torch::nn::LinearOptions(6, 6), TensorParallelOptions{.axis = tensor_axis}),
+        row(torch::nn::LinearOptions(6, 6), TensorParallelOptions{.axis = tensor_axis}) {
+    register_module("column", column);
+    register_module("row", row);
+  }
   torch::Tensor forward(const torch::Tensor& x) {
     inner();
-    return torch::tanh(layer->forward(x));
+    return torch::tanh(row->forward(torch::tanh(column->forward(x))));
   }
-  torch::nn::Linear layer{6, 6};
+  ColumnParallelLinear column;
+  RowParallelLinear row;
   std::function<void()> inner;
 };
 TORCH_MODULE(StageOfRank);
 
-// A stage on each rank of an axis, sharded over another axis where there are four ranks. All ranks of the second axis
+// A stage on each rank of an axis. Four ranks have two stages, each of which two ranks either shard or cut. These two
 // have the same batch, so that every rank knows the same losses.
 class StagesOfRanks {
  public:
-  explicit StagesOfRanks(int world_size)
-      : mesh_(init_device_mesh({data_ranks(world_size), world_size / data_ranks(world_size)}, {"data", "pipe"})),
+  explicit StagesOfRanks(const TrainingPlan& plan)
+      : mesh_(init_device_mesh(sizes(plan), {"data", "tensor", "pipe"})),
+        layer_(mesh_.process_group("tensor")),
         stage_(fully_shard(layer_, {.mesh = mesh_["data"]})),
         optimizer_(layer_->parameters(), 0.1),
         pipeline_({PipelineStage(stage_)}, one_forward_one_backward_schedule(stages(), kMicroBatches),
@@ -81,7 +88,10 @@ class StagesOfRanks {
 
  private:
   static constexpr int kMicroBatches = 3;
-  static int data_ranks(int world_size) { return world_size == 4 ? 2 : 1; }
+  static std::vector<int> sizes(const TrainingPlan& plan) {
+    if (plan.world_size < 4) return {1, 1, plan.world_size};
+    return plan.reshards ? std::vector{2, 1, 2} : std::vector{1, 2, 2};
+  }
   int stages() const { return mesh_.process_group("pipe")->world_size(); }
 
   int micro_batches_until_it_throws_ = -1;
@@ -105,7 +115,7 @@ class Trainee {
         group_(shard()),
         optimizer_(net_->parameters(), torch::optim::AdamWOptions(0.01)),
         idle_(net_->parameters(), 0.0) {
-    if (plan.has_stages) stages_.emplace(plan.world_size);
+    if (plan.has_stages) stages_.emplace(plan);
   }
 
   void step(int number, bool throws_in_stage = false) {

@@ -48,7 +48,8 @@ struct TrainingPlan {
   int rank = 0, world_size = 1, port = 0;
   std::chrono::milliseconds timeout{};
   bool reshards = true;
-  /// Each step runs a pipeline too, of a stage on each rank; on 4 ranks, of two stages over two ranks each.
+  /// Each step also runs a pipeline with one stage on each rank. 4 ranks have two stages, each over two ranks: along a
+  /// data axis if `reshards`, otherwise along a tensor axis.
   bool has_stages = false;
   Divergence divergence = Divergence::kNone;
   Departure departure = Departure::kNone;
