@@ -17,8 +17,8 @@ using runtime::ParamGroup;
 // The sizes of one group. `parameters` is a number of elements, the others are numbers of bytes.
 struct Sizes {
   int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
-  // One fp32 number for each parameter: each reduction also counts the ranks that have a gradient of the parameter, and
-  // every slice that a rank sends is followed by these numbers.
+  // Bytes of one number for each parameter. Each reduction also counts the ranks that have a gradient of the parameter,
+  // so a rank sends these numbers to every other rank.
   int64_t counts = 0;
 };
 
