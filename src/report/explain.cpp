@@ -17,8 +17,8 @@ using runtime::ParamGroup;
 // The sizes of one group. `parameters` is a number of elements, the others are numbers of bytes.
 struct Sizes {
   int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
-  // Bytes of one number for each parameter. Each reduction also counts the ranks that have a gradient of the parameter,
-  // so a rank sends these numbers to every other rank.
+  // Number of bytes of the gradient counts. Each reduction also counts, for each parameter, the ranks that have a
+  // gradient, so a rank sends one fp32 number per parameter to every other rank.
   int64_t counts = 0;
 };
 

@@ -9,7 +9,7 @@
 
 namespace fsdp::state {
 
-// Each function below calls `visit(name, field)` for all fields of its argument.
+// Each overload of fields_of calls `visit(name, field)` for all fields of its argument.
 void fields_of(torch::optim::AdamWOptions& o, const auto& visit) {
   visit("lr", o.lr()), visit("betas", o.betas()), visit("eps", o.eps());
   visit("weight_decay", o.weight_decay()), visit("amsgrad", o.amsgrad());

@@ -11,6 +11,7 @@ namespace fsdp::state {
 /// The GradScaler's name in Manifest::states.
 constexpr char kScaler[] = "scaler";
 
+/// Returns the scaler's state as JSON.
 std::string state_of(const GradScaler& scaler);
 /// Gives the scaler a state that state_of returned. Throws FormatError for other text.
 void restore(GradScaler& scaler, const std::string& state);

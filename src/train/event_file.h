@@ -20,8 +20,7 @@ namespace fsdp::train {
 static_assert(std::endian::native == std::endian::little);
 
 /// Returns the checksum of a record: the CRC-32C (RFC 3720, appendix B.4) of `bytes`, rotated and increased by a
-/// constant. The format masks checksums in this way, because a CRC of data that contains its own CRC detects fewer
-/// errors.
+/// constant. The format masks checksums in this way, because a CRC of data that contains CRCs is problematic.
 uint32_t masked_crc32c(std::string_view bytes);
 
 /// Returns a record that contains `event`.

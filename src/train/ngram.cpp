@@ -9,7 +9,7 @@
 namespace fsdp::text {
 namespace {
 
-constexpr int kBits = 21;  // bits per token: three tokens fit into a key
+constexpr int kBits = 21;  // number of bits of a token, so that a key has room for three tokens
 
 /// Returns the last `count` tokens of a key.
 uint64_t last_of(uint64_t key, int count) { return key & ((uint64_t{1} << (kBits * count)) - 1); }

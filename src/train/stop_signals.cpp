@@ -55,7 +55,7 @@ bool is_ours(const struct sigaction& action) {
 struct Installed {
   Mutex mutex;
   std::weak_ptr<const StopSignals> current FSDP_GUARDED_BY(mutex);
-  // The actions that were in place before the first StopSignals was made, by signal. Ignored signals are not in it.
+  // The actions that were in place before the first StopSignals was made, by signal. Ignored signals have no entry.
   std::map<int, struct sigaction> original FSDP_GUARDED_BY(mutex);
 };
 

@@ -64,7 +64,7 @@ void check_options(const TrainerOptions& options) {
           str_join("\", \"", names), "\".");
 }
 
-// Returns the axes over which parameters are sharded.
+// Returns the mesh that fully_shard gets: the axes "data" and "sequence" if the axes have these names, else all axes.
 DeviceMesh mesh_of_rows(const DeviceMesh& mesh) {
   if (!has_axis(mesh, kData)) return mesh;
   if (!has_axis(mesh, kSequence)) return mesh[kData];
@@ -84,7 +84,7 @@ MixedPrecisionPolicy policy_of(Precision precision) {
   MixedPrecisionPolicy policy;
   policy.param_dtype = is_fp16 ? at::kHalf : at::kBFloat16;
   if (!is_fp16) policy.reduce_dtype = at::kFloat;
-  policy.output_dtype = at::kFloat;  // losses are computed in fp32
+  policy.output_dtype = at::kFloat;  // so that losses are computed in fp32
   return policy;
 }
 

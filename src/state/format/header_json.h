@@ -22,6 +22,7 @@ struct Entry {
   uint64_t bytes() const { return end - begin; }
 };
 
+/// The contents of a header.
 struct Header {
   /// The tensors in the order of their bytes, without gaps or overlaps between them.
   std::vector<Entry> entries;

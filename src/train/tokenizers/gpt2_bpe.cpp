@@ -17,7 +17,7 @@ constexpr int kBytes = 256;
 /// the characters from U+0100 on.
 bool is_spelled_as_itself(int byte) { return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD); }
 
-std::string utf8_of(int code) {  // code must be below 0x800
+std::string utf8_of(int code) {  // `code` must be below 0x800
   if (code < 0x80) return {static_cast<char>(code)};
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
