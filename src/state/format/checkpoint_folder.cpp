@@ -180,7 +180,8 @@ void set_aside_beyond(const fs::path& folder, int64_t step) {
   }
 }
 
-// Removes the files that interrupted saves left, except the folder `own` of the current save.
+// Removes the files that interrupted saves left, except the folder `own` of the current save, and finishes or reverts
+// their renames.
 void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto& name : incomplete_names(folder.string()))
     if (name != own) fs::remove_all(folder / name);
@@ -319,7 +320,7 @@ void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*l
     fs::remove(folder + "/" + kNext);
     fs::remove_all(attempt);
   } catch (const std::exception&) {
-    // The error that led here is more important.
+    // The save is abandoned because of another error, and that error is more important.
   }
 }
 

@@ -62,7 +62,7 @@ class SafetensorsWriter {
   const std::vector<Entry>& entries() const { return header_.entries; }
   /// Writes the next bytes of the data. They may be a part of an entry, or span several entries.
   void write(std::span<const std::byte> bytes);
-  /// Gives the file its final name. Throws FormatError if bytes are missing.
+  /// Gives the file its final name and returns what the manifest records. Throws FormatError if bytes are missing.
   WrittenFile finish();
 
  private:
