@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Names of byte classes.
+/// The names of byte classes in reports and timelines.
 
 #include <fsdp/group.h>
 
@@ -12,7 +12,7 @@
 
 namespace fsdp::report {
 
-/// Classes and names in memory reports.
+/// The classes in memory reports, with their names.
 constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, 7> kCounts{
     {{"rows", &ByteCounts::rows},
      {"whole", &ByteCounts::whole},
@@ -22,7 +22,7 @@ constexpr std::array<std::pair<std::string_view, ByteCount ByteCounts::*>, 7> kC
      {"host", &ByteCounts::host},
      {"disk", &ByteCounts::disk}}};
 
-/// Names in memory timelines, indexed by ByteClass.
+/// The names of the classes in memory timelines, indexed by ByteClass.
 constexpr std::array<std::string_view, memory::kByteClasses> kClassNames{
     "rows", "whole", "gradient", "optimizer", "checkpoint", "activation", "host", "disk"};
 

@@ -14,10 +14,12 @@ namespace {
 
 using runtime::ParamGroup;
 
-// Sizes of one group: `parameters` in elements, the others in bytes.
+// The sizes of one group. `parameters` is a number of elements, the others are numbers of bytes.
 struct Sizes {
   int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
-  int64_t counts = 0;  // counts of ranks with a gradient, one per parameter, which travel beside each slice
+  // Number of bytes of the gradient counts. Each reduction also counts, for each parameter, the ranks that have a
+  // gradient, so a rank sends one fp32 number per parameter to every other rank.
+  int64_t counts = 0;
 };
 
 Sizes sizes_of(ParamGroup& group) {
@@ -34,8 +36,8 @@ Sizes sizes_of(ParamGroup& group) {
 
 int64_t part_of_others(int64_t bytes, int64_t ranks) { return bytes * (ranks - 1) / ranks; }
 
-// Peak bytes: those of all groups around a group, and of the largest innermost group, of which a few are in memory at
-// once.
+// The largest bytes of all groups that enclose a group, and the bytes of the largest innermost group. At the peak, the
+// enclosing groups and a few innermost groups are in memory at once.
 struct Largest {
   int64_t around = 0, inner = 0;
 };

@@ -19,7 +19,8 @@ namespace {
 using nlohmann::ordered_json;
 using report::kCounts;
 
-// Bytes of state that no byte account counts, because LibTorch's optimizer allocated it.
+// Returns the bytes of a parameter's optimizer state that no byte account counts, because an optimizer of torch::optim
+// allocated them.
 int64_t uncounted_state(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
   if (found == optimizer.state().end() || !found->second) return 0;

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace impl = torch::profiler::impl;
 
-// Offset of Kineto's track numbers, so that they differ from this library's.
+// The offset that is added to Kineto's track numbers, so that they differ from this library's.
 constexpr int64_t kTracksOfOperators = int64_t{1} << 24;
 
 std::set<impl::ActivityType> activities() {
@@ -32,7 +32,8 @@ impl::ProfilerConfig config() {
   return impl::ProfilerConfig(impl::ProfilerState::KINETO, /*report_input_shapes=*/true, /*profile_memory=*/true);
 }
 
-// Reads the result through a temporary file, since Kineto writes only files. Throws Error if that fails.
+// Returns the profiler's result as JSON. Kineto can only write files, so the result goes through a temporary file.
+// Throws Error if that file cannot be written.
 Json saved(torch::autograd::profiler::ProfilerResult& result) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "operators.json";
@@ -45,11 +46,11 @@ Json saved(torch::autograd::profiler::ProfilerResult& result) {
   return json;
 }
 
-// Converts an event: Kineto's times are microseconds since a base that the file names.
+// Converts an event of Kineto and appends it to `text`. Adds `shift`, in microseconds, to the event's time.
 void append(std::string& text, Json event, int process, double shift) {
   if (!event.contains("ts") || !event.contains("ph")) return;
   if (event["ph"] == "M") return;
-  // Kineto writes an invalid duration for an operator whose end it did not see.
+  // An operator that had not ended when the recording ended has an invalid duration.
   if (event.contains("args") && !event["args"].value("finished", true)) return;
   event["ts"] = event["ts"].get<double>() + shift;
   event["pid"] = process;

@@ -19,12 +19,12 @@ using Account = std::shared_ptr<memory::ByteAccount>;
 
 bool is_forward() { return torch::autograd::get_current_graph_task_id() == -1 || at::GradMode::is_enabled(); }
 
-/// Note [What forward holds]. LibTorch has hooks for saved tensors only where there is Python. But each of its
-/// allocators, on the CPU and on accelerators, reports what it gives and takes back to the profiler of the calling
-/// thread, and autograd's threads inherit that profiler from the thread that called backward. So this object, in a
-/// profiler's place, knows what forward holds: each block that was allocated outside of a backward, or in one while
-/// autograd records, which is when a checkpoint runs forward again, and that has not been given back. Blocks that the
-/// library allocates for itself are on its account already.
+/// Note [What forward holds]. LibTorch offers hooks for saved tensors only in Python programs. But each of its
+/// allocators, on the CPU and on accelerators, reports every allocation and every free to the profiler of the calling
+/// thread, and autograd's threads inherit this profiler from the thread that called backward. An object of this class
+/// takes the profiler's place. It counts each block from its allocation until it is freed, if the block was allocated
+/// outside of a backward, or inside a backward while autograd records a graph: an activation checkpoint then recomputes
+/// forward. It does not count the blocks that the library allocates for itself, since other byte classes count them.
 class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
  public:
   explicit ForwardBlocks(const std::shared_ptr<runtime::RankState>& rank)
@@ -39,16 +39,17 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
     return torch::profiler::impl::ActiveProfilerType::NONE;
   }
   bool memoryProfilingEnabled() const override { return true; }
-  /// On any thread; must neither take the rank's lock nor allocate by LibTorch.
+  /// LibTorch calls this function on any thread. It must neither take the rank's lock nor allocate through LibTorch.
   void reportMemoryUsage(void* block, int64_t bytes, size_t /*all*/, size_t /*reserved*/,
                          c10::Device /*device*/) override {
     const MutexLock lock(mutex_);
     if (!is_open_) return;
-    blocks_.erase(block);  // also one that a thread without this profiler gave back: its address comes again
+    // This is also needed for allocations: a thread without this profiler may have freed a block at the same address.
+    blocks_.erase(block);
     if (bytes > 0 && !memory::allocates_for_library() && is_forward())
       blocks_.emplace(block, memory::Charge(account(), memory::ByteClass::kForward, bytes));
   }
-  /// Graphs may hold this object for longer than the recording lasts.
+  /// Ends the recording. Autograd graphs may keep this object alive for longer.
   void close() {
     const MutexLock lock(mutex_);
     is_open_ = false;
@@ -56,15 +57,15 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
   }
 
  private:
-  // The account of the group whose parameters were read last in the current scope or backward.
+  // Returns the account of the group that was read last in the current scope or backward, or `nobodys_`.
   const Account& account() const {
     const auto read_last = accounts_.find(rank_->reads.current);
     return read_last == accounts_.end() ? nobodys_ : read_last->second;
   }
 
   const std::shared_ptr<runtime::RankState> rank_;
-  const Account nobodys_;
-  std::unordered_map<runtime::GroupId, Account> accounts_;  // of the groups that existed when recording began
+  const Account nobodys_;                                   // counts blocks that belong to no group
+  std::unordered_map<runtime::GroupId, Account> accounts_;  // those of the groups that existed when recording began
   Mutex mutex_;
   bool is_open_ FSDP_GUARDED_BY(mutex_) = true;
   std::unordered_map<void*, memory::Charge> blocks_ FSDP_GUARDED_BY(mutex_);

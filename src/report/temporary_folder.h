@@ -6,11 +6,11 @@
 
 namespace fsdp::report {
 
-/// A new folder in TMPDIR or /tmp with an unpredictable name, which only this user may enter. The destructor removes it
-/// with its contents.
+/// A new folder in TMPDIR or /tmp. It has an unpredictable name, and only this user may enter it. The destructor
+/// removes the folder with its contents.
 class TemporaryFolder {
  public:
-  /// Throws Error if the folder cannot be created.
+  /// Creates the folder. Throws Error if that fails.
   TemporaryFolder();
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;

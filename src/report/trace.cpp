@@ -82,7 +82,7 @@ void Trace::write(const std::string& path) const {
   const auto begun = all_reduce(at::full({}, state_->begun, at::kLong), ReduceOp::kMin, state_->group, tag);
   const auto base = begun.item<int64_t>();
   auto text = report::trace_json(group.rank(), own, base, now);
-  // Errors are thrown at the end, because the other ranks wait for this one.
+  // A rank that fails goes on, because the other ranks wait for it. All ranks throw its error at the end.
   FirstError error;
   error.run([&] {
     const auto operators = state_->operators ? state_->operators->end(group.rank(), base) : std::string();

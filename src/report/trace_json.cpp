@@ -51,7 +51,7 @@ Json interval(int rank, size_t track, const TraceEvent& event, int64_t base_ns, 
 
 std::vector<size_t> tracks_of(std::span<const TraceEvent> events) {
   std::vector<size_t> tracks;
-  std::vector<int64_t> ends;  // end of the last event of each track
+  std::vector<int64_t> ends;  // the end of the last event of each track
   for (const auto& event : events) {
     const auto is_free = [&](int64_t end) { return end <= event.begin_ns; };
     const auto free = std::ranges::find_if(ends, is_free);

@@ -31,14 +31,15 @@ constexpr int kNiceness = 10;
 }  // namespace
 
 struct AsyncSaving {
-  // The work of the background thread.
+  // The work that the background thread does for one save.
   struct Job {
     std::string path;
     CheckpointPart part = {};
     std::optional<PartWriter> writer = std::nullopt;
-    /// Set if this rank completes the checkpoint and all ranks see one disk.
+    /// Set if all ranks see one disk and this rank completes the checkpoint.
     std::optional<SharedStep> step = std::nullopt;
-    /// This rank's part of the manifest; and the completion of the checkpoint, if this rank completes it.
+    /// `written` gets the text of this rank's manifest part when its files are on disk. `completed` is fulfilled when
+    /// the checkpoint is complete; on a rank that does not complete it, right after `written`.
     std::promise<std::string> written = {};
     std::promise<void> completed = {};
   };
@@ -52,7 +53,8 @@ namespace {
 
 using Job = AsyncSaving::Job;
 
-// Completes the checkpoint when all ranks have written; throws if one of them ended before.
+// Waits until all ranks have written their files, then completes the checkpoint. Throws if a rank's writer ended
+// without writing its files.
 void complete(SharedStep step, int world_size, const std::stop_token& stop) {
   JoinedManifest all;
   for (int rank = 0; rank < world_size; ++rank) all.add(await_part(step.path(), rank, stop), whose_part(rank));
@@ -74,9 +76,10 @@ void keep(std::promise<Result>& promise, const auto& action) {
   }
 }
 
-// Members that are moved into an action, such as locks, are destroyed before its promise is fulfilled.
+// Writes this rank's files and, if the job has a step, completes the checkpoint. Each action moves the locks that it
+// needs out of the job, so they are released before the action's promise is fulfilled.
 void run(const std::stop_token& stop, Job& job) {
-  ::setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread; an error has no effect
+  ::setpriority(PRIO_PROCESS, 0, kNiceness);  // lowers the priority of this thread only; an error does no harm
   const auto world_size = static_cast<int>(job.part.manifest.world_size);
   keep(job.written, [&] {
     const auto writer = std::move(*job.writer);
@@ -93,7 +96,8 @@ void run(const std::stop_token& stop, Job& job) {
   });
 }
 
-// The thread waits for its job. If a rank could not begin, no job comes and the thread ends.
+// Starts a thread that waits for its job and runs it. If a rank could not begin the save, the promise of the job is
+// destroyed, and the thread ends.
 std::jthread begin_thread(std::future<Job> job) {
   return std::jthread([job = std::move(job)](const std::stop_token& stop) mutable {
     std::optional<Job> own;
@@ -112,9 +116,11 @@ struct AsyncSave::InFlight {
   Ranks ranks;
   std::future<std::string> written;
   std::future<void> completed;
-  /// Set if the checkpoint is on several disks. No rank sees all of them, so `wait` completes it.
+  /// Set if the checkpoint is on several disks. No rank sees the files of all ranks then, so AsyncSave::wait completes
+  /// the checkpoint.
   std::optional<SharedStep> spread = std::nullopt;
-  /// Its destructor asks the thread to stop waiting for other ranks.
+  /// The background thread. Its destructor requests a stop, so the thread no longer waits for other ranks, and joins
+  /// it.
   std::jthread thread = {};
   const pid_t process = getpid();
 };
@@ -129,7 +135,7 @@ AsyncSave& AsyncSave::operator=(AsyncSave&& other) noexcept {
 
 AsyncSave::~AsyncSave() {
   if (!in_flight_) return;
-  // A forked child has no such thread, and the files belong to its parent.
+  // A forked child does not have the background thread, and the files belong to its parent.
   if (getpid() != in_flight_->process) {
     static_cast<void>(in_flight_.release());
     return;
@@ -151,7 +157,7 @@ void AsyncSave::wait() {
 
 void AsyncSaving::wait(AsyncSave& in, const Ranks& ranks) {
   const auto saving = std::move(in.in_flight_);
-  // Two collectives: rank 0's thread must not be waited for before all ranks have reported their rows.
+  // These are two collectives, so that no rank waits for rank 0's thread before all ranks have written their rows.
   std::string part;
   ranks.all_do([&] { part = saving->written.get(); });
   if (!saving->spread) return ranks.all_do([&] { saving->completed.get(); });
@@ -169,13 +175,13 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, ModelTenso
   Job job{.path = step.path()};
   auto in_flight = std::make_unique<AsyncSave::InFlight>(AsyncSave::InFlight{
       .ranks = ranks, .written = job.written.get_future(), .completed = job.completed.get_future()});
-  std::promise<Job> given;  // destroyed before the thread that waits for it
+  std::promise<Job> given;  // declared after `in_flight`: if this function throws, the thread's wait ends first
   auto own = part_of(tensors, optimizer, options, ranks);
-  // Everything that may fail on one rank happens before any rank continues.
+  // If one of these steps fails on a rank, all ranks throw at the end of step.write and no rank continues.
   step.write(ranks, [&] {
     add_random_states(own, tensors, options);
     job.part = copied(std::move(own));
-    manifest_text(job.part.manifest);  // throws for options that cannot be written
+    manifest_text(job.part.manifest);  // throws for options that cannot be written as JSON
     job.writer.emplace(job.path, ranks.rank());
     in_flight->thread = begin_thread(given.get_future());
   });

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Checkpoints of the tensors of a model or a pipeline. The public functions of checkpoint.h, async_save.h and
-/// pipeline.h call these.
+/// Saves and loads checkpoints of the tensors of a model or a pipeline. The public functions of fsdp/checkpoint.h,
+/// fsdp/async_save.h and fsdp/pipeline.h call the functions below. All of them are collective.
 
 #include <fsdp/async_save.h>
 

@@ -34,7 +34,7 @@ std::string path_of(const std::string& folder, const std::string& name) {
   return name == "." ? folder : folder + "/" + name;
 }
 
-// The checkpoint names that any rank sees: rank 0's in their order, then those of the others.
+// Returns the names of the checkpoints that any rank sees. The names that rank 0 sees come first, in its order.
 std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ranks) {
   std::vector<std::string> names;
   for (const auto& text : ranks.together([&] { return text_of(checkpoint_names(folder)); }))
@@ -43,10 +43,10 @@ std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ra
   return names;
 }
 
-// A checkpoint at one path on this rank's disk.
+// A checkpoint that this rank sees at one path.
 struct Seen {
   std::string path, manifest, checksum;
-  // For each file of the manifest, '1' if it exists.
+  // One character for each file of the manifest: '1' if this rank sees the file, otherwise '0'.
   std::string files = {};
   bool has_hosts = false;
 };
@@ -64,12 +64,12 @@ std::vector<Seen> look_here(const std::string& checkpoint) {
   return places;
 }
 
-// A checkpoint that ranks have, possibly at different paths, identified by its manifest's checksum.
+// A checkpoint that some ranks see, possibly at different paths. The checksum of its manifest identifies it.
 struct Candidate {
   std::string checksum;
-  // The path on this rank, and the manifest's text, which is empty if this rank does not have it.
+  // The path and the text of the manifest on this rank. The text is empty if this rank does not have the manifest.
   std::string path, manifest = {};
-  // For each rank that has the manifest, Seen::files.
+  // Seen::files of each rank, or nullopt for a rank that does not have the manifest.
   std::vector<std::optional<std::string>> files;
   bool has_hosts = false;
 
@@ -91,8 +91,8 @@ struct Candidate {
   }
 };
 
-// All checkpoints that ranks have under one name. There are two if a save was interrupted when only some disks had the
-// new one.
+// Returns all checkpoints that ranks have under one name. There are two if a save of an existing step was interrupted
+// when only some disks had the new checkpoint.
 std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks) {
   std::vector<Seen> own;
   const auto texts = ranks.together([&] {
@@ -123,8 +123,9 @@ std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks
   return candidates;
 }
 
-// Chooses the newest checkpoint whose files the ranks have. A newer one that was saved to several disks may be missing
-// on some of them if the save was interrupted.
+// Returns the newest checkpoint of which the ranks together see all files. Skips newer checkpoints that are missing on
+// some disks because the save to several disks was interrupted. A checkpoint that was saved to one disk is never
+// skipped: the read reports its missing files.
 std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   std::optional<Candidate> first;
   const auto names = names_of_any(folder, ranks);
@@ -142,7 +143,7 @@ std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   return first;
 }
 
-// The manifest as this rank read it, or as the lowest rank that has it sends it.
+// Returns the manifest. If some ranks do not have it, the lowest rank that has it sends it to all ranks.
 Manifest manifest_of(const Candidate& candidate, const Ranks& ranks) {
   auto text = candidate.manifest;
   if (std::ranges::any_of(candidate.files, [](const auto& of) { return !of; })) {
@@ -208,7 +209,7 @@ void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, E
   for (const auto& part : tensor.parts) send(name, tensor, part, elements, out);
 }
 
-// Sends a part of a tensor from the lowest rank that sees its file to all ranks; each takes the elements that it wants.
+// The lowest rank that sees the part's file sends the part to all ranks. Each rank copies the elements that it needs.
 void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, const TensorPart& part,
                           ElementRange elements, std::span<std::byte> out) {
   const auto root = sights_.at(part.file).lowest;
@@ -216,7 +217,7 @@ void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, c
   const auto read = [&](ElementRange some, std::span<std::byte> bytes) {
     error_.run([&] { reader_.read(name, tensor, some, bytes); });
   };
-  if (!root && of_part.count > 0) {  // reading reports that no rank has the file
+  if (!root && of_part.count > 0) {  // no rank has the file; the read fails and reports that
     std::vector<std::byte> element(bytes_of(tensor.dtype));
     return read({of_part.first, 1}, element);
   }

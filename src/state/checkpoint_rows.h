@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Reading of a checkpoint by several ranks, from the disks that they can access.
+/// Reads a checkpoint on several ranks, from the disks that they can access.
 
 #include <cstddef>
 #include <memory>
@@ -17,39 +17,41 @@
 
 namespace fsdp::state {
 
-/// End of an error message, after the folder's name.
+/// The end of an error message. It follows the folder's name.
 inline constexpr char kChanged[] = ": the checkpoints in this folder changed while they were being read. Load again";
 
-/// A checkpoint as one rank reads it. If all ranks see the same files, each reads its rows and nothing is communicated.
-/// Otherwise the lowest rank that sees a file sends its elements to the ranks that need them and do not see it.
+/// A checkpoint as one rank reads it. If all ranks see the same files, each rank reads its rows and the ranks do not
+/// communicate. Otherwise some tensors are sent: for each file of such a tensor, the lowest rank that sees the file
+/// broadcasts the elements.
 class CheckpointRows {
  public:
-  /// Finds the newest checkpoint that the ranks together can read, whichever disks have its files; names on rank 0's
-  /// disk come first. Null if there is none. Collective. Throws Error on every rank, also for a damaged checkpoint.
+  /// Returns the newest checkpoint that the ranks together can read, even if no single disk has all of its files, or
+  /// null if there is none. Checkpoints that rank 0 sees are tried first. Collective. Throws Error on every rank if any
+  /// rank fails, e.g. because a manifest is damaged.
   static std::unique_ptr<CheckpointRows> find(const std::string& folder, const Ranks& ranks);
 
-  /// The path on this rank's disk, where the checkpoint may be incomplete or missing.
+  /// The checkpoint's path on this rank's disk. The checkpoint may be incomplete or missing there.
   const std::string& path() const { return reader_.path(); }
   const Manifest& manifest() const { return reader_.manifest(); }
 
-  /// Elements of a tensor that a rank wants.
+  /// Elements of a tensor that this rank needs.
   struct Wanted {
     const TensorRecord* tensor;
     ElementRange elements;
   };
-  /// Announces what this rank will read. Call it before `read`. Collective.
+  /// Announces the elements that this rank will read. Call it before `read`. Collective.
   void announce(const std::vector<Wanted>& wanted);
-  /// Whether the tensor's elements are sent between ranks. Then every rank must call `read` for the tensor, in the same
-  /// order of tensors, even if it wants no elements.
+  /// Returns true if the tensor's elements are sent between ranks. Every rank must then call `read` for this tensor,
+  /// even if it needs none of the elements, and all ranks must read such tensors in the same order.
   bool is_sent(const TensorRecord& tensor) const { return sent_.contains(&tensor); }
-  /// Reads elements into `out`. Collective for tensors that are sent. Throws FormatError, but if other ranks wait for
-  /// this one, `finish` throws it instead.
+  /// Reads elements into `out`. Collective for tensors that are sent. Throws FormatError if all ranks see the same
+  /// files. Otherwise other ranks may wait for this rank, so it goes on after an error, and `finish` throws the error.
   void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
-  /// Throws the first error of `read` that was postponed.
+  /// Throws the first error that `read` postponed, if there is one.
   void finish() const { error_.rethrow(); }
 
  private:
-  // The ranks that see a file: the lowest one, whether all do, and whether this one does.
+  // The ranks that see a file: the lowest of them, whether all ranks see it, and whether this rank does.
   struct Sight {
     std::optional<int> lowest;
     bool all = true, own = false;
@@ -63,8 +65,8 @@ class CheckpointRows {
   CheckpointReader reader_;
   const Sights sights_;
   const Ranks ranks_;
-  const bool is_alike_;  // whether all ranks see the same files
-  // Tensors that some rank cannot read itself.
+  const bool is_alike_;  // true if all ranks see the same files
+  // The tensors of which some rank needs elements in files that it does not see.
   std::unordered_set<const TensorRecord*> sent_;
   FirstError error_;
 };

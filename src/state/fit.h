@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Comparison of a checkpoint's tensors with a model's. Pure functions.
+/// Compares a checkpoint's tensors with those of a model. The functions neither read files nor communicate.
 
 #include <fsdp/checkpoint.h>
 
@@ -14,13 +14,13 @@
 namespace fsdp::state {
 
 struct Fit {
-  /// For each tensor of the model, its name in the checkpoint.
+  /// The name in the checkpoint of each tensor of the model, or nullopt for a tensor that will not be loaded.
   std::vector<std::optional<std::string>> names;
-  /// Differences, one per line, beginning with the tensor's name.
+  /// Descriptions of the differences that the options allow, and of all others. Each begins with the tensor's name.
   std::vector<std::string> allowed, refused;
 };
 
-/// Matches tensors by name; for a tensor with several names, any of them.
+/// Matches the tensors by name. If a tensor of the model has several names, any of them may be in the checkpoint.
 Fit fit_of(const TensorRecords& saved, const ModelTensors& tensors, const LoadOptions& options);
 /// Records a difference of `name` as allowed or refused, depending on the options.
 void note(Fit& fit, const LoadOptions& options, const std::string& name, const std::string& what);

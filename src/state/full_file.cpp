@@ -16,8 +16,8 @@
 namespace fsdp {
 namespace {
 
-// All ranks gather the same entries in the same order, and rank 0 writes. If writing fails, rank 0 continues to gather
-// like the others and reports the error at the end.
+// All ranks gather the same tensors in the same order, and rank 0 writes them. If writing fails, rank 0 continues to
+// gather like the other ranks, and all ranks throw the error at the end.
 void save_whole(const std::string& path, const ModuleNode& tree) {
   const std::string call = "save_safetensors";
   const auto tensors = state::tensors_of(tree, call);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// JSON representation of numbers: infinities and NaN, which JSON does not have, become the strings "Infinity",
-/// "-Infinity" and "NaN".
+/// JSON representation of floating-point numbers. JSON has neither infinities nor NaN, so they become the strings
+/// "Infinity", "-Infinity" and "NaN".
 
 #include <cmath>
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace fsdp::state {
 
-/// Converts a number, or a list of numbers, for a file. `Json` is one of nlohmann's types.
+/// Returns a number, or a list of numbers, as a checkpoint file stores it. `Json` is a type of the library nlohmann.
 template <class Json>
 Json written_numbers(Json value) {
   if (value.is_array())

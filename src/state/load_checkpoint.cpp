@@ -24,7 +24,7 @@ namespace {
 
 using namespace state;
 
-// Reads elements to a CPU tensor in the file's dtype.
+// Reads elements into a new CPU tensor of the file's dtype.
 at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, ElementRange elements,
                      at::IntArrayRef shown_sizes) {
   auto values = at::empty(shown_sizes, scalar_type_of(record.dtype));
@@ -36,8 +36,9 @@ ElementRange elements_of(const OwnRows::Run& run, const OwnRows& own) {
   return {run.first_of_whole * own.row_numel(), run.count * own.row_numel()};
 }
 
-// Reads this rank's rows, also of a tensor that is split over a tensor axis. All ranks make equally many reads. For
-// columns it reads whole rows.
+// Reads this rank's rows. If the ranks of a tensor axis split the tensor, reads the rows of this rank's part in runs;
+// if this part consists of columns, reads whole rows and returns the columns. All ranks make equally many reads, since
+// `read` may be collective.
 at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, const OwnRows& own,
                      at::IntArrayRef shown_sizes) {
   if (!own.cut) return values_in(reader, name, record, own.elements(), shown_sizes);
@@ -70,7 +71,7 @@ void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Fit& 
     if (!fit.names[i]) continue;
     const auto& tensor = tensors.all[i];
     const auto& record = reader.manifest().model.at(*fit.names[i]);
-    // copy_ tells the group of the write and waits for ranks that read the rows.
+    // copy_ lets the group count the write of the rows, and waits for other ranks that still read them.
     tensor.tensor.copy_(values_in(reader, *fit.names[i], record, tensor, tensor.tensor.sizes()));
   }
 }
@@ -92,7 +93,7 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
   });
 }
 
-// This rank's random states by name, if the number of ranks is that of the checkpoint.
+// Returns this rank's random states by name, or none if the checkpoint was saved with a different number of ranks.
 std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, const Ranks& ranks) {
   std::map<std::string, at::Tensor> states;
   if (reader.manifest().world_size != ranks.world_size()) return states;
@@ -106,7 +107,7 @@ std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, con
   return states;
 }
 
-// The elements that this rank reads.
+// Returns the elements that this rank will read.
 std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors, const Fit& fit,
                                               const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
   std::vector<CheckpointRows::Wanted> wanted;
@@ -137,7 +138,7 @@ LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, tor
   const auto checkpoint = CheckpointRows::find(folder, ranks);
   if (!checkpoint && options.if_any) return {};
   if (!checkpoint) {
-    ranks.together([&] { return find_checkpoint(folder); });  // throws an error that says why there is none
+    ranks.together([&] { return find_checkpoint(folder); });  // throws, and says why there is no checkpoint
     throw Error(ranks.where() + folder + kChanged);
   }
   const auto& manifest = checkpoint->manifest();
@@ -162,7 +163,7 @@ LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, tor
     read_model(*checkpoint, tensors, fit);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
     if (optimizer) random_states = read_random_states(*checkpoint, ranks);
-    checkpoint->finish();  // throws read errors before the data is used
+    checkpoint->finish();  // throws a postponed error before the states below are restored
     if (takes_scaler) restore(*options.scaler, manifest.states.at(kScaler));
     for (const auto& device : devices_of(tensors))
       if (const auto found = random_states.find(name_of(device)); found != random_states.end())

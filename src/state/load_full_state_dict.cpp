@@ -22,7 +22,7 @@ using WholeEntries = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr char kWhoseTensors[] = "rank 0's tensors";
 
-// Names, dtypes and sizes of the entries, which the other ranks need before values are sent.
+// Returns the names, dtypes and sizes of the entries as text. Rank 0 sends it to the other ranks before the values.
 std::string description_of(const WholeEntries& entries) {
   Manifest manifest;
   for (const auto& [name, tensor] : entries) {
@@ -38,7 +38,8 @@ std::string description_of(const WholeEntries& entries) {
   return manifest_text(std::move(manifest));
 }
 
-// A rank that fails while others wait for it continues and reports the error at the end.
+// Rank 0 sends the values of all entries, and each rank copies its rows. A rank that fails continues, because other
+// ranks wait for it; all ranks throw its error at the end.
 void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors, const Fit& fit,
               const Ranks& ranks) {
   const at::NoGradGuard no_grad;
@@ -51,7 +52,7 @@ void send_all(const WholeEntries& entries, const TensorRecords& records, const M
     const auto& record = records.at(name);
     const auto& tensor = tensors.all[i];
     const auto rows = at::empty(tensor.tensor.sizes(), scalar_type_of(record.dtype));
-    at::Tensor flat;  // on rank 0
+    at::Tensor flat;  // the entry's values as one dimension; defined only on rank 0
     const SentElements sent{.tensor = tensor.name(),
                             .elements = {0, record.numel()},
                             .element_bytes = bytes_of(record.dtype),

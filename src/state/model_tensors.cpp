@@ -13,7 +13,8 @@ namespace {
 
 using layout::RowRange;
 
-// Splits rows equally among replicas, as far as their number allows.
+// Returns the rows that this replica writes. All replicas have the same rows and write equally many of them, as far as
+// the number of rows allows.
 RowRange share_of(RowRange rows, int replica, int replicas) {
   const auto begin = rows.count * replica / replicas, end = rows.count * (replica + 1) / replicas;
   return {rows.first + begin, end - begin};
@@ -23,7 +24,7 @@ std::shared_ptr<ProcessGroup> default_ranks() {
   try {
     return default_process_group();
   } catch (const UsageError&) {
-    return nullptr;  // a program without ranks
+    return nullptr;  // the program has no process group
   }
 }
 
@@ -36,7 +37,7 @@ void require_same_ranks(SharedRanks& all, const runtime::ParamGroup& group, cons
           "' is sharded over different ranks than the groups before it. Save modules on different ranks separately");
 }
 
-// The sizes of the whole tensor, given those of this rank's part.
+// Returns the sizes of the whole tensor. `sizes` are those of this rank's part.
 std::vector<int64_t> whole_sizes(at::IntArrayRef sizes, const std::optional<TensorCut>& cut) {
   auto whole = sizes.vec();
   if (cut) whole[static_cast<size_t>(cut->dim)] *= cut->axis->world_size();
@@ -68,7 +69,7 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool ta
   return {{whole_sizes(slot.sizes(), slot.cut()), slot.joined_dims(), slot.rows(), share, slot.cut()}, {}, tensor};
 }
 
-// Adds a tree's parameters and buffers, and the cuts of those that are split over a tensor axis.
+// Adds a tree's parameters and buffers to `named`, and the cuts of those that are split over a tensor axis to `cuts`.
 void add_tensors(const ModuleNode& tree, const std::string& operation, Parts parts,
                  std::vector<runtime::NamedParameter>& named, TensorCuts& cuts) {
   visit_nodes(tree, [&](const ModuleNode& node) {
@@ -119,7 +120,7 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
   require(!is_split || tensors.ranks, "[fsdp] ", operation, ": the model is split over ",
           stages ? "stages" : "a tensor axis",
           ", so all ranks share one checkpoint, but there is no default process group. ", "Call init_process_group");
-  // Tensors that all ranks of the tensor axis have are written by its first rank.
+  // If all ranks of the tensor axis have the same tensor, the axis's first rank writes it.
   const bool writes_uncut = stages || cuts.empty() || cuts.begin()->second.axis->rank() == 0;
   const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";
   const bool is_first = !tensors.ranks || tensors.ranks->rank() == 0;
@@ -134,7 +135,8 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
               "call fsdp::to_empty, which gives parameters and buffers memory");
       const auto found = cuts.find(tensor.unsafeGetTensorImpl());
       const auto cut = found == cuts.end() ? std::nullopt : std::optional(found->second);
-      // Unsharded parts are written by the ranks whose axis contains the first rank; of stages, join_stages decides.
+      // Tensors that are not sharded: rank 0 writes those that are not split, and the ranks of its tensor axis write
+      // their parts of the others. For stages, join_stages decides.
       const bool writes =
           stages || (cut ? cut->axis->global_ranks().front() == tensors.ranks->global_ranks().front() : is_first);
       tensors.all.push_back(part ? sharded(tensor, *part, cut.has_value(), operation) : plain(tensor, cut, writes));
@@ -154,7 +156,7 @@ std::vector<OwnRows::Run> OwnRows::runs_of(RowRange some) const {
   for (int64_t matrix = 0; matrix < cut->fused; ++matrix) {
     const int64_t first = std::max(some.first, matrix * of_matrix);
     const int64_t end = std::min(some.first + some.count, (matrix + 1) * of_matrix);
-    // Rows of other ranks before this run in the whole tensor.
+    // Number of other ranks' rows before this run in the whole tensor.
     const int64_t before = (matrix * (ranks - 1) + cut->axis->rank()) * of_matrix;
     runs.push_back({first, first + before, std::max<int64_t>(end - first, 0)});
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Fields of each optimizer's options and state, which saving and loading share.
+/// The fields of each optimizer's options and state. Saving and loading share these lists.
 
 #include <fsdp/optim.h>
 #include <torch/optim/adagrad.h>
@@ -9,7 +9,7 @@
 
 namespace fsdp::state {
 
-// Each function calls `visit(name, field)` for all fields.
+// Each overload of fields_of calls `visit(name, field)` for all fields of its argument.
 void fields_of(torch::optim::AdamWOptions& o, const auto& visit) {
   visit("lr", o.lr()), visit("betas", o.betas()), visit("eps", o.eps());
   visit("weight_decay", o.weight_decay()), visit("amsgrad", o.amsgrad());
@@ -53,7 +53,7 @@ void fields_of(optim::AdadeltaParamState& s, const auto& visit) {
   visit("step", s.step()), visit("square_avg", s.square_avg()), visit("acc_delta", s.acc_delta());
 }
 
-/// An optimizer type: its options and the state of its parameters.
+/// A type of optimizer, with the types of its options and of the state of a parameter.
 template <class OptionsOfKind, class StateOfKind>
 struct Kind {
   using Options = OptionsOfKind;
@@ -61,7 +61,7 @@ struct Kind {
   const char* name;
 };
 
-/// Calls `act` with the Kind whose options type matches. Returns false if there is none.
+/// Calls `act` with the Kind that has the type of `options`. Returns false if there is none.
 bool with_kind(const torch::optim::OptimizerOptions& options, const auto& act) {
   const auto is = [&]<class Options, class State>(const Kind<Options, State>& kind) {
     if (!dynamic_cast<const Options*>(&options)) return false;
@@ -76,7 +76,7 @@ bool with_kind(const torch::optim::OptimizerOptions& options, const auto& act) {
          is(Kind<optim::AdadeltaOptions, optim::AdadeltaParamState>{"Adadelta"});
 }
 
-/// Calls `act` only for fields that are tensors.
+/// A visitor for fields_of that calls `act` only for fields that are tensors.
 template <class Act>
 struct ForTensors {
   Act act;

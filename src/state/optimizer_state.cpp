@@ -31,7 +31,8 @@ size_t place_of(const at::Tensor& parameter, const ModelTensors& tensors) {
   return tensors.places.at(parameter.unsafeGetTensorImpl());
 }
 
-// Names of the parameters of a group, each once; of a pipeline those of all stages.
+// Returns the names of the parameters of a parameter group, each once. In a pipeline they include those of other ranks'
+// stages.
 std::vector<std::string> names_in(const Optimizer& optimizer, size_t group, const ModelTensors& tensors) {
   std::vector<std::string> names;
   for (const auto& parameter : optimizer.param_groups()[group].params()) {
@@ -57,7 +58,7 @@ void for_each_state(const Optimizer& optimizer, const ModelTensors& tensors, con
     });
 }
 
-// Writes numbers to JSON and skips tensors.
+// Visitors for fields_of that write numbers to JSON and read them from JSON. They skip tensors.
 struct WriteNumbers {
   json& to;
   void operator()(const char* name, const auto& value) const { to[name] = written_numbers(json(value)); }
@@ -72,7 +73,7 @@ struct ReadNumbers {
   void operator()(const char* /*name*/, at::Tensor& /*value*/) const {}
 };
 
-// Options of each parameter group, and the names of its parameters.
+// Returns the options of each parameter group and the names of its parameters.
 json options_of(const Optimizer& optimizer, const ModelTensors& tensors) {
   json groups = json::array();
   for (const auto& group : optimizer.param_groups())
@@ -114,7 +115,7 @@ std::string numbers_of(const Optimizer& optimizer, const ModelTensors& tensors) 
   auto& states = numbers["state"] = json::object();
   for_each_state(optimizer, tensors, [&](size_t place, auto& state) {
     const auto& tensor = tensors.all[place];
-    if (tensor.share.first > 0 || tensor.share.count == 0) return;  // another rank writes it
+    if (tensor.share.first > 0 || tensor.share.count == 0) return;  // another rank writes these numbers
     fields_of(state, WriteNumbers{states[tensor.name()] = json::object()});
   });
   return numbers.dump();

@@ -12,7 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-// The outcome of an action is a mark followed by its result or error message.
+// The outcome of an action is one of these marks, followed by the action's result or error message.
 constexpr char kReturned = '+', kThrew = '-';
 
 std::string outcome_of(const std::function<std::string()>& action) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The ranks that save or load together.
+/// The ranks that save or load a checkpoint together.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
@@ -13,35 +13,38 @@
 
 namespace fsdp::state {
 
-/// The ranks of a process group, or this process alone, during one call of the user. Its collectives carry the call's
-/// name, and the path for error messages.
+/// The ranks of a process group, or this process alone, during one call of the user. The collectives of this class
+/// carry the name of the call and the path for error messages.
 class Ranks {
  public:
-  /// `process_group`: null for this process alone. `call`: the function's name, e.g. "save_checkpoint". `path`: the
-  /// file or folder on this rank; may be empty.
+  /// `process_group` is null for this process alone. `call` is the name of the function that the user called, e.g.
+  /// "save_checkpoint". `path` is the file or folder on this rank, or empty.
   Ranks(std::shared_ptr<ProcessGroup> process_group, std::string call, std::string path = {})
       : process_group_(std::move(process_group)), call_(std::move(call)), path_(std::move(path)) {}
-  /// The same ranks and path during another call.
+  /// Returns an object with the same ranks and path for another call.
   Ranks during(std::string call) const { return {process_group_, std::move(call), path_}; }
 
   int rank() const { return process_group_ ? process_group_->rank() : 0; }
   int world_size() const { return process_group_ ? process_group_->world_size() : 1; }
   const std::string& call() const { return call_; }
   const std::string& path() const { return path_; }
-  /// Prefix of error messages.
+  /// Returns the prefix of error messages.
   std::string where() const;
 
-  /// Compares the operations that ranks have issued on devices, and returns when they agree. Collective.
+  /// Compares the operations that the ranks have issued on their devices. Throws Mismatch on all ranks if they differ.
+  /// Does nothing on CPUs. Collective.
   void compare_issued() const;
-  /// Runs `action` and returns the results of all ranks, by rank. Collective. If it threw on any rank, every rank
-  /// throws Error with the ranks and their messages.
+  /// Runs `action` on this rank and returns the results of all ranks, by rank. If `action` threw on any rank, every
+  /// rank throws an Error that names these ranks and has their messages. Collective.
   std::vector<std::string> together(const std::function<std::string()>& action) const;
-  /// `together` for an action without a result.
+  /// Does the same as `together` for an action without a result.
   void all_do(const std::function<void()>& action) const;
-  /// On rank `root`, calls `take` with each rank's `own`, see collect_texts. Collective.
+  /// Sends `own` of each rank to the rank `root`, where `take` is called once for each rank in rank order. `take` must
+  /// not throw. Collective.
   void collect(const std::string& own, int root,
                const std::function<void(int rank, const std::string& text)>& take) const;
-  /// Broadcasts `bytes`, a CPU tensor, from rank `root`. `tensor` is the name for error messages. Collective.
+  /// Broadcasts the CPU tensor `bytes` from the rank `root`. `tensor` is a tensor's name for error messages.
+  /// Collective.
   void broadcast(const at::Tensor& bytes, int root, const std::string& tensor) const;
 
  private:

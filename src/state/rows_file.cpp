@@ -17,11 +17,11 @@
 namespace fsdp::state {
 namespace {
 
-// The part of a tensor in one file.
+// The part of a tensor that is written to one file.
 struct WrittenBox {
   const RowsToWrite* rows;
   layout::Box box;
-  int64_t first;  // first row in `rows->values`
+  int64_t first;  // index of the box's first row in `rows->values`
 };
 
 void write_file(const std::string& folder, const std::string& file, const std::vector<WrittenBox>& boxes,

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Files with one rank's rows of many tensors, which Python's readers of sharded safetensors can read.
+/// Writes safetensors files with one rank's rows of many tensors. Python's readers of sharded safetensors files can
+/// read them.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,21 +13,21 @@
 
 namespace fsdp::state {
 
-/// The rows that a rank has of a tensor, and those that it writes.
+/// The rows of a tensor that this rank has in `values`. It writes those in `share`.
 struct RowsToWrite : OwnRows {
   std::string name;
   at::Tensor values;
 };
 
-/// Converts columns to whole rows: the ranks of the tensor axis exchange their columns of the rows that they are to
-/// write, and each rank gets some of these rows. Other tensors are returned unchanged. Collective over the axis for
-/// columns.
+/// Returns whole rows if the ranks of a tensor axis split the tensor by columns: the ranks exchange their columns of
+/// the rows in `share`, and each of them gets some of these rows as whole rows. This is collective over the tensor
+/// axis. Other tensors are returned unchanged, without communication.
 RowsToWrite with_whole_rows(RowsToWrite own);
 
-/// Writes `folder`/`stem`.safetensors and adds it and its parts of tensors to the manifest; writes no file if there are
-/// no rows. A file can have a name only once: if rows consist of several boxes of their tensor (see layout::boxes_of),
-/// the other boxes go to `stem`-1.safetensors and so on. Throws FileError, and UsageError for a dtype that files do not
-/// support.
+/// Writes `folder`/`stem`.safetensors, adds the file to manifest.files, and adds the parts of tensors that it contains
+/// to `records`. Writes no file if there are no rows. A file can have only one entry of a name: if the rows of a tensor
+/// consist of several boxes (see layout::boxes_of), the other boxes go to `stem`-1.safetensors and so on. Throws
+/// FileError, and UsageError for a dtype that files do not support.
 void write_rows(const std::string& folder, const std::string& stem, const std::vector<RowsToWrite>& list,
                 Manifest& manifest, TensorRecords& records);
 

@@ -7,7 +7,7 @@
 namespace fsdp::state {
 namespace {
 
-// Calls `visit(name, field)` for all fields, in the order in which checkpoints store them.
+// Calls `visit(name, field)` for all fields of a GradScalerState, in the order in which checkpoints store them.
 void scaler_fields(auto& state, const auto& visit) {
   visit("_growth_tracker", state.growth_tracker), visit("backoff_factor", state.backoff_factor);
   visit("growth_factor", state.growth_factor), visit("growth_interval", state.growth_interval);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The state of a GradScaler as checkpoints store it: JSON with the names of torch.amp.GradScaler's state_dict.
+/// The state of a GradScaler as checkpoints store it: a JSON object with the keys of torch.amp.GradScaler's state_dict.
 
 #include <fsdp/grad_scaler.h>
 
@@ -11,8 +11,9 @@ namespace fsdp::state {
 /// The GradScaler's name in Manifest::states.
 constexpr char kScaler[] = "scaler";
 
+/// Returns the scaler's state as JSON.
 std::string state_of(const GradScaler& scaler);
-/// Throws FormatError for other text.
+/// Gives the scaler a state that state_of returned. Throws FormatError for other text.
 void restore(GradScaler& scaler, const std::string& state);
 
 }  // namespace fsdp::state

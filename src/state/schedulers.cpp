@@ -8,7 +8,8 @@ namespace {
 
 constexpr char kStepCount[] = "step_count";
 
-// The member is protected and has no accessor; a pointer to member that a derived class takes can access it.
+// Gives access to LRScheduler::step_count_, which is protected and has no accessor: a derived class may form a pointer
+// to this member, and the pointer works for every scheduler.
 struct StepCount : torch::optim::LRScheduler {
   static unsigned torch::optim::LRScheduler::* member() { return &StepCount::step_count_; }
 };

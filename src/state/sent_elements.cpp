@@ -10,7 +10,7 @@
 namespace fsdp::state {
 namespace {
 
-constexpr uint64_t kMostSentBytes = uint64_t{16} << 20;  // per broadcast
+constexpr uint64_t kMostSentBytes = uint64_t{16} << 20;  // a broadcast sends at most this number of bytes
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Sending of a tensor's elements from one rank to others.
+/// Sends elements of a tensor from one rank to all others.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace fsdp::state {
 
-/// The elements of one tensor to send.
+/// The elements of one tensor that a rank sends.
 struct SentElements {
   std::string tensor;
   ElementRange elements = {};
   uint64_t element_bytes = 0;
-  /// The rank that has the elements, and its function that reads some of them into `bytes`.
+  /// The rank that sends the elements, and the function that this rank calls to read some of them into `bytes`.
   int root = 0;
   std::function<void(ElementRange some, std::span<std::byte> bytes)> fill;
 };
 
-/// Broadcasts the elements, up to 16 MiB at a time, and copies those of `wanted` to `out`, whose size must match.
-/// Collective. `fill` must not throw.
+/// Broadcasts the elements in pieces of at most 16 MiB, and copies those that are in `wanted` to `out`. `out` has the
+/// size of all elements in `wanted`. `fill` must not throw. Collective.
 void send_elements(const SentElements& sent, ElementRange wanted, std::span<std::byte> out, const Ranks& ranks);
 
 }  // namespace fsdp::state

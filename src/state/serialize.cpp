@@ -21,7 +21,7 @@ using namespace state;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-// The last component of a path: "weight" of "blocks.0.weight".
+// Returns the last component of a path, e.g. "weight" of "blocks.0.weight".
 std::string own_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
 bool has_archive(const ModuleNode& node) { return node.module->is_serializable(); }
@@ -33,7 +33,7 @@ void require_modules(const ModuleNode& tree, const std::string& where) {
   });
 }
 
-// Checks, before anything is gathered, that LibTorch can read back the names that it writes.
+// Throws UsageError if LibTorch could not read back a name that it would write. Called before anything is gathered.
 void require_names(const ModuleNode& tree, const std::string& where) {
   std::set<std::string> tensors, modules;
   visit_nodes(tree, [&](const ModuleNode& node) {
@@ -50,7 +50,7 @@ void require_names(const ModuleNode& tree, const std::string& where) {
 
 using WholeTensors = std::unordered_map<const at::TensorImpl*, at::Tensor>;
 
-// Writes what torch::nn::Module::save writes.
+// Writes a module in the way in which torch::nn::Module::save writes it, but with the tensors of `whole`.
 void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchive& archive) {
   for (const auto& [name, tensor] : node.parameters)
     if (tensor.defined()) archive.write(own_name(name), whole.at(tensor.unsafeGetTensorImpl()));
@@ -64,7 +64,7 @@ void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchi
   }
 }
 
-// Reads the module's tensors that the archive has, by name.
+// Reads those tensors of the module that the archive has, and adds them to `found` by name.
 void read_module(const ModuleNode& node, InputArchive& archive, std::map<std::string, at::Tensor>& found) {
   const auto read = [&](const runtime::NamedParameter& named, bool is_buffer) {
     at::Tensor tensor;

@@ -27,14 +27,14 @@ namespace {
 using namespace state;
 using torch::optim::Optimizer;
 
-// An optimizer with the same parameters and options and a state of its own.
+// An optimizer with the parameters of another one, a copy of its options, and a state of its own.
 struct Twin : Optimizer {
   explicit Twin(const Optimizer& other)
       : Optimizer(other.param_groups(), other.param_groups().front().options().clone()) {}
   at::Tensor step(LossClosure /*closure*/) override { return {}; }
 };
 
-// A parameter's index, and the name of a state tensor.
+// The index of a parameter and the name of a state tensor, e.g. "exp_avg".
 using Place = std::pair<size_t, std::string>;
 
 ModelTensors parameters_of(const Optimizer& optimizer, const std::string& operation) {
@@ -57,7 +57,7 @@ std::set<Place> places_in(const std::vector<std::string>& texts) {
 at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& state, at::ScalarType dtype, const Ranks& ranks) {
   const auto part = runtime::registry().find(parameter);
   if (!part) return state;
-  // A rank without rows may have no state.
+  // A rank without rows of the parameter may have no state.
   const auto rows = state.defined() ? state : at::zeros(parameter.sizes(), parameter.options().dtype(dtype));
   return gather_rows(*part->group, part->slot, rows, ranks.call(), ranks.path());
 }
@@ -77,7 +77,7 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
     numbers_here = numbers_of(optimizer, tensors);
     return names;
   }));
-  std::vector<std::string> numbers;  // of all ranks; only on rank 0
+  std::vector<std::string> numbers;  // texts of all ranks; empty except on rank 0
   ranks.collect(numbers_here, 0, [&](int, const std::string& of_rank) { numbers.push_back(of_rank); });
   std::map<Place, at::Tensor> whole;
   FirstError error;
@@ -103,7 +103,7 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
   });
 }
 
-// This rank's rows of a state tensor, with the strides of the parameter's rows.
+// Returns this rank's rows of a state tensor, with the strides of the parameter's rows.
 at::Tensor rows_of_state(const at::Tensor& whole, const ModelTensor& parameter, const std::string& field,
                          const std::string& path) {
   if (whole.sizes() != at::IntArrayRef(parameter.sizes))
@@ -137,7 +137,7 @@ void load_optimizer(Optimizer& optimizer, const std::string& path) {
     });
   });
   std::swap(optimizer.state(), twin.state());
-  // Assigned in place, because others may hold references to the options.
+  // The options are assigned in place, because the user may hold references to them.
   with_kind(twin.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {
     for (size_t g = 0; g < optimizer.param_groups().size(); ++g)
       static_cast<Options&>(optimizer.param_groups()[g].options()) =

@@ -12,7 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-// A rank's report to the others after writing: whether it created the folder.
+// Each rank sends one of these words to the others after it has written: whether it created its disk's folder.
 constexpr char kMadeIt[] = "made it", kFoundIt[] = "found it";
 
 }  // namespace

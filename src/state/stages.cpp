@@ -11,7 +11,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// The optimizer's parameter group of each tensor.
+// Returns the index of the optimizer's parameter group for each tensor, or nullopt if the optimizer lacks the tensor.
 std::vector<std::optional<size_t>> groups_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer) {
   std::vector<std::optional<size_t>> groups(tensors.all.size());
   if (optimizer)
@@ -21,8 +21,8 @@ std::vector<std::optional<size_t>> groups_of(const ModelTensors& tensors, const 
   return groups;
 }
 
-// The rows that a rank would write: the tensor's name, the part on the tensor axis, the first row and the count. Ranks
-// with equal shares have the same rows.
+// The rows that a rank would write: the tensor's name, the rank on the tensor axis, the first row and the number of
+// rows. Ranks with equal shares have the same rows.
 using Share = std::tuple<std::string, int, int64_t, int64_t>;
 
 Share share_of(const ModelTensor& tensor) {
@@ -48,7 +48,7 @@ void join_stages(ModelTensors& tensors, const torch::optim::Optimizer* optimizer
   if (!tensors.are_of_stages) return;
   const auto texts = ranks.together([&] { return description(tensors, optimizer).dump(); });
   std::map<std::string, int> stage_of;
-  std::set<Share> written_before;  // by lower ranks
+  std::set<Share> written_before;  // the shares that lower ranks write
   std::optional<size_t> param_groups;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const auto of_rank = json::parse(texts[rank]);

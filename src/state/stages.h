@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What ranks tell each other about the stages of a pipeline before they save or load them together.
+/// Before the ranks of a pipeline save or load their stages together, they tell each other which tensors they have.
 
 #include <torch/optim/optimizer.h>
 
@@ -9,9 +9,10 @@
 
 namespace fsdp::state {
 
-/// Fills `elsewhere` with what other ranks' stages have, and lets the lowest rank write what several ranks have. Does
-/// nothing with tensors that are not of a pipeline. Collective. Throws UsageError on all ranks if two stages have
-/// different tensors of one name, or if the optimizers have different numbers of parameter groups.
+/// Fills tensors.elsewhere with the names that only other ranks have. If several ranks would write the same rows, only
+/// the lowest of them writes the rows: the others get an empty `share`. Does nothing unless tensors.are_of_stages is
+/// true. Collective. Throws UsageError on all ranks if two stages have a tensor of the same name, or if the optimizers
+/// have different numbers of parameter groups.
 void join_stages(ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const Ranks& ranks);
 
 }  // namespace fsdp::state

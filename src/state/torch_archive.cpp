@@ -15,7 +15,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// Whether LibTorch can read an archive with these names.
+// Returns true if LibTorch can read an archive with these names. Tries it with an archive in memory.
 bool can_be_read(const Names& tensors, const Names& modules) try {
   using torch::serialize::OutputArchive;
   OutputArchive archive(std::make_shared<torch::jit::CompilationUnit>());
@@ -59,8 +59,8 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
   fill(archive);
   remove_leftovers(path);
   OutputFile file(path);
-  // LibTorch's writer writes again in its destructor when an exception is thrown, and a second exception would
-  // terminate the program.
+  // The callback must not throw: LibTorch's writer would write again in its destructor, and a second exception there
+  // would terminate the program.
   FirstError error;
   archive.save_to([&](const void* bytes, size_t count) {
     error.run([&] { file.write({static_cast<const std::byte*>(bytes), count}); });
@@ -73,7 +73,7 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
 void read_archive(const std::string& path, const std::function<void(torch::serialize::InputArchive&)>& read) {
   const std::string what_was_expected =
       path + ": expected an archive of torch::save or fsdp::save of the same kind of object, found ";
-  const InputFile file(path);  // reports file errors with our messages
+  const InputFile file(path);  // throws FileError, unlike LibTorch's own reader of files
   try {
     torch::serialize::InputArchive archive;
     archive.load_from(
@@ -85,7 +85,7 @@ void read_archive(const std::string& path, const std::function<void(torch::seria
     read(archive);
   } catch (const FileError&) {
     throw;
-  } catch (const std::exception& error) {  // TorchScript throws exceptions of its own
+  } catch (const std::exception& error) {  // TorchScript throws types other than c10::Error
     throw FormatError(what_was_expected + first_line(what_without_backtrace(error)));
   }
 }

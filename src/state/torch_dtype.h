@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Conversion between LibTorch's dtypes and those of files, and tensors as bytes.
+/// Converts between LibTorch's dtypes and those of files, and gives access to the bytes of tensors.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,11 +11,12 @@
 
 namespace fsdp::state {
 
-/// Throws UsageError for a dtype that files do not support; `name` is the tensor's name.
+/// Returns the dtype in files. Throws UsageError for a dtype that files do not support. `name` is the tensor's name for
+/// the error message.
 Dtype dtype_of(at::ScalarType type, const std::string& name);
 at::ScalarType scalar_type_of(Dtype dtype);
 
-/// The bytes of a contiguous CPU tensor.
+/// Returns the bytes of a contiguous CPU tensor.
 inline std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }

@@ -15,7 +15,7 @@ AutocastScope::AutocastScope(c10::DeviceType device, std::optional<at::ScalarTyp
 
 AutocastScope::~AutocastScope() {
   if (!device_) return;
-  // The step that follows makes cached casts of parameters stale.
+  // The cached casts of parameters are cleared, because the optimizer step that follows makes them stale.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(*device_, was_enabled_);
   at::autocast::set_autocast_dtype(*device_, previous_dtype_);

@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// Amounts of memory as text.
+/// Formats amounts of memory as text.
 
 #include <cstdint>
 #include <string>
 
 namespace fsdp::train {
 
-/// "3.21 MB", or from 10 MB on "32.1 MB". A megabyte is 10^6 bytes.
+/// Returns text such as "3.21 MB", or "32.1 MB" from 10 MB on. A megabyte is 10^6 bytes.
 std::string bytes_text(int64_t bytes);
 
 }  // namespace fsdp::train

@@ -5,7 +5,7 @@
 namespace fsdp::train {
 namespace {
 
-// Remainders of all bytes, in reflected bit order, by Castagnoli's polynomial.
+// Returns the remainders of all bytes divided by Castagnoli's polynomial, in reflected bit order.
 constexpr std::array<uint32_t, 256> crc_table() {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -28,13 +28,14 @@ void append_number(std::string& bytes, Number number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
-// A varint has seven bits per byte, lowest first; all but the last byte have the highest bit set.
+// Appends a varint. It has seven bits of the number per byte, the lowest first; all but the last byte have the highest
+// bit set.
 void append_varint(std::string& bytes, uint64_t number) {
   for (; number >= 0x80; number >>= 7) bytes += static_cast<char>(number | 0x80);
   bytes += static_cast<char>(number);
 }
 
-// A field of a protocol buffer is a number and a kind, followed by the value.
+// The kinds of fields in a protocol buffer. A field consists of its number and kind, followed by the value.
 enum class Kind : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void begin_field(std::string& bytes, uint32_t field, Kind kind) {

@@ -10,22 +10,25 @@
 
 namespace fsdp::train {
 
-/// Each appended piece is passed to the operating system before `append` returns. One thread at a time.
+/// A file to which text is appended. Each piece is passed to the operating system before `append` returns. Not
+/// thread-safe.
 class LogFile {
  public:
   enum class Begin : uint8_t {
-    kAnew,    ///< truncates the file
-    kBehind,  ///< appends to the file
-    kNew,     ///< creates the file, which must not exist
+    kAnew,    ///< The constructor truncates the file, or creates it.
+    kBehind,  ///< The constructor keeps what the file has, or creates the file.
+    kNew,     ///< The constructor creates the file, which must not exist.
   };
 
   /// Makes a closed LogFile.
   LogFile() = default;
-  /// Opens the file. With kNew, is_open() is false afterwards if the file existed. Throws Error if it cannot be opened.
+  /// Opens the file. Throws Error if that fails. If a file exists and `begin` is kNew, the constructor does not throw,
+  /// and is_open() is false afterwards.
   LogFile(std::string path, Begin begin);
 
   bool is_open() const { return file_.is_open(); }
-  /// Throws Error if writing fails, for example because the disk is full. The file then ends with the previous piece.
+  /// Writes a piece. Throws Error if that fails, for example because the disk is full. The file then ends with the
+  /// previous piece.
   void append(std::string_view bytes);
 
  private:

@@ -9,9 +9,9 @@
 namespace fsdp::text {
 namespace {
 
-constexpr int kBits = 21;  // bits per token: three tokens fit into a key
+constexpr int kBits = 21;  // number of bits of a token, so that a key has room for three tokens
 
-/// The last `count` tokens of a key.
+/// Returns the last `count` tokens of a key.
 uint64_t last_of(uint64_t key, int count) { return key & ((uint64_t{1} << (kBits * count)) - 1); }
 
 void check_tokens(std::span<const int64_t> tokens, int64_t vocabulary) {
@@ -24,7 +24,7 @@ void check_tokens(std::span<const int64_t> tokens, int64_t vocabulary) {
   }
 }
 
-/// exp of the mean of -log `probability(i)` over the positions i of a text.
+/// Returns exp of the mean of -log `probability(i)` over the positions i of a text.
 double perplexity_of(size_t size, const auto& probability) {
   if (size == 0) throw std::invalid_argument("an empty text has no perplexity");
   double sum = 0;
@@ -60,7 +60,7 @@ KneserNey::Level::Level(std::vector<uint64_t> occurrences) {
   }
   const auto ones = static_cast<double>(std::count(grams.values.begin(), grams.values.end(), 1));
   const auto twos = static_cast<double>(std::count(grams.values.begin(), grams.values.end(), 2));
-  // Some probability must remain for words that have not followed.
+  // The discount must not be 0, because some probability must remain for words that have not followed a context.
   discount = ones > 0 ? ones / (ones + 2 * twos) : 0.5;
 }
 
@@ -97,7 +97,7 @@ double KneserNey::probability(std::span<const int64_t> context, int64_t token) c
     }
     const Level& level = levels_[static_cast<size_t>(order - 1)];
     const Followers* followers = level.contexts.find(before);
-    if (followers == nullptr) break;  // longer contexts did not occur either
+    if (followers == nullptr) break;  // if a context did not occur, longer contexts did not occur either
     const int64_t* count = level.grams.find(before << kBits | static_cast<uint64_t>(token));
     const double kept = count == nullptr ? 0.0 : std::max(static_cast<double>(*count) - level.discount, 0.0);
     const double spread = level.discount * static_cast<double>(followers->kinds);

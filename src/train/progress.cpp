@@ -28,13 +28,13 @@ std::string time_text(double seconds) {
   return text;
 }
 
-/// The number of columns of the launcher's terminal; 0 if output does not go to one.
+/// Returns the number of columns of the launcher's terminal, or 0 if the launcher does not pass output to a terminal.
 size_t launchers_columns() {
   const char* said = std::getenv(kTerminalColumnsVariable);
   return said == nullptr ? 0 : std::strtoul(said, nullptr, 10);
 }
 
-/// The number of columns of the terminal on stdout; a large number if unknown.
+/// Returns the number of columns of the terminal on stdout, or a large number if it is unknown.
 size_t terminal_width() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 1000;
@@ -82,7 +82,7 @@ void Progress::show(const StepReport& report) {
   if (!shows()) return;
   const std::string line = line_text(report);
   if (is_terminal_) {
-    // A wrapped line could not be overwritten.
+    // The line is cut to the terminal's width, because a wrapped line could not be overwritten.
     std::cout << kEraseLine << line.substr(0, terminal_width() - 1) << std::flush;
   } else if (is_live()) {
     std::cout << line.substr(0, launchers_columns_ - 1) << kEraseRest << '\r' << std::flush;

@@ -17,18 +17,19 @@ struct StepReport {
   GroupStats memory;
 };
 
-/// Prints progress to stdout: on a terminal, also behind a launcher that reports one (kTerminalColumnsVariable), one
-/// line that is overwritten; otherwise a line every few seconds.
+/// Prints the progress of a training to stdout. If stdout is a terminal, or if a launcher passes the output to a
+/// terminal (kTerminalColumnsVariable), the progress is one line that is overwritten. Otherwise a new line is printed
+/// from time to time.
 class Progress {
  public:
   struct Options {
     int64_t steps = 0;           ///< number of steps of the whole training
     int64_t first = 0;           ///< number of steps that an earlier run completed
-    int64_t items_per_step = 0;  ///< of all ranks
+    int64_t items_per_step = 0;  ///< number of items that all ranks together process in a step
     std::string items = "tokens";
-    /// Time between lines if there is no terminal; unset: only notes are printed there.
+    /// Seconds between lines if there is no terminal. If not set, only notes are printed there.
     std::optional<double> seconds_between_lines = std::nullopt;
-    bool is_silent = false;  ///< whether nothing is printed
+    bool is_silent = false;  ///< true if this rank prints nothing
   };
 
   explicit Progress(Options options);
@@ -37,21 +38,21 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Whether `show` would print now; if not, there is no need to compute its numbers.
+  /// Returns true if it is time to call `show`. Otherwise there is no need to compute the numbers of the report.
   bool is_due(int64_t step) const;
   void show(const StepReport& report);
-  /// Prints a permanent line instead of the progress line. Restarts the clock after `pause`.
+  /// Prints a line that stays, in the place of the progress line. Restarts the clock if `pause` has stopped it.
   void note(const std::string& line);
   /// Stops the clock, for example for a validation.
   void pause();
 
-  /// Seconds of training so far, without pauses.
+  /// Returns the seconds of training so far, without pauses.
   double seconds() const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Whether the progress line is overwritten.
+  /// Returns true if the progress line is overwritten.
   bool is_live() const { return is_terminal_ || launchers_columns_ > 0; }
   bool shows() const { return !options_.is_silent && (is_live() || options_.seconds_between_lines.has_value()); }
   double items_per_second(int64_t step) const;
@@ -59,13 +60,13 @@ class Progress {
 
   const Options options_;
   const bool is_terminal_;
-  const size_t launchers_columns_;  // 0: there is no launcher with a terminal
+  const size_t launchers_columns_;  // columns of the launcher's terminal; 0 if there is none
   Clock::time_point started_ = Clock::now();
   std::chrono::duration<double> earlier_{0};
   bool is_paused_ = false;
   double shown_at_ = 0;
   int64_t shown_step_ = options_.first;
-  bool is_line_open_ = false;  // whether the cursor is in a line that can be overwritten
+  bool is_line_open_ = false;  // true if the cursor is in a line that can be overwritten
 };
 
 }  // namespace fsdp::train

@@ -19,8 +19,8 @@ using Clock = std::chrono::system_clock;
 
 double seconds_since_1970() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// Creates an event file of this log alone in the folder: the number at the end makes the name unique. TensorBoard looks
-// for names that contain "tfevents".
+// Creates a new event file in the folder. The number at the end makes its name unique. TensorBoard looks for names that
+// contain "tfevents".
 train::LogFile new_event_file(const std::string& folder) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Learning-rate schedules. Pure functions.
+/// Learning-rate schedules. They are pure functions of the step.
 
 #include <cstdint>
 
@@ -16,8 +16,9 @@ struct CosineSchedule {
   double floor = 0.1;
 };
 
-/// A linear warm-up whose last step has the rate `highest`, then half a cosine (Loshchilov and Hutter 2017, without
-/// restarts) down to the floor, which also holds after the last step. `step` counts from 0.
+/// Returns the learning rate of a step. `step` counts from 0. The rate rises linearly to `highest` in the last step of
+/// the warm-up, and then falls along half a cosine (Loshchilov and Hutter 2017, without restarts) to the floor. It
+/// stays at the floor after the last step.
 double cosine_learning_rate(const CosineSchedule& schedule, int64_t step);
 
 }  // namespace fsdp::train

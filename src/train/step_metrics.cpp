@@ -56,7 +56,7 @@ double measured_peak_flops(c10::Device device, c10::ScalarType dtype) {
   for (int round = 0; round < kRounds; ++round) {
     const auto begun = std::chrono::steady_clock::now();
     const auto product = at::mm(a, a);
-    product.select(0, 0).select(0, 0).item<double>();  // on a device, waits for the product
+    product.select(0, 0).select(0, 0).item<double>();  // on a device, this waits for the product
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
     best = std::max(best, 2.0 * kSize * kSize * kSize / seconds.count());
   }

@@ -21,17 +21,18 @@ using Clock = std::chrono::steady_clock;
 
 // See Note [The only variables of a signal's handler].
 std::atomic<int> received_signal{0};
-std::atomic<Clock::rep> received_at{0};  // time of the first one; 0: none
+std::atomic<Clock::rep> received_at{0};  // the time of the first signal; 0 if none has come
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<Clock::rep>::is_always_lock_free);
 
 extern "C" void remember_signal(int number) { received_signal.store(number, std::memory_order_relaxed); }
 
 void say(std::string_view text) {
-  const PipeSignalBlocked blocked;  // Ctrl-C also ends a "tee" that reads stderr
+  const PipeSignalBlocked blocked;  // Ctrl-C also ends a "tee" that reads stderr, so the write may raise SIGPIPE
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Calls only async-signal-safe functions: on Linux, sigtimedwait is a plain system call.
+// This handler calls only async-signal-safe functions. PipeSignalBlocked calls sigtimedwait, and on Linux that is a
+// plain system call.
 extern "C" void count_signal(int number) {
   const int error = errno;
   const auto now = Clock::now().time_since_epoch();
@@ -41,7 +42,7 @@ extern "C" void count_signal(int number) {
     say(" was received: training saves and stops after this step; a second signal ends the process\n");
   } else if (is_second_request(now - Clock::duration(first))) {
     ::signal(number, SIG_DFL);
-    ::raise(number);  // ends the process when this handler returns
+    ::raise(number);  // the signal ends the process when this handler returns
   }
   errno = error;
 }
@@ -50,11 +51,11 @@ bool is_ours(const struct sigaction& action) {
   return action.sa_handler == count_signal || action.sa_handler == remember_signal;
 }
 
-// State of the process.
+// The state of the process that all StopSignals share.
 struct Installed {
   Mutex mutex;
   std::weak_ptr<const StopSignals> current FSDP_GUARDED_BY(mutex);
-  // The actions that were in place before the first StopSignals was made, by signal, without those that ignored it.
+  // The actions that were in place before the first StopSignals was made, by signal. Ignored signals have no entry.
   std::map<int, struct sigaction> original FSDP_GUARDED_BY(mutex);
 };
 
@@ -65,7 +66,7 @@ Installed& installed() {
 
 }  // namespace
 
-// Called with the mutex locked.
+// The caller holds the mutex.
 StopSignals::StopSignals() {
   received_signal.store(0, std::memory_order_relaxed);
   received_at.store(0);

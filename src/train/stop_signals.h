@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Signals that ask a training to end.
+/// Handles signals that ask a training to end.
 
 #include <signal.h>
 
@@ -8,24 +8,26 @@
 
 namespace fsdp::train {
 
-/// While it lives, the first SIGTERM or SIGINT is only recorded, with a message on stderr, and the second one ends the
-/// process. If a launcher counts the signals (Note [Two requests to end] in launch/end_requests.h), they are only
-/// recorded here. Ignored signals stay ignored. The destructor restores the previous handlers, unless a signal has
-/// come: then the handlers stay until the process ends, or until another object is destroyed without a signal. For the
-/// launcher may send the same request again after the terminal did, and that must not end a process that has saved.
+/// While an object of this class lives, the first SIGTERM or SIGINT is only recorded, with a message on stderr, and the
+/// second one ends the process. If a launcher counts the signals (Note [Two requests to end] in launch/end_requests.h),
+/// this process only records them. Ignored signals stay ignored.
+///
+/// The destructor restores the previous handlers, unless a signal has come. In that case the handlers stay until the
+/// process ends, or until another object is destroyed without a signal. The reason is that the launcher may repeat a
+/// request that the terminal has already sent, and this repetition must not end a process that has saved.
 ///
 /// Note [The only variables of a signal's handler]
 /// A handler belongs to the process and receives only the signal's number, so it must use global variables. Ranks that
-/// are threads share them, hence one object serves all of them.
+/// are threads of one process share these variables, so one object serves all of these ranks.
 class StopSignals {
  public:
-  /// The process's object, which is created if necessary. Any thread.
+  /// Returns the process's object, and creates it if necessary. Any thread may call it.
   static std::shared_ptr<const StopSignals> of_process();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The last signal since construction; 0: none. Any thread.
+  /// Returns the last signal since construction, or 0 if none has come. Any thread may call it.
   int received() const;
 
  private:

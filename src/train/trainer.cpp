@@ -25,8 +25,9 @@ namespace {
 using RandomStates = std::map<std::string, at::Tensor>;
 
 constexpr const char* kState = "trainer";
-constexpr const char* kAtEpochsStart = "epoch.";  // before the device type, in the names of random states
-// Names of axes.
+// Begins the names of the random states at the start of an epoch; the device type follows.
+constexpr const char* kAtEpochsStart = "epoch.";
+// The names of the mesh's axes.
 constexpr std::string_view kData = "data", kPipe = "pipe", kSequence = "sequence", kTensor = "tensor";
 
 bool has_name(const std::vector<std::string>& names, std::string_view name) {
@@ -63,7 +64,7 @@ void check_options(const TrainerOptions& options) {
           str_join("\", \"", names), "\".");
 }
 
-// The axes over which rows are shared out.
+// Returns the mesh that fully_shard gets: the axes "data" and "sequence" if the axes have these names, else all axes.
 DeviceMesh mesh_of_rows(const DeviceMesh& mesh) {
   if (!has_axis(mesh, kData)) return mesh;
   if (!has_axis(mesh, kSequence)) return mesh[kData];
@@ -83,7 +84,7 @@ MixedPrecisionPolicy policy_of(Precision precision) {
   MixedPrecisionPolicy policy;
   policy.param_dtype = is_fp16 ? at::kHalf : at::kBFloat16;
   if (!is_fp16) policy.reduce_dtype = at::kFloat;
-  policy.output_dtype = at::kFloat;  // losses are computed in fp32
+  policy.output_dtype = at::kFloat;  // so that losses are computed in fp32
   return policy;
 }
 
@@ -97,7 +98,7 @@ std::string name_at_epochs_start(const c10::Device& device) {
   return kAtEpochsStart + c10::DeviceTypeName(device.type(), /*lower_case=*/true);
 }
 
-// The states of the default generators of the CPU and of `device`, under their names in checkpoints.
+// Returns the states of the default generators of the CPU and of `device`, by their names in checkpoints.
 RandomStates random_states(const c10::Device& device) {
   RandomStates states;
   for (const auto& one : {c10::Device(at::kCPU), device})
@@ -110,7 +111,7 @@ void set_random_states(const c10::Device& device, const RandomStates& states) {
     runtime::set_random_state(one, states.at(name_at_epochs_start(one)));
 }
 
-// Turns gradient sync on again, even if the loss function throws between the micro-batches of a step.
+// The destructor turns gradient sync on again, even if the loss function throws between the micro-batches of a step.
 class SynchronizedAgain {
  public:
   explicit SynchronizedAgain(const Group& model) : model_(model) {}
@@ -122,7 +123,7 @@ class SynchronizedAgain {
   const Group& model_;
 };
 
-/// Whether any rank has received a signal; false if `signals` is null. Collective.
+/// Returns true if any rank has received a signal, and false if `signals` is null. Collective unless `signals` is null.
 bool is_asked_to_end(const std::shared_ptr<const train::StopSignals>& signals) {
   if (!signals) return false;
   const Tag tag{"Trainer::fit, whether a rank was asked to end", {}};
@@ -154,7 +155,7 @@ bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail
       optimizer.zero_grad();
       const SynchronizedAgain synchronized_again(model);
       for (int64_t number = 0; number < taken; ++number) {
-        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction for all of them
+        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction for all micro-batches
         const at::Tensor loss = loss_of(batches, number, taken) / taken;
         if (!batches.goes_backward()) scaler_.scale(loss).backward();
         const at::Tensor share = loss.detach().to(at::kDouble);
@@ -184,13 +185,14 @@ bool Trainer::has_more_steps() const { return !is_stopped_ && (!options_.steps |
 
 bool Trainer::has_more_epochs() const { return has_more_steps() && place_.epoch < options_.epochs; }
 
-// Begins an epoch, or continues in the middle of one after the completed batches. What callbacks and data draw before
-// these batches, such as the order of samples, comes from the generators' states at the start of the epoch; later draws
-// come from the saved states. The data yields batches one by one, each after the previous step.
+// Begins an epoch. If a resumed training continues in the middle of an epoch, skips the batches that it has completed.
+// While the callbacks and the data draw again what they drew before the checkpoint, such as the order of samples, the
+// generators have the states from the start of the epoch. Then the generators get their states of the checkpoint. This
+// repeats all draws exactly, because the loop takes batches from the data only after the previous step.
 void Trainer::begin_epoch(detail::MicroBatches& batches) {
   const auto current = random_states(device_);
   if (place_.batches == 0) epochs_random_states_.clear();
-  epochs_random_states_.insert(current.begin(), current.end());  // does not replace loaded states
+  epochs_random_states_.insert(current.begin(), current.end());  // insert does not replace loaded states
   if (place_.batches > 0) set_random_states(device_, epochs_random_states_);
   call(&TrainerCallbacks::on_epoch_start, place_);
   batches.begin(place_.epoch);
@@ -256,7 +258,7 @@ bool Trainer::resume(const Group& model, torch::optim::Optimizer& optimizer) {
   has_resumed_ = true;
   if (options_.resume.empty()) return false;
   const LoadOptions options{.strict = false,
-                            .may_differ = {"scaler"},  // a training in another precision had no scale
+                            .may_differ = {"scaler"},  // a training in another precision saved no scaler
                             .scaler = &scaler_,
                             .if_any = options_.resume == options_.save.folder};
   const auto loaded = pipeline_ ? load_checkpoint(options_.resume, *pipeline_, &optimizer, options)

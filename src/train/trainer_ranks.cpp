@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// The default process group, which is left even if an exception is thrown.
+// Initializes the default process group. The destructor leaves the group even if an exception is thrown.
 class Membership {
  public:
   explicit Membership(const std::string& backend) { init_process_group({.backend = backend}); }

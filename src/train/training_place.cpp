@@ -15,7 +15,7 @@ ResumedPlace place_in(const LoadedCheckpoint& loaded, int world_size, int64_t ac
   if (found == loaded.states.end()) return {{.epoch = 0, .batches = loaded.step * accumulate, .step = loaded.step}};
   try {
     const auto state = nlohmann::json::parse(found->second);
-    const int64_t now = world_size, then = state.value("ranks", loaded.world_size);  // earlier releases did not save it
+    const int64_t now = world_size, then = state.value("ranks", loaded.world_size);  // old checkpoints lack "ranks"
     const int64_t batches = state.at("batches").get<int64_t>();
     return {.place = {.epoch = state.at("epoch").get<int64_t>(), .batches = batches * then / now, .step = loaded.step},
             .may_lack = then == now ? 0 : 1 + (then - 1) / now};

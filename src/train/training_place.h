@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The position of a training in its epochs, as stored in checkpoints.
+/// The position of a training in its epochs, as checkpoints store it.
 
 #include <fsdp/trainer_options.h>
 
@@ -8,22 +8,24 @@
 
 namespace fsdp::train {
 
-/// The position of a training on `world_size` ranks, as JSON. It includes the number of ranks, because a checkpoint
-/// that was rewritten for another number no longer has it.
+/// Returns the position of a training on `world_size` ranks as JSON. The JSON includes the number of ranks, because
+/// fsdp-ckpt changes Manifest::world_size when it rewrites a checkpoint for another number of ranks.
 std::string state_of(const TrainingPlace& place, int world_size);
 
 /// The position from which a training continues.
 struct ResumedPlace {
   TrainingPlace place = {};
-  /// The number of batches by which the epoch may be shorter than `place` says. If another number of ranks saved the
-  /// position, the same samples were divided into other batches, and each rank's last batch may have been small.
+  /// The number of batches by which a rank's data of the epoch may be shorter than place.batches. It is 0 if the same
+  /// number of ranks saved the position. Otherwise the same samples are now divided into other batches, and the last
+  /// batch of each rank may have been small.
   int64_t may_lack = 0;
 };
 
-/// The position from which a training on `world_size` ranks continues. With the number of ranks that saved it, this is
-/// the saved position. With another number, it is the same number of batches of all ranks together, rounded down to
-/// whole batches per rank, so that no batch is left out and fewer than `world_size` are repeated. Without a Trainer's
-/// state, it is after `loaded.step` steps of `accumulate` batches in the first epoch. Throws Error for other text.
+/// Returns the position from which a training on `world_size` ranks continues. If as many ranks saved it, this is the
+/// saved position. If another number of ranks did, all ranks together have completed as many batches as before, rounded
+/// down to whole batches per rank, so that training skips no batch and repeats fewer than `world_size` of them. If the
+/// checkpoint has no state of a Trainer, `loaded.step` steps of `accumulate` batches count as completed in the first
+/// epoch. Throws Error if the state is not one that a Trainer wrote.
 ResumedPlace place_in(const LoadedCheckpoint& loaded, int world_size, int64_t accumulate);
 
 }  // namespace fsdp::train

@@ -21,21 +21,21 @@
 #include "state/format/sizes.h"
 
 // Note [A checkpoint that is replaced]
-// A save of an existing step first renames the older checkpoint to replaced-step-N, then gives the new one its name,
-// and removes the older one when the new one has its name on every disk. If a save is interrupted in between, the older
-// one remains:
-// - without a step-N, it counts as step-N, and the next save renames it back;
-// - beside a step-N that has all its files on this disk, it is not needed;
-// - beside a step-N with files on other disks, those disks may still have the older one only. A load then takes
-//   whichever of the two all disks together have. The older one is removed when a save of this step reaches all disks,
-//   or together with the step.
+// A save of an existing step first renames the older checkpoint to replaced-step-N, then gives the new one the name
+// step-N, and removes the older one when the new one has its name on every disk. If a save is interrupted in between,
+// the older checkpoint remains:
+// - Without a step-N, the older checkpoint counts as step-N, and the next save renames it back.
+// - Beside a step-N that has all its files on this disk, the older checkpoint is not needed.
+// - Beside a step-N with files on other disks, those disks may still have only the older checkpoint. A load then takes
+//   the one of the two that all disks together have. The older one is removed when a save of this step reaches all
+//   disks, or together with step-N.
 //
 // Note [Checkpoints of a training that was given up]
 // A training that resumes from an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
-// steps no longer belong to it: they must not count among the newest, and must not be loaded later. They are renamed to
-// abandoned-step-N as soon as the new checkpoint has its name on every disk; if a save is interrupted before that, the
-// next save renames them (on several disks, the next complete one). They can still be read, so the user decides when to
-// remove them.
+// steps no longer belong to this training: they must not count among the newest, and must not be loaded later. They are
+// renamed to abandoned-step-N as soon as the new checkpoint has its name on every disk. If a save is interrupted before
+// that, the next save renames them (on several disks, the next save that completes). Abandoned checkpoints can still be
+// read, so the user decides when to remove them.
 
 namespace fsdp::state {
 namespace {
@@ -48,7 +48,8 @@ constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
 
-// Each attempt has a unique name, so that ranks of an earlier attempt that still write do not write into it.
+// Returns a name that is unique to this attempt to save, so that ranks that still write for an earlier attempt do not
+// write into this one's folder.
 std::string name_of_attempt(int64_t step) {
   char digits[20];
   std::snprintf(digits, sizeof digits, ".%08x", std::random_device{}());
@@ -88,7 +89,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// Renames before removing, so that a partly removed checkpoint is not taken for a complete one.
+// Renames the folder before removing it, so that nobody takes a partly removed checkpoint for a complete one.
 void remove_checkpoint(const fs::path& path) {
   const auto rubbish = path.parent_path() / (std::string(kPartial) + path.filename().string());
   fs::rename(path, rubbish);
@@ -102,7 +103,8 @@ fs::path replaced_path(const fs::path& checkpoint) {
 // Renames `from` to `to`. See Note [A checkpoint that is replaced].
 void rename_checkpoint(const fs::path& from, const fs::path& to) {
   const auto old = replaced_path(to);
-  if (fs::exists(to) && fs::exists(old)) remove_checkpoint(to);  // other disks need `old`, or neither
+  // If both exist, other disks may still need `old`, but not `to`.
+  if (fs::exists(to) && fs::exists(old)) remove_checkpoint(to);
   if (!fs::exists(to)) return fs::rename(from, to);
   fs::rename(to, old);
   try {
@@ -115,7 +117,7 @@ void rename_checkpoint(const fs::path& from, const fs::path& to) {
   }
 }
 
-// Whether all parts of the checkpoint are on this disk.
+// Returns true if all parts of the checkpoint are on this disk.
 bool is_whole_here(const fs::path& checkpoint) try {
   const auto manifest = read_manifest(checkpoint.string());
   return std::ranges::all_of(manifest.files, [](const auto& file) { return file.second.host.empty(); });
@@ -135,7 +137,7 @@ void recover_replaced(const fs::path& folder) {
   }
 }
 
-// The first line of the file `latest` or `next`; empty if it does not exist.
+// Returns the line in the file `pointer` (`latest` or `next`), or "" if the file does not exist.
 std::string line_of(const std::string& folder, const char* pointer) {
   if (!fs::exists(folder + "/" + pointer)) return {};
   auto line = text_of_file(folder + "/" + pointer, 1000);
@@ -143,13 +145,13 @@ std::string line_of(const std::string& folder, const char* pointer) {
   return line;
 }
 
-// The line in `next` for a checkpoint that is about to get the name `name`. It includes the manifest's checksum, since
-// an older checkpoint may have the name.
+// Returns the line to write to `next` for a checkpoint that is about to get the name `name`. The line includes the
+// manifest's checksum, since an older checkpoint may still have this name.
 std::string next_line_of(const std::string& name, std::string_view manifest) {
   return name + " " + hex_of(checksum_of(std::as_bytes(std::span(manifest))));
 }
 
-// The checkpoint among `names` that `next` announced, if it has got its name.
+// Returns the checkpoint among `names` that `next` announced, if that checkpoint already has its final name.
 std::optional<std::string> named_by_next(const std::string& folder, const std::vector<std::string>& names) {
   const auto next = line_of(folder, kNext), name = next.substr(0, next.find(' '));
   const auto path = folder + "/" + name;
@@ -157,15 +159,15 @@ std::optional<std::string> named_by_next(const std::string& folder, const std::v
   return next_line_of(name, read_manifest_text(path)) == next ? std::optional(name) : std::nullopt;
 }
 
-// The previous save may have been interrupted after it named its checkpoint and before it updated `latest`; then only
-// `next` has the name.
+// Updates `latest` if the previous save was interrupted after it renamed its checkpoint and before it updated `latest`;
+// in that case only `next` has the checkpoint's name.
 void promote_next(const std::string& folder) {
   if (const auto newest = named_by_next(folder, checkpoint_names(folder)))
     write_text(folder + "/" + kLatest, *newest + "\n");
   fs::remove(folder + "/" + kNext);
 }
 
-// See Note [Checkpoints of a training that was given up].
+// Renames the checkpoints of larger steps. See Note [Checkpoints of a training that was given up].
 void set_aside_beyond(const fs::path& folder, int64_t step) {
   for (const auto larger : complete_steps(folder.string())) {
     if (larger <= step) continue;
@@ -178,7 +180,8 @@ void set_aside_beyond(const fs::path& folder, int64_t step) {
   }
 }
 
-// Removes what interrupted saves left, except the folder `own` of the current save.
+// Removes the files that interrupted saves left, except the folder `own` of the current save, and finishes or reverts
+// their renames.
 void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto& name : incomplete_names(folder.string()))
     if (name != own) fs::remove_all(folder / name);
@@ -190,7 +193,7 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
-// Creates the folder if necessary.
+// Opens the lock file of the folder, and creates both if necessary.
 Descriptor open_lock_of(const std::string& folder) {
   translated([&] { return fs::create_directories(folder); });
   Descriptor file(::open((folder + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -200,14 +203,14 @@ Descriptor open_lock_of(const std::string& folder) {
   return file;
 }
 
-// The holder of a lock, as written in the lock file.
+// Returns the text that the holder of the lock wrote to the lock file.
 std::string writer_in(const std::string& path) {
   std::string writer;
   std::getline(std::ifstream(path), writer);
   return writer.empty() ? "one" : writer;
 }
 
-// The path of the current attempt; a locked folder has only one.
+// Returns the path of the current attempt. A locked folder has only one.
 std::string path_of_attempt(const std::string& folder, int64_t step) {
   for (const auto& name : incomplete_names(folder))
     if (name.starts_with(partial_name(step) + ".")) return folder + "/" + name;
@@ -232,7 +235,7 @@ FolderLock::FolderLock(const std::string& folder) : lock_(open_lock_of(folder)) 
                       ". Give each job a folder of its own. If that host is lost, the file server releases the lock "
                       "after a while; save again then, or remove the file");
   const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
-  // Only for the error message above; remains of a longer text after it do no harm.
+  // Other jobs read this text only for the error message above, so remains of a longer text after it do no harm.
   if (::pwrite(lock_.number(), text.data(), text.size(), 0) < 0) return;
 }
 
@@ -263,7 +266,7 @@ std::string begin_step(const std::string& folder, int64_t step, const FolderLock
 
 std::optional<FolderLock> join_step(const std::string& folder, const std::string& name) {
   const auto path = fs::path(folder) / name;
-  // Of all ranks on one disk, only one creates the folder.
+  // create_directory returns true to only one of the ranks on a disk.
   const bool is_made_here = translated([&] {
     fs::create_directories(folder);
     return fs::create_directory(path);
@@ -280,13 +283,13 @@ std::optional<FolderLock> join_step(const std::string& folder, const std::string
   }
 }
 
-// `next` announces the newest checkpoint before the checkpoint gets its name. `latest` is updated only afterwards, and
-// the save may be interrupted in between.
+// `next` announces the checkpoint before the rename, because the save may be interrupted between the rename and the
+// update of `latest`.
 void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& /*lock*/) {
   const auto name = name_of_step(manifest.step);
   const auto partial = path_of_attempt(folder, manifest.step);
   const auto text = manifest_text(manifest);
-  // Checks, before other checkpoints are removed, that every row is there exactly once.
+  // parse_manifest checks that the checkpoint has every row exactly once, before other checkpoints are removed.
   static_cast<void>(parse_manifest(text, partial));
   write_text(partial + "/" + kManifestName, text);
   write_text(folder + "/" + kNext, next_line_of(name, text) + "\n");
@@ -294,7 +297,7 @@ void name_step(const std::string& folder, const Manifest& manifest, const Folder
   translated([&] { rename_checkpoint(partial, fs::path(folder) / name); });
   sync_folder(folder);
   write_text(folder + "/" + kLatest, name + "\n");
-  std::error_code ignored;  // it has the same name as `latest`
+  std::error_code ignored;  // a `next` that remains does no harm: it has the same name as `latest`
   fs::remove(folder + "/" + kNext, ignored);
 }
 
@@ -304,7 +307,7 @@ void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t>
     if (const auto replaced = replaced_path(in / name_of_step(step)); fs::exists(replaced)) remove_checkpoint(replaced);
     set_aside_beyond(in, step);
     if (!keep) return;
-    const auto steps = complete_steps(folder);  // the largest is the one that was just written
+    const auto steps = complete_steps(folder);  // the largest is `step`, since larger ones were set aside above
     for (int64_t i = 0; i + std::max<int64_t>(*keep, 1) < static_cast<int64_t>(steps.size()); ++i)
       for (const auto& old : places_of((in / name_of_step(steps[static_cast<size_t>(i)])).string()))
         remove_checkpoint(old);
@@ -313,11 +316,11 @@ void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t>
 
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) noexcept {
   try {
-    const auto attempt = path_of_attempt(folder, step);  // exists until it gets its final name
+    const auto attempt = path_of_attempt(folder, step);  // throws if the checkpoint already has its final name
     fs::remove(folder + "/" + kNext);
     fs::remove_all(attempt);
   } catch (const std::exception&) {
-    // The error that led here is more important.
+    // The save is abandoned because of another error, and that error is more important.
   }
 }
 
@@ -327,9 +330,9 @@ std::vector<std::string> checkpoint_names(const std::string& path) {
   std::vector<std::string> names;
   for (const auto step : complete_steps(path)) names.push_back(name_of_step(step));
   std::ranges::reverse(names);
-  // A folder with such a name is a checkpoint even if its manifest is missing; reading it reports that.
+  // A folder named step-N is a checkpoint even if its manifest is missing; the error comes when the manifest is read.
   if (names.empty() && step_in(last_name_in(path))) return {"."};
-  // The second one takes precedence.
+  // `next` comes second, so it takes precedence over `latest`.
   for (const auto& newest : {line_of(path, kLatest), named_by_next(path, names).value_or("")})
     if (const auto named = std::ranges::find(names, newest); named != names.end())
       std::rotate(names.begin(), named, named + 1);

@@ -8,7 +8,7 @@
 namespace fsdp::state {
 namespace {
 
-// The entry of a part, which must match the manifest.
+// Returns the file's entry for a part. Throws FormatError if the entry differs from the manifest.
 const Entry& entry_of(const SafetensorsFile& file, const std::string& name, const TensorRecord& tensor,
                       const TensorPart& part) {
   const auto& entry = file.entry(name);
@@ -19,7 +19,7 @@ const Entry& entry_of(const SafetensorsFile& file, const std::string& name, cons
   return entry;
 }
 
-// Reads all parts of a tensor in pieces of bounded size, and records one problem for each damaged part.
+// Reads all parts of a tensor in pieces of at most 16 MiB, and records one problem for each damaged part.
 void check_tensor(CheckpointReader& reader, const std::string& name, const TensorRecord& tensor,
                   const std::function<void(uint64_t)>& on_read, std::vector<std::string>& problems) {
   std::vector<std::byte> buffer;
@@ -78,7 +78,7 @@ std::vector<std::string> problems_of(const std::string& checkpoint, const std::f
       } catch (const FileError& error) {
         problems.emplace_back(error.what());
       }
-    if (!problems.empty()) return problems;  // otherwise each of their tensors would be reported too
+    if (!problems.empty()) return problems;  // reading on would report each tensor of these files too
     for (const auto* records : {&reader.manifest().model, &reader.manifest().training})
       for (const auto& [name, tensor] : *records) check_tensor(reader, name, tensor, on_read, problems);
   } catch (const FileError& error) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Reading of tensor elements from a checkpoint's files.
+/// Reads tensor elements from a checkpoint's files.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,18 +15,18 @@
 
 namespace fsdp::state {
 
-/// Opens files when they are first needed and keeps them open. One thread.
+/// Reads from a checkpoint's files. Opens each file when it is first needed and keeps it open. Not thread-safe.
 class CheckpointReader {
  public:
-  /// `path` is resolved by find_checkpoint. Throws FormatError.
+  /// Opens the checkpoint that find_checkpoint finds at `path`. Throws FormatError.
   explicit CheckpointReader(const std::string& path);
-  /// Reads a checkpoint whose manifest is known and may be missing on this disk.
+  /// Uses `manifest` instead of reading it, since the manifest may be missing on this rank's disk.
   CheckpointReader(std::string path, Manifest manifest) : path_(std::move(path)), manifest_(std::move(manifest)) {}
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Reads elements of a tensor of the manifest into `out` and compares the checksums of all chunks that they touch,
-  /// for which it reads these chunks completely. Throws FormatError.
+  /// Reads elements of a tensor of the manifest into `out`, whose size must match. Reads all chunks that contain some
+  /// of the elements completely and compares their checksums. Throws FormatError.
   void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
 
  private:
@@ -37,8 +37,9 @@ class CheckpointReader {
   std::map<std::string, SafetensorsFile> files_;
 };
 
-/// Describes the problems of a checkpoint, one per line; empty if all bytes are as they were written. Reads everything
-/// and calls `on_read` with the number of bytes after each few MiB.
+/// Returns the problems of a checkpoint, one string for each, or an empty list if all bytes are as they were written.
+/// If a file is missing or has a wrong size or header, returns before it reads tensors. Otherwise reads all of them and
+/// calls `on_read` after each piece of at most 16 MiB with the piece's number of bytes.
 std::vector<std::string> problems_of(
     const std::string& checkpoint, const std::function<void(uint64_t)>& on_read = [](uint64_t) {});
 

@@ -26,7 +26,7 @@ std::string hex_of(uint64_t checksum) {
 std::optional<uint64_t> checksum_in(std::string_view hex) {
   uint64_t checksum = 0;
   const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), checksum, 16);
-  // Only hex_of's spelling is accepted, so no capital letters.
+  // Accepts only the spelling of hex_of, so no capital letters.
   if (error != std::errc{} || end != hex.data() + hex.size() || hex != hex_of(checksum)) return std::nullopt;
   return checksum;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Checksums of file contents: XXH3 with 64 bits and seed 0.
+/// Checksums of file contents. They are 64-bit XXH3 hashes with seed 0.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,15 +13,17 @@
 namespace fsdp::state {
 
 uint64_t checksum_of(std::span<const std::byte> bytes);
-/// The checksum as 16 hexadecimal digits, since not every JSON reader supports 64-bit numbers.
+/// Returns the checksum as 16 hexadecimal digits. Manifests have this text, since not every JSON reader supports 64-bit
+/// numbers.
 std::string hex_of(uint64_t checksum);
+/// Reverts hex_of. Returns nullopt for any other text.
 std::optional<uint64_t> checksum_in(std::string_view hex);
 
-/// Each chunk of a tensor's bytes, the last one possibly shorter, has a checksum of its own, so that reading a few rows
-/// reads little more.
+/// Number of bytes of a chunk. Each chunk of a tensor has a checksum of its own, so a reader of a few rows has to read
+/// only their chunks to check them. The last chunk of a tensor may be shorter.
 inline constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 
-/// Computes the checksums of the chunks of data that is added piece by piece.
+/// Computes the checksums of the chunks of data that the caller adds piece by piece.
 class ChunkChecksums {
  public:
   ChunkChecksums();
@@ -29,7 +31,7 @@ class ChunkChecksums {
   ChunkChecksums(const ChunkChecksums&) = delete;
   ChunkChecksums& operator=(const ChunkChecksums&) = delete;
   void add(std::span<const std::byte> bytes);
-  /// Returns the checksums of all chunks so far and starts again.
+  /// Returns the checksums of all chunks since the last call, the last of which may be shorter, and starts anew.
   std::vector<uint64_t> take();
 
  private:

@@ -11,7 +11,7 @@ struct Row {
   uint64_t bytes;
 };
 
-// In the order of the enumerators.
+// The rows have the order of the enumerators, because row_of uses the enumerator as an index.
 constexpr std::array kDtypes{
     Row{Dtype::kBool, "BOOL", 1},
     Row{Dtype::kUInt8, "U8", 1},

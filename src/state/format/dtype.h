@@ -33,14 +33,15 @@ enum class Dtype : uint8_t {
   kComplex128,
 };
 
-/// The name in manifests, and in safetensors files unless the dtype is stored as pairs: "F32".
+/// Returns the dtype's name in manifests, e.g. "F32". Safetensors files use the same name, unless the dtype is stored
+/// as pairs.
 std::string_view name_of(Dtype dtype);
 std::optional<Dtype> dtype_named(std::string_view name);
-/// All names, for error messages.
+/// Returns a list of all names for error messages.
 std::string dtype_names();
 uint64_t bytes_of(Dtype dtype);
-/// For a complex dtype that safetensors does not have: the dtype of its real and imaginary parts, as which it is
-/// stored.
+/// Returns the dtype of the real and imaginary parts if `dtype` is a complex dtype that safetensors does not have. A
+/// tensor of such a dtype is stored as pairs of these parts. Returns nullopt for other dtypes.
 std::optional<Dtype> stored_as_pairs_of(Dtype dtype);
 
 }  // namespace fsdp::state

@@ -11,8 +11,8 @@
 
 namespace fsdp::state {
 
-/// A file that this process may lock. The destructor unlocks it explicitly, because a forked child that still has the
-/// file open would otherwise keep the lock; in such a child it does not unlock.
+/// A file that this process may lock. The destructor unlocks the file explicitly, because a forked child that still has
+/// the file open would otherwise keep the lock. In such a child the destructor does not unlock the file.
 class FileLock {
  public:
   explicit FileLock(Descriptor file) : file_(std::move(file)), owner_(::getpid()) {}
@@ -22,8 +22,8 @@ class FileLock {
   FileLock(FileLock&&) noexcept = default;
   FileLock& operator=(FileLock&&) = delete;
 
-  /// Tries to take the lock without waiting. `kind`: LOCK_EX or LOCK_SH. Returns whether it is locked; otherwise errno
-  /// says why.
+  /// Tries to take the lock without waiting. `kind` is LOCK_EX or LOCK_SH. Returns true if this process now has the
+  /// lock; otherwise errno says why it does not.
   bool try_lock(int kind) const { return ::flock(file_.number(), kind | LOCK_NB) == 0; }
   int number() const { return file_.number(); }
 

@@ -1,13 +1,15 @@
 #pragma once
 /// \file
-/// Errors of a checkpoint's files and folders. This folder depends neither on LibTorch nor on ranks.
+/// The error that malformed checkpoint files and folders cause. The sources in state/format depend neither on LibTorch
+/// nor on ranks.
 
 #include "comm/posix/file.h"
 
 namespace fsdp::state {
 
-/// A malformed file or folder. The message has the file and entry, what was expected and found, and what to do.
-/// Functions that read or write files also throw FileError if that fails.
+/// Thrown for a malformed file or folder. The message names the file and the entry, and says what was expected, what
+/// was found and what to do. Functions that read or write files also throw FileError if the system cannot read or
+/// write.
 class FormatError : public FileError {
  public:
   using FileError::FileError;

@@ -24,7 +24,7 @@ void require_bytes(const Entry& entry, const std::string& path) {
                       std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]" + std::string(kNotWhole));
 }
 
-// Entries are sorted by their data; each must begin where the previous one ends.
+// Throws FormatError unless each entry begins where the previous one ends. The entries are sorted by their offsets.
 void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const std::string& path) {
   uint64_t end = 0;
   for (const auto& entry : entries) {
@@ -40,7 +40,7 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
 
 constexpr std::string_view kDtypeOf = "fsdp.dtype.";
 
-// Restores the tensor's own dtype and sizes of an entry that is stored as pairs.
+// Gives an entry that is stored as pairs the tensor's own dtype and sizes.
 void undo_pairs(Entry& entry, std::string_view dtype_name, const std::string& path) {
   const auto dtype = dtype_named(dtype_name);
   if (!dtype || stored_as_pairs_of(*dtype) != entry.dtype || entry.sizes.empty() || entry.sizes.back() != 2)

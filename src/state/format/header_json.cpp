@@ -9,7 +9,7 @@
 namespace fsdp::state {
 namespace {
 
-// Callbacks of the parser. Every one returns true or throws.
+// The callbacks that the JSON parser calls for each element. Each of them returns true or throws.
 class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
@@ -122,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
 }  // namespace
 
 Header header_in_json(std::string_view text, const std::string& path) {
-  if (text.find('\0') != text.npos)  // the parser would stop reading there
+  if (text.find('\0') != text.npos)  // the parser would stop there and ignore the rest
     throw FormatError(
         path + ": expected JSON in the header, found a byte 0. The file is damaged or is not a safetensors file");
   HeaderReader reader(path);

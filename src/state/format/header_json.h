@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Parsing of a safetensors header's JSON in one pass, without a tree; the first invalid element ends it.
+/// Parser of the JSON in a safetensors header. It works in one pass without building a tree of values, and stops at the
+/// first invalid element.
 
 #include <cstdint>
 #include <map>
@@ -12,7 +13,7 @@
 
 namespace fsdp::state {
 
-/// One tensor, whose bytes are [begin, end) of the data after the header.
+/// One tensor. Its bytes are [begin, end) of the data after the header.
 struct Entry {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
@@ -21,8 +22,9 @@ struct Entry {
   uint64_t bytes() const { return end - begin; }
 };
 
+/// The contents of a header.
 struct Header {
-  /// In the order of their data, which they cover without gaps or overlaps.
+  /// The tensors in the order of their bytes, without gaps or overlaps between them.
   std::vector<Entry> entries;
   std::map<std::string, std::string> metadata;
 };
@@ -30,8 +32,8 @@ struct Header {
 inline constexpr uint64_t kLengthBytes = 8;
 inline constexpr size_t kMaxDims = 64;
 
-/// Parses a header; entries are in the order of the text. Names and fields must be unique. Throws FormatError with the
-/// position.
+/// Parses a header and returns the entries in the order of the text, without checking their offsets. Throws FormatError
+/// for invalid JSON, unknown fields, and names or fields that occur twice.
 Header header_in_json(std::string_view json, const std::string& path);
 
 }  // namespace fsdp::state

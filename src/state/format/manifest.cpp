@@ -18,13 +18,13 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "fsdp checkpoint";
-// The format version. Manifests whose parts are all rows of dim 0 are written as version 1.
+// The newest version of the format. A manifest has version 1 if each of its parts consists of rows of dim 0.
 constexpr int64_t kVersion = 2;
-// The text begins with its own checksum, which is computed with these zeros in its place.
+// The text begins with its own checksum. The checksum is computed over a text that has these zeros in its place.
 constexpr std::string_view kBegin = "{\n \"checksum\": \"", kNoChecksum = "0000000000000000";
 
-// Maximum nesting depth of lists and objects in the user's JSON, and with the levels that the manifest adds. The JSON
-// writer is recursive.
+// Maximum nesting depth of lists and objects in the user's JSON, and in the whole manifest. The depth is limited
+// because the JSON writer is recursive.
 constexpr int kMostDepth = 100, kMostDepthOfAll = kMostDepth + 2;
 
 json parse_json(std::string_view text, int most_depth, const std::string& where = "") {
@@ -47,7 +47,7 @@ int64_t product(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Whether a part consists of rows of dim 0. A scalar has one row.
+// Returns true if a part consists of rows of dim 0. A scalar has one row.
 bool has_whole_rows(const TensorPart& part, const TensorRecord& record) {
   for (size_t dim = 1; dim < record.sizes.size(); ++dim)
     if (part.sizes[dim] != record.sizes[dim]) return false;
@@ -111,9 +111,9 @@ TensorPart part_in(const json& value, const TensorRecord& record, const std::str
   return part;
 }
 
-// Whether the part is inside the tensor and its elements are consecutive.
+// Returns true if the part is inside the tensor and its elements are consecutive.
 bool is_range(const TensorPart& part, std::span<const int64_t> sizes) {
-  bool is_full = true;  // whether all later dims are covered completely
+  bool is_full = true;  // true while the part covers all later dims completely
   for (size_t dim = sizes.size(); dim-- > 0;) {
     const auto offset = part.offsets[dim], size = part.sizes[dim];
     if (offset < 0 || size < 0 || size > sizes[dim] || offset > sizes[dim] - size || (size > 1 && !is_full))

@@ -48,13 +48,14 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   std::mutex mutex;
   std::condition_variable_any looks;
   std::unique_lock waiting(mutex);
-  // Polls, because nothing would end a blocking lock if the writer hangs.
+  // The loop polls, because nothing would end a blocking call of flock if the writer hangs.
   for (;;) {
     const bool ended = lock.try_lock(LOCK_SH);
     if (!ended && errno != EWOULDBLOCK && errno != EINTR)
       throw FormatError(lock_path(folder, number) + ": cannot find out whether the file is locked: " +
                         std::generic_category().message(errno) + ". Check that the folder still exists");
-    // A text file gets its name when it is complete, which may be before the kernel releases the writer's lock.
+    // Looks for the text only after the lock was tried: a writer that has ended has written its text before, if it
+    // succeeded. A text file gets its name when it is complete.
     if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);
     if (ended)
       throw FormatError(
@@ -69,7 +70,7 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
 }
 
 void remove_parts(const std::string& folder, int count) {
-  std::error_code ignored;  // leftovers are harmless
+  std::error_code ignored;  // files that remain do no harm
   for (int number = 0; number < count; ++number)
     for (const auto& path : {text_path(folder, number), lock_path(folder, number)})
       std::filesystem::remove(path, ignored);

@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// Synchronisation of writers by files only. Each writer keeps a file locked while it writes, and writes a text file
-/// when it is done. The kernel releases the lock of a process that ends, so nobody waits for it.
+/// Synchronisation of the threads that write a checkpoint, by files only. Each writer keeps a file locked while it
+/// writes, and writes a text file when it is done. The kernel releases the lock of a process that ends, so no other
+/// writer waits for such a process.
 
 #include <stop_token>
 #include <string>
@@ -11,12 +12,12 @@
 
 namespace fsdp::state {
 
-/// A writer that has not finished. Numbers are unique in a folder.
+/// A writer that has not finished. It holds a file lock; no two writers of a folder have the same number.
 class PartWriter {
  public:
-  /// Throws FormatError if the folder cannot be written to.
+  /// Takes the lock. Throws FormatError if the folder cannot be written to or does not support locks.
   PartWriter(const std::string& folder, int number);
-  /// Writes the text for other writers; it is on disk when this returns. Throws FileError.
+  /// Writes the text file for await_part. The text is on disk when this function returns. Throws FileError.
   void leave(std::string_view text) const;
 
  private:
@@ -25,10 +26,10 @@ class PartWriter {
   FileLock lock_;
 };
 
-/// Waits until a writer has left its text and returns the text. Throws FormatError if the writer ended without one, or
-/// if `stop` is requested.
+/// Waits until the writer `number` has written its text, and returns the text. Throws FormatError if the writer ended
+/// without writing its text, or if `stop` is requested.
 std::string await_part(const std::string& folder, int number, const std::stop_token& stop);
-/// Removes the files of writers 0 to `count` - 1.
+/// Removes the lock files and text files of writers 0 to `count` - 1.
 void remove_parts(const std::string& folder, int count);
 
 }  // namespace fsdp::state

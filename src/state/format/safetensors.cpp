@@ -36,7 +36,7 @@ void SafetensorsFile::read(const Entry& entry, uint64_t offset, std::span<std::b
 
 void SafetensorsFile::read_checked(const Entry& entry, std::span<const uint64_t> checksums, uint64_t offset,
                                    std::span<std::byte> out) const {
-  std::vector<std::byte> around;  // for a chunk of which only a part is wanted
+  std::vector<std::byte> around;  // a whole chunk, if the caller wants only a part of it
   while (!out.empty()) {
     const auto chunk = offset / kChunkBytes, begin = chunk * kChunkBytes;
     const auto bytes = std::min(kChunkBytes, entry.bytes() - std::min(entry.bytes(), begin));
@@ -78,7 +78,8 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
     if (entry_ == header_.entries.size())
       throw FormatError(file_.path() + ": " + std::to_string(bytes.size()) +
                         " bytes more were written than the entries have");
-    // Writes pieces that are still in the processor's cache after their checksum was computed.
+    // Pieces are small, so that a piece is still in the processor's cache when it is written after its checksum was
+    // computed.
     const auto most = std::min(kChunkBytes, header_.entries[entry_].end - data_bytes_);
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), most));
     checksums_.add(part);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Reading and writing safetensors files, whole tensors or parts of them.
+/// Reads and writes safetensors files, whole tensors or parts of them.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,20 +20,21 @@ namespace fsdp::state {
 /// A safetensors file with a valid header. Thread-safe.
 class SafetensorsFile {
  public:
-  /// Throws FormatError if the file or its header is invalid.
+  /// Opens the file and reads its header. Throws FormatError if either is invalid.
   explicit SafetensorsFile(const std::string& path);
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
-  /// Checksum of everything before the data.
+  /// Checksum of all bytes before the data.
   uint64_t header_checksum() const { return header_checksum_; }
   const Header& header() const { return header_; }
-  /// Throws FormatError if there is no such entry.
+  /// Returns the entry of this name. Throws FormatError if there is none.
   const Entry& entry(const std::string& name) const;
   bool has(const std::string& name) const { return index_.contains(name); }
 
-  /// Reads the entry's bytes from `offset` on into `out`.
+  /// Reads the entry's bytes from the byte `offset` on, and fills `out` with them.
   void read(const Entry& entry, uint64_t offset, std::span<std::byte> out) const;
-  /// Like `read`, and throws FormatError unless the chunks that it touches have these checksums.
+  /// Like `read`, but reads whole chunks and throws FormatError unless these have the given checksums. `checksums` has
+  /// one checksum for each chunk of the entry.
   void read_checked(const Entry& entry, std::span<const uint64_t> checksums, uint64_t offset,
                     std::span<std::byte> out) const;
 
@@ -44,23 +45,24 @@ class SafetensorsFile {
   std::unordered_map<std::string, size_t> index_;
 };
 
-/// The manifest's record of a file.
+/// What the manifest records of a file that was written.
 struct WrittenFile {
   uint64_t bytes = 0, header_checksum = 0;
-  /// Checksums by entry name, see ChunkChecksums.
+  /// The checksums of each entry's chunks (see ChunkChecksums), by the entry's name.
   std::map<std::string, std::vector<uint64_t>> checksums;
 };
 
 /// Writes a file sequentially. The file gets its final name in `finish`.
 class SafetensorsWriter {
  public:
-  /// Assigns offsets to the entries, whose `begin` and `end` are ignored. Throws FormatError.
+  /// Creates the file and writes its header. Ignores `begin` and `end` of the entries and assigns new offsets. Throws
+  /// FormatError as lay_out does, or if the header is too long.
   SafetensorsWriter(const std::string& path, std::vector<Entry> entries, std::map<std::string, std::string> metadata);
   /// The entries in the order in which `write` expects their bytes.
   const std::vector<Entry>& entries() const { return header_.entries; }
-  /// Writes the next bytes: a part of an entry, or several entries.
+  /// Writes the next bytes of the data. They may be a part of an entry, or span several entries.
   void write(std::span<const std::byte> bytes);
-  /// Throws FormatError if bytes are missing.
+  /// Gives the file its final name and returns what the manifest records. Throws FormatError if bytes are missing.
   WrittenFile finish();
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Metadata of a file that has parts of tensors.
+/// Metadata of a safetensors file that has parts of tensors.
 
 #include <map>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace fsdp::state {
 
-/// Metadata with the offsets of entries in their whole tensors, by name, as torch.distributed.checkpoint's
-/// HuggingFaceStorageReader expects it.
+/// Returns the metadata that tells torch.distributed.checkpoint's HuggingFaceStorageReader where each entry begins in
+/// its whole tensor. `offsets` has these offsets by the entry's name.
 std::map<std::string, std::string> sharding_info(const std::vector<Entry>& entries,
                                                  const std::map<std::string, std::vector<int64_t>>& offsets);
 

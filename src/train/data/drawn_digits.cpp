@@ -19,7 +19,7 @@ struct Point {
 };
 using Stroke = std::vector<Point>;
 
-// Coordinates run from (0, 0), the upper left corner, to (1, 1).
+// The strokes of the digits 0 to 9. Coordinates run from (0, 0), the upper left corner, to (1, 1).
 const std::array<Stroke, 10> kDigits{{
     {{.5, .04},
      {.27, .13},
@@ -85,7 +85,8 @@ const std::array<Stroke, 10> kDigits{{
      {.73, .38}},
 }};
 
-// Distributions of std differ between standard libraries, so numbers are made directly of the generator's bits.
+// A source of random numbers. The distributions of std differ between standard libraries, so this class makes numbers
+// directly from the generator's bits.
 class Chance {
  public:
   explicit Chance(uint64_t seed) : bits_(seed) {}
@@ -98,7 +99,7 @@ class Chance {
   std::mt19937_64 bits_;
 };
 
-// A stroke with random distortions, as handwriting has, in pixels.
+// Returns a stroke with random distortions, as handwriting has them. Its coordinates are in pixels.
 Stroke written(const Stroke& stroke, Chance& chance) {
   const double turn = chance.between(-0.25, 0.25), slant = chance.between(-0.25, 0.25);
   const double width = kWidth * chance.between(0.7, 1.1), height = kHeight * chance.between(0.8, 1.1);

@@ -20,8 +20,8 @@ template <class... Message>
   throw Error(str_cat(message...));
 }
 
-// Reads a file and unpacks gzip. It reads in chunks, so that no number in the file determines how much memory is
-// allocated.
+// Returns the contents of a file, decompressed if the file is compressed by gzip. Reads in chunks, so that no number in
+// the file determines how much memory is allocated.
 std::string contents_of(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) fail("cannot read ", path, ": ", std::strerror(errno));
@@ -51,7 +51,7 @@ uint32_t number_at(const std::string& bytes, size_t place) {
 
 struct IdxHeader {
   std::vector<int64_t> sizes;
-  size_t bytes = 0;  // size of the header itself
+  size_t bytes = 0;  // number of bytes of the header itself
 };
 
 IdxHeader header_of(const std::string& bytes, const std::string& path) {
@@ -68,7 +68,7 @@ IdxHeader header_of(const std::string& bytes, const std::string& path) {
   return header;
 }
 
-// The product, or limit + 1 if the product is greater, so that it cannot overflow.
+// Returns the product of `sizes`, or `limit` + 1 if the product is greater than `limit`, so that it cannot overflow.
 size_t product_up_to(size_t limit, const std::vector<int64_t>& sizes) {
   size_t product = 1;
   for (const auto size : sizes) {

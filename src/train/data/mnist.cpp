@@ -15,7 +15,7 @@ void expect(bool ok, const Message&... message) {
   if (!ok) throw Error(str_cat(message...));
 }
 
-// Finds a file with or without the suffix .gz.
+// Returns the path of a file that exists with or without the suffix .gz.
 std::string path_of(const std::string& folder, const std::string& name) {
   expect(std::filesystem::is_directory(folder), "cannot read MNIST: there is no folder ", folder);
   const auto plain = std::filesystem::path(folder) / name;

@@ -11,7 +11,8 @@
 namespace fsdp::data {
 namespace {
 
-/// Mixes two numbers so that neighbouring seeds and steps give unrelated generators (splitmix64).
+/// Returns a generator for a seed and a step. Mixes both numbers (splitmix64), so that neighbouring seeds and steps
+/// give unrelated generators.
 at::Generator generator_of(int64_t seed, int64_t step) {
   uint64_t z = (static_cast<uint64_t>(seed) + 1) * 0x9e3779b97f4a7c15U + static_cast<uint64_t>(step);
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
@@ -52,7 +53,7 @@ int64_t TextBatches::ended_epoch(int64_t done) const {
   return steps_of_epoch_ > 0 && done % steps_of_epoch_ == 0 ? done / steps_of_epoch_ : 0;
 }
 
-/// Indices at which the sequences of the joined batch begin.
+/// Returns the indices in the training text at which the sequences of all ranks in a step begin.
 at::Tensor TextBatches::starts(int64_t step) const {
   const int64_t count = sequences_per_step(), seq = options_.seq;
   if (steps_of_epoch_ == 0)

@@ -13,13 +13,13 @@ std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text, piece(size_t{1} << 20, ' ');
   size_t zero = text.npos;
-  while (file && zero == text.npos) {  // stops early, because /dev/zero has no end
+  while (file && zero == text.npos) {  // stops at the first zero byte, because /dev/zero has no end
     file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     const size_t before = text.size();
     text.append(piece, 0, static_cast<size_t>(file.gcount()));
     zero = text.find('\0', before);
   }
-  // Opening a folder succeeds and reading it fails. The end of a file fails the stream too, but does not set errno.
+  // A folder can be opened but not read. The stream also fails at the end of a file, but then errno is not set.
   if (errno != 0) throw std::runtime_error("cannot read '" + path + "': " + std::strerror(errno));
   if (text.empty()) throw std::runtime_error("'" + path + "' is empty");
   if (zero != text.npos) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Texts for training and validation.
+/// Reads texts for training and validation.
 
 #include <string>
 #include <string_view>
@@ -11,15 +11,15 @@ struct Corpus {
   std::string training, validation;
 };
 
-/// Reads a whole file. Throws std::runtime_error, naming the file, if it cannot be read, is empty, or is not text
-/// (contains a zero byte).
+/// Returns the contents of a file. Throws std::runtime_error, naming the file, if the file cannot be read, is empty, or
+/// contains a zero byte and thus is not text.
 std::string read_text(const std::string& path);
 
-/// Splits a text; the first nine tenths of its bytes are for training.
+/// Splits a text. The first nine tenths of its bytes are for training.
 Corpus split_text(std::string_view text);
 
-/// Reads a folder with train.txt and valid.txt, such as WikiText-2's, or a single file, which is split. Throws what
-/// `read_text` throws.
+/// Reads train.txt and valid.txt if `path` is a folder, such as that of WikiText-2. Reads and splits the file if `path`
+/// is a file. Throws what `read_text` throws.
 Corpus read_corpus(const std::string& path);
 
 }  // namespace fsdp::text

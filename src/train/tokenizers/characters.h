@@ -8,13 +8,14 @@
 
 namespace fsdp::text {
 
-/// The vocabulary consists of the bytes of one text, in ascending order. `decode` returns exactly what was encoded.
+/// A tokenizer whose vocabulary consists of the bytes of one text, in ascending order. `decode` returns exactly the
+/// text that was encoded.
 ///
 ///     const Characters characters("abracadabra");
 ///     characters.encode("bad");  // {1, 0, 3}
 class Characters : public Tokenizer {
  public:
-  /// Throws std::invalid_argument if `text` is empty.
+  /// Makes the vocabulary of `text`. Throws std::invalid_argument if `text` is empty.
   explicit Characters(std::string_view text);
 
   int64_t vocabulary_size() const override { return static_cast<int64_t>(vocabulary_.size()); }

@@ -13,10 +13,11 @@ namespace {
 
 constexpr int kBytes = 256;
 
-/// Whether GPT-2 spells the byte as the character with that code. Other bytes are spelled, in order, from U+0100 on.
+/// Returns true if GPT-2 spells the byte as the character with that code. It spells the other bytes, in their order, as
+/// the characters from U+0100 on.
 bool is_spelled_as_itself(int byte) { return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD); }
 
-std::string utf8_of(int code) {  // code must be below 0x800
+std::string utf8_of(int code) {  // `code` must be below 0x800
   if (code < 0x80) return {static_cast<char>(code)};
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
@@ -25,7 +26,7 @@ uint64_t pair_of(int64_t left, int64_t right) {
   return static_cast<uint64_t>(left) << 32U | static_cast<uint64_t>(right);
 }
 
-/// The lines of `text` without line ends.
+/// Returns the lines of `text` without line ends.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   while (!text.empty()) {
@@ -41,7 +42,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 }  // namespace
 
 Gpt2Bpe::Gpt2Bpe(std::string_view merges) : bytes_(kBytes) {
-  std::unordered_map<std::string, int64_t> numbers;  // token numbers by GPT-2's spelling
+  std::unordered_map<std::string, int64_t> numbers;  // each token's number, by GPT-2's spelling of the token
   const auto add_byte = [&](int byte, int spelled_as) {
     bytes_[static_cast<size_t>(byte)] = vocabulary_size();
     numbers.emplace(utf8_of(spelled_as), vocabulary_size());
@@ -77,7 +78,7 @@ Gpt2Bpe::Gpt2Bpe(std::string_view merges) : bytes_(kBytes) {
 }
 
 Tokens Gpt2Bpe::encode_piece(std::string_view piece) const {
-  // A linked list of the piece's tokens, which merges shorten.
+  // A linked list of the piece's tokens. Each merge shortens it.
   struct Part {
     int64_t token;
     size_t previous, next;
@@ -87,7 +88,8 @@ Tokens Gpt2Bpe::encode_piece(std::string_view piece) const {
   parts.reserve(end);
   for (size_t i = 0; i < end; ++i) parts.push_back({bytes_[static_cast<unsigned char>(piece[i])], i - 1, i + 1});
 
-  // Merges that were possible when they were queued: the lowest token first, among equal ones the leftmost.
+  // The merges that were possible when they were queued. The merge to the lowest token comes first, and of several such
+  // merges the leftmost.
   using Merge = std::pair<int64_t, size_t>;
   std::priority_queue<Merge, std::vector<Merge>, std::greater<>> queue;
   const auto merged_at = [&](size_t i) -> int64_t {

@@ -1,13 +1,14 @@
 #pragma once
 /// \file
-/// Splitting of texts into pieces, as GPT-2 does before it merges bytes.
+/// Splits texts into pieces, as GPT-2's tokenizer does before it merges bytes.
 
 #include <cstddef>
 #include <string_view>
 
 namespace fsdp::text {
 
-/// The length in bytes of the first piece of `text`, which must not be empty: the first match of GPT-2's pattern
+/// Returns the length in bytes of the first piece of `text`. `text` must not be empty. A piece is a match of GPT-2's
+/// pattern
 ///
 ///     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 ///

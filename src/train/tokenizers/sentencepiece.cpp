@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kErrorsOnly = 2;
 
-/// The lines of a text, as SentencePiece's trainer reads them.
+/// An iterator over the lines of a text, from which SentencePiece's trainer reads.
 class Lines : public sentencepiece::SentenceIterator {
  public:
   explicit Lines(std::string_view text) : rest_(text) { Next(); }
@@ -33,7 +33,7 @@ class Lines : public sentencepiece::SentenceIterator {
   bool is_done_ = false;
 };
 
-/// The message of an error, without the location in SentencePiece's sources.
+/// Returns the message of an error without the location in SentencePiece's sources.
 std::string reason_of(const sentencepiece::util::Status& status) {
   const std::string message = status.message();
   const size_t place = message.rfind("] ");
@@ -57,7 +57,7 @@ std::string train_sentencepiece(std::string_view text, int64_t vocabulary_size) 
       sentencepiece::SentencePieceTrainer::Train({{"vocab_size", std::to_string(vocabulary_size)},
                                                   {"model_type", "unigram"},
                                                   {"byte_fallback", "true"},
-                                                  // Decoding must return the original text.
+                                                  // With these settings, decoding returns the original text.
                                                   {"normalization_rule_name", "identity"},
                                                   {"remove_extra_whitespaces", "false"},
                                                   {"add_dummy_prefix", "false"},

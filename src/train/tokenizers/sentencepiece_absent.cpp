@@ -1,4 +1,4 @@
-// Compiled instead of sentencepiece.cpp if that library is not installed.
+// CMake compiles this file instead of sentencepiece.cpp if the library SentencePiece is not installed.
 #include <stdexcept>
 
 #include "train/tokenizers/sentencepiece.h"

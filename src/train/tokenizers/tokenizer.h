@@ -19,11 +19,12 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual int64_t vocabulary_size() const = 0;
-  /// Throws std::invalid_argument, with the position, if the vocabulary cannot express a part of the text.
+  /// Returns the tokens of a text. Throws std::invalid_argument, with the position, if the vocabulary cannot express a
+  /// part of the text.
   virtual Tokens encode(std::string_view text) const = 0;
-  /// Throws std::out_of_range for a number that is not a token.
+  /// Returns the text of tokens. Throws std::out_of_range for a number that is not a token.
   virtual std::string decode(std::span<const int64_t> tokens) const = 0;
-  /// What a token is called in messages: "character", "word", "token".
+  /// Returns the word for a token in messages: "character", "word" or "token".
   virtual std::string_view unit() const = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace fsdp::text {
 namespace {
 
-// The property White_Space.
+// The characters with the Unicode property White_Space.
 constexpr Range kSpaces[] = {{0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
 
@@ -25,7 +25,7 @@ CharacterClass look_up(uint32_t code) {
   return is_in(kSpaces, code) ? CharacterClass::kSpace : CharacterClass::kOther;
 }
 
-/// The number of bytes of a character whose first byte is `lead`; 0 if `lead` cannot begin one.
+/// Returns the number of bytes of a character that begins with the byte `lead`, or 0 if no character can begin with it.
 size_t length_after(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Decoding and classification of UTF-8 characters.
+/// Decodes and classifies UTF-8 characters.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,12 +13,12 @@ enum class CharacterClass : uint8_t { kLetter, kNumber, kSpace, kOther };
 
 struct Character {
   CharacterClass kind = CharacterClass::kOther;
-  /// In bytes.
+  /// Number of bytes.
   size_t length = 1;
 };
 
-/// The character at `position`, which must be inside `text`. A byte that does not begin a valid UTF-8 character counts
-/// as one character of class kOther.
+/// Returns the character at `position`. `position` must be inside `text`. A byte that does not begin a valid UTF-8
+/// character counts as one character of class kOther.
 Character character_at(std::string_view text, size_t position);
 
 }  // namespace fsdp::text

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A tokenizer whose tokens are words, separated by white space.
+/// A tokenizer whose tokens are words that are separated by white space.
 
 #include <deque>
 #include <unordered_map>
@@ -9,15 +9,15 @@
 
 namespace fsdp::text {
 
-/// A closed vocabulary: `<eos>` for line breaks, the words of one text in the order of their first occurrence, and
-/// `<unk>` for all other words (a word of its own in some texts, such as WikiText). `decode` separates words by one
-/// space and writes a line break for `<eos>`.
+/// A tokenizer with a closed vocabulary: `<eos>` for line breaks, the words of one text in the order of their first
+/// occurrence, and `<unk>` for all other words. If the text contains `<unk>` as a word, as WikiText does, it is the
+/// same token. `decode` separates words by one space and writes a line break for `<eos>`.
 ///
 ///     const Words words("a rose is a rose\n");
 ///     words.encode("is a\n");  // {3, 1, 0}
 class Words : public Tokenizer {
  public:
-  /// Throws std::invalid_argument if `text` has no words.
+  /// Makes the vocabulary of `text`. Throws std::invalid_argument if `text` has no words.
   explicit Words(std::string_view text);
   Words(const Words&) = delete;
   Words& operator=(const Words&) = delete;
@@ -30,8 +30,8 @@ class Words : public Tokenizer {
  private:
   int64_t add(std::string_view word);
 
-  std::deque<std::string> vocabulary_;                     // a deque, because numbers_ refers to its strings
-  std::unordered_map<std::string_view, int64_t> numbers_;  // number of each string of vocabulary_
+  std::deque<std::string> vocabulary_;                     // a deque never moves its strings; numbers_ refers to them
+  std::unordered_map<std::string_view, int64_t> numbers_;  // the number of each string of vocabulary_
   int64_t unknown_;
 };
 
