@@ -18,7 +18,7 @@ namespace fsdp::modules {
 struct SyncGroup {
   std::shared_ptr<ProcessGroup> process_group;
   /// Communicator that only batch norms use. Batch norms run in the order of the autograd graph, which is the same on
-  /// all ranks, but other collectives may run before or after them.
+  /// all ranks. Their order relative to other collectives may differ between ranks.
   std::shared_ptr<Communicator> communicator;
   /// Path of the batch norm in its module tree, which occurs in error messages and in the subjects of collectives.
   std::string name;

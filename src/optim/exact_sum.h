@@ -32,7 +32,7 @@ class ExactSum {
   /// Returns the sum as doubles, which ranks can add by an all-reduce: they are integers below 2^32, so the sums of up
   /// to 2^20 ranks' words are exact in any order.
   std::array<double, kWords> words() const;
-  /// Returns the sum that `words` represents, where `words` is the element-wise sum of `words()` of any ranks.
+  /// Returns the sum that `words` represents, where `words` is the element-wise sum of several ranks' `words()`.
   static ExactSum from_words(std::span<const double, kWords> words);
 
   /// Returns left - right, which is computed with integers and then rounded.

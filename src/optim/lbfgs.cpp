@@ -213,7 +213,7 @@ at::Tensor LBFGS::step(LossClosure closure) {
       gradient = found.trial.gradient;
     } else {
       go(state.t());
-      // Nothing would use the loss and the gradient after the last step.
+      // The loss and the gradient after the last step are not evaluated, because nothing would use them.
       if (iteration == options.max_iter()) break;
       loss = evaluate();
       gradient = vector.gradient();

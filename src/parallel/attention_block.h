@@ -28,7 +28,8 @@ class OutputSum {
   void add(const Block& block, const BlockOperands& operands);
 
   const at::Tensor& output() const { return output_; }
-  /// [batch, heads, queries]. The logsumexp of a query that saw no key is minus infinity, and its output is zero.
+  /// Logsumexp of sizes [batch, heads, queries]. It is minus infinity for a query that saw no key, whose output is
+  /// zero.
   const at::Tensor& logsumexp() const { return logsumexp_; }
 
  private:

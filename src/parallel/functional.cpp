@@ -127,8 +127,8 @@ struct Call {
            ", found ", wanted, '.');
     return wanted < 0 ? wanted + input.dim() : wanted;
   }
-  // Returns the same. Throws UsageError as well if the input cannot be split along this dim into one part for each
-  // rank.
+  // Returns dim(wanted). Also throws UsageError if the input cannot be split along this dim into equal parts for the
+  // ranks.
   int64_t dim_to_cut(int64_t wanted) const {
     const int64_t found = dim(wanted);
     expect(input.size(found) % group->world_size() == 0, "expected sizes that can be cut into ", group->world_size(),

@@ -43,7 +43,8 @@ class SequenceScope {
   /// parts have the same length.
   SequenceLayout deal(int64_t length, const std::string& operation);
   /// Returns the layout of a sequence of which each rank of the ring has `own_length` tokens. This is a sequence that
-  /// `deal` got, or else one without padding. Throws UsageError, in the name of `operation`, if there can be none.
+  /// `deal` has split, or else one without padding. Throws UsageError, in the name of `operation`, if there can be
+  /// none.
   SequenceLayout layout_of(int64_t own_length, const std::string& operation) const;
 
   /// Returns the current scope of this thread, or null.
