@@ -143,7 +143,7 @@ std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& par
   return axes;
 }
 
-// What the ranks tell each other apart from `found`.
+// Two values that the ranks exchange in addition to `found`.
 struct Votes {
   bool has_scaled, has_gradients;
   at::Tensor tensor(const at::TensorOptions& options) const {

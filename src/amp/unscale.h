@@ -32,7 +32,7 @@ struct Question {
 struct Answer {
   /// True if any rank has scaled a loss.
   bool has_scaled = false;
-  /// Number of 0 dims in fp32, on the gradients' device. It is greater than 0 if a gradient of any rank was not finite.
+  /// Tensor of 0 dims in fp32, on the gradients' device. It is greater than 0 if a gradient of any rank was not finite.
   /// Undefined if no rank has a gradient.
   at::Tensor found_inf = {};
 };
