@@ -10,7 +10,8 @@ namespace {
 
 using Holder = std::unique_ptr<torch::nn::AnyModulePlaceholder>;
 
-// Accesses a private member: an explicit instantiation may name it, and its friend function returns it.
+// Gives access to a private member: an explicit instantiation of a template may name it, and the template's friend
+// function returns it.
 template <auto kMember>
 struct HolderMember {
   friend constexpr auto holder_of_module() { return kMember; }

@@ -21,7 +21,7 @@ std::vector<at::Device> devices_of(std::span<const at::Tensor> inputs) {
   };
   for (const auto& input : inputs)
     if (input.defined() && input.device().type() == *type) add(input.device());
-  // Asking must not initialise an accelerator that is not in use yet.
+  // A query of the random state would initialise the accelerator, so a device that is not in use yet is left out.
   const auto current = c10::impl::VirtualGuardImpl(*type).getDevice();
   if (accelerator.hasPrimaryContext(current.index())) add(current);
   return devices;

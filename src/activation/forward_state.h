@@ -10,8 +10,8 @@
 
 namespace fsdp::activation {
 
-/// The devices from whose default generators a region may draw: the CPU, the devices of its inputs on the accelerator,
-/// and the accelerator's current device.
+/// Returns the devices from whose default generators a region may draw random numbers: the CPU, the devices of its
+/// inputs on the accelerator, and the accelerator's current device.
 std::vector<at::Device> devices_of(std::span<const at::Tensor> inputs);
 
 /// States of the default generators of several devices.
@@ -19,8 +19,9 @@ class RandomStates {
  public:
   /// Saves the current states.
   explicit RandomStates(std::span<const at::Device> devices);
-  /// The current states of the same generators.
+  /// Returns the current states of the same generators.
   RandomStates now() const;
+  /// Sets the generators to the saved states.
   void restore() const;
 
  private:
@@ -33,9 +34,10 @@ class AutocastState {
  public:
   /// Saves the current settings.
   AutocastState();
+  /// Restores the saved settings.
   void restore() const;
-  /// Restores the settings but disables autocast's cache: backward would keep the cached casts, even after parameters
-  /// were written.
+  /// Restores the saved settings but disables autocast's cache. Otherwise casts of parameters would stay in the cache
+  /// after backward, even when the parameters are written.
   void restore_uncached() const;
 
  private:
@@ -48,7 +50,7 @@ class AutocastState {
   bool is_cached_;
 };
 
-/// Restores a `State` in its destructor.
+/// Guard that restores a `State`, which has a function restore(), in its destructor.
 template <class State>
 class Restored {
  public:

@@ -44,7 +44,8 @@ void replace_arguments(const c10::OperatorHandle& op, Stack& stack, const std::v
   stack.insert(stack.end(), results.begin(), results.end());
 }
 
-// Fused attention is tagged as random, but draws only for dropout.
+// Returns true if the operator draws random numbers. Fused attention is tagged as random, but draws random numbers only
+// for dropout.
 bool is_random(const c10::OperatorHandle& op, const Stack& stack) {
   if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
   const auto dropout = op.schema().argumentIndexWithName("dropout_p");
@@ -52,23 +53,25 @@ bool is_random(const c10::OperatorHandle& op, const Stack& stack) {
   return arguments_of(op, stack)[static_cast<size_t>(*dropout)].toScalar().toDouble() != 0.0;
 }
 
-// Autocast caches casts of parameters in forward, so the two runs of a region may differ in their number of casts.
+// Returns true if the operator is a cast. Autocast caches casts of parameters in forward, so the two runs of a region
+// may differ in their number of casts.
 bool is_cast(const c10::OperatorHandle& op) { return op.operator_name().name == "aten::_to_copy"; }
 
-// Whether the value is a number or a tensor; fused attention also returns undefined tensors.
+// Returns true if the value is a number or a tensor. The tensor may be undefined, as some results of fused attention
+// are.
 bool can_be_kept(const c10::IValue& value) {
   return value.isTensor() || value.isInt() || value.isSymInt() || value.isDouble() || value.isBool();
 }
 
 bool is_defined_tensor(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
 
-// An alias of a tensor, since autograd gives the result itself a history.
+// Returns an alias of a tensor. The tensor itself cannot be kept, because autograd will add its history to it.
 c10::IValue alias_of(const c10::IValue& value, const c10::VariableVersion& version) {
   const auto* impl = value.toTensor().unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(version, /*allow_tensor_metadata_change=*/false));
 }
 
-// An alias that shares the version counter, so writes to the tensor are seen.
+// Returns an alias that shares the tensor's version counter, so that writes to the tensor are noticed.
 c10::IValue alias_of(const c10::IValue& value) {
   if (!is_defined_tensor(value)) return value;
   return alias_of(value, value.toTensor().unsafeGetTensorImpl()->version_counter());
@@ -89,10 +92,10 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// `_unsafe_view` returns a view, though its schema does not say so.
+// Returns true for `_unsafe_view`, which returns a view although its schema does not say so.
 bool is_unsafe_view(const c10::OperatorHandle& op) { return op.operator_name().name == "aten::_unsafe_view"; }
 
-// The tensor that an operator writes and returns, if it has no other visible effect.
+// Returns the tensor that an operator writes and returns, or nothing if the operator has any other effect.
 std::optional<at::Tensor> all_it_writes(const c10::OperatorHandle& op, const Stack& stack) {
   const auto& arguments = op.schema().arguments();
   const auto& returns = op.schema().returns();
@@ -112,7 +115,7 @@ KeptResults::Scope::Scope(KeptResults& results, Pass pass)
       outer_(innermost_pass),
       was_included_(c10::impl::tls_is_dispatch_key_included(runtime::kKeptResultsKey)) {
   if (results.keeps_) {
-    // Never freed; it does nothing outside scopes.
+    // The fallback is never removed. It is not called outside scopes.
     static auto* library = [] {
       auto* fallback = new torch::Library(torch::Library::IMPL, "_", runtime::kKeptResultsKey, __FILE__, __LINE__);
       fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&KeptResults::intercept>());
@@ -165,7 +168,7 @@ void KeptResults::intercept(const c10::OperatorHandle& op, c10::DispatchKeySet k
   if (is_kept && innermost->pass_ == Pass::kAgain)
     if (const auto results = innermost->next_results(op)) return replace_arguments(op, *stack, *results);
   {
-    // Operators that this one calls are not intercepted, because the second run may skip them.
+    // Operators that this one calls are not intercepted, because the second run skips them if it skips this one.
     std::optional<c10::impl::ExcludeDispatchKeyGuard> unseen;
     if (is_kept || is_cast(op) || op.schema().is_mutable()) unseen.emplace(runtime::kKeptResultsKey);
     op.redispatchBoxed(keys & kBelowKeptResults, stack);
@@ -190,7 +193,7 @@ std::optional<std::vector<c10::IValue>> KeptResults::Scope::next_results(const c
   const auto& call = calls[next_++];
   if (call.results.empty() || !call.is_unwritten()) return std::nullopt;
   std::vector<c10::IValue> results;
-  for (const auto& [value, version] : call.results)  // skipped writes do not change versions
+  for (const auto& [value, version] : call.results)  // a new version counter, because skipped writes do not count
     results.push_back(is_defined_tensor(value) ? alias_of(value, c10::VariableVersion(0)) : value);
   given_.insert(given_.end(), results.begin(), results.end());
   return results;
@@ -225,7 +228,7 @@ void KeptResults::note_uses(const c10::OperatorHandle& op, const Stack& stack, b
   const auto& arguments = op.schema().arguments();
   const auto values = arguments_of(op, stack);
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].alias_info() != nullptr && !writes(arguments[i])) continue;  // a view
+    if (arguments[i].alias_info() != nullptr && !writes(arguments[i])) continue;  // `op` only makes a view of it
     const auto note = [&](const at::Tensor& tensor) {
       if (writes(arguments[i]))
         note_write(tensor, writes_one);

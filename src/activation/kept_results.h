@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Results of operators that a checkpointed region keeps instead of recomputing them.
+/// Results of operators that a checkpointed region keeps in forward, so that its second run need not compute them.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -12,26 +12,27 @@
 
 namespace fsdp::activation {
 
-/// Intercepts operators below autograd, so autograd records the same graph with a kept result.
+/// The kept results of one region. They are stored and returned below autograd, so autograd records the same graph
+/// whether an operator ran or its kept result was returned.
 ///
-/// Note [Writes to kept results]. A region may itself write to a kept result, as a linear layer adds its bias to a
-/// product. The kept memory already contains such writes, so when the region runs again and receives that memory, the
-/// writing operators are skipped. This is right only if nothing in the region reads the result before the last write; a
-/// result that is written after a read, or by an operator that does more than write one tensor, is therefore not kept.
-/// Operators that use the memory are recognised by their tensors' storage, since version counters do not show writes
-/// through `_unsafe_view`. Writes after the region are recognised by the versions of the result and of such views; then
-/// the result is recomputed.
+/// Note [Writes to kept results]. A region may itself write to a kept result, for example when a linear layer adds its
+/// bias to a product. The kept memory already contains such writes, so the second run skips the operators that write to
+/// a kept result. This is correct only if nothing in the region reads the result before the last write. A result that
+/// is written after a read, or by an operator that does more than write one tensor, is therefore not kept. Operators
+/// that use the memory are recognised by the storage of their tensors, because version counters do not show writes
+/// through `_unsafe_view`. Writes after the region has run are recognised by the versions of the result and of such
+/// views; the result is then computed again.
 class KeptResults {
  public:
   using Keeps = std::function<bool(std::string_view operator_name)>;
 
-  /// If `keeps` is empty, nothing is kept.
+  /// `keeps` returns true for operators whose results are kept. If it is empty, nothing is kept.
   explicit KeptResults(Keeps keeps) : keeps_(std::move(keeps)) {}
 
   enum class Pass : uint8_t { kForward, kAgain };
-  /// While it lives, this thread's operators store their results here (kForward) or receive them (kAgain). Only the
-  /// innermost scope applies, even if it keeps nothing. Operators of a backward inside the region do neither, as with
-  /// runtime::SavedTensorScope.
+  /// While a Scope exists, operators on this thread store their results in `results` (kForward) or return kept ones
+  /// from there (kAgain). Only the innermost scope applies, even if it keeps nothing. Operators of a backward that the
+  /// region runs do neither, as with runtime::SavedTensorScope.
   class Scope {
    public:
     Scope(KeptResults& results, Pass pass);
@@ -41,13 +42,14 @@ class KeptResults {
 
    private:
     friend class KeptResults;
-    /// Null if the innermost scope was opened outside the current graph task.
+    /// Returns the innermost scope of this thread, or null if it was opened outside the current graph task.
     static Scope* innermost();
-    /// The enclosing scope, if it was opened in the same graph task.
+    /// Returns the enclosing scope, or null if it was opened in another graph task.
     Scope* outer() const { return outer_ != nullptr && outer_->task_ == task_ ? outer_ : nullptr; }
-    /// Whether the region has received this memory as a kept result.
+    /// Returns true if the tensor lies in the memory of a kept result that this scope has returned.
     bool gave(const at::Tensor& tensor) const;
-    /// The kept results of the region's next call, if they are unchanged since the region ran.
+    /// Returns the kept results of the region's next call of a kept operator, which must be `op`. Returns nothing if
+    /// they were not kept or have been written since forward.
     std::optional<std::vector<c10::IValue>> next_results(const c10::OperatorHandle& op);
 
     KeptResults& results_;
@@ -59,20 +61,21 @@ class KeptResults {
     const bool was_included_;
   };
 
-  /// Whether this thread is running a checkpointed region, for the first time or again.
+  /// Returns true if this thread is running a checkpointed region, for the first time or again.
   static bool is_scope_open() { return Scope::innermost() != nullptr; }
+  /// Returns the number of bytes of the kept results.
   int64_t bytes() const;
 
  private:
   struct Result {
     c10::IValue value;     // a tensor, possibly undefined, or a number
-    uint32_t version = 0;  // after the region; a later one means a write
+    uint32_t version = 0;  // version after forward; if it has changed, the tensor was written
   };
-  /// One call of an operator, in program order.
+  /// One call of an operator whose results `keeps_` selects.
   struct Call {
     c10::OperatorHandle op;
-    std::vector<Result> results = {};  // empty: not kept
-    std::vector<Result> views = {};    // views of results, with version counters of their own
+    std::vector<Result> results = {};  // empty if they are not kept
+    std::vector<Result> views = {};    // `_unsafe_view`s of the results, which have version counters of their own
     bool was_read = false;
     bool has(const at::Tensor& tensor) const;
     bool is_unwritten() const;
@@ -81,16 +84,17 @@ class KeptResults {
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool keeps(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   void keep(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
-  /// Called before an operator of forward uses its arguments.
+  /// Notes that `op`, an operator in forward, is about to read or write its arguments. `writes_one` is true if writing
+  /// one tensor is all that it does.
   void note_uses(const c10::OperatorHandle& op, const torch::jit::Stack& stack, bool writes_one);
   void note_write(const at::Tensor& written, bool can_be_left_out);
   void note_read(const at::Tensor& read);
   void note_view(const at::Tensor& view);
-  /// Called when the region has run: later writes are not the region's.
+  /// Records the versions of the results after forward, so that later writes are noticed.
   void record_versions();
 
   const Keeps keeps_;
-  std::vector<Call> calls_;
+  std::vector<Call> calls_;  // in program order
 };
 
 }  // namespace fsdp::activation

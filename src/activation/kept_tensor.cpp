@@ -32,7 +32,7 @@ HostCopy::~HostCopy() {
     finish();
     drop();
   } catch (const std::exception&) {
-    // If the device has failed, its streams need no synchronisation.
+    // The exception means that the device has failed. Its streams then need no synchronisation.
   }
 }
 
@@ -83,7 +83,7 @@ KeptTensor::KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside) {
   if (offload && is_own && !tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
     host_.emplace(tensor.detach());
   } else {
-    saved_.emplace(tensor.detach(), /*is_output=*/false);  // the graph already has the history
+    saved_.emplace(tensor.detach(), /*is_output=*/false);  // detached, because the graph of forward has the history
     if (is_own && tensor.has_storage()) storage_ = tensor.storage().unsafeGetStorageImpl();
   }
 }

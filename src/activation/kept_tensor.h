@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The inputs of a checkpointed region, kept until it is recomputed.
+/// Inputs of a checkpointed region, which are kept until the region runs again.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -12,52 +12,54 @@
 
 namespace fsdp::activation {
 
-/// A copy in host memory of a tensor on an accelerator. The copy runs on a stream of its own. The allocator may reuse a
-/// tensor's memory on the stream it was allocated on as soon as the host frees it, so `finish` makes that stream wait
-/// for the copy before the tensor is freed. The same holds for copying back ahead of time, where memory of the current
-/// stream is filled by another stream. The copy has the tensor's strides, because operators depend on them; the tensor
-/// must fill its memory without gaps.
+/// A copy in host memory of a tensor on an accelerator. The tensor is copied, and copied back ahead of time, on a side
+/// stream. When the host frees a tensor, the allocator may reuse its memory at once on the stream on which the tensor
+/// was allocated. That stream must therefore wait for the side stream before the tensor is freed: `finish` and `drop`
+/// make it wait. The copy has the strides of the tensor, because operators depend on them; the tensor must have no gaps
+/// in memory.
 class HostCopy {
  public:
   explicit HostCopy(at::Tensor tensor);
   HostCopy(HostCopy&&) = default;
   HostCopy& operator=(HostCopy&&) = delete;
   ~HostCopy();
-  /// Makes the current stream wait for the copy, and frees the tensor on the device.
+  /// Makes the current stream wait until the tensor has been copied, and frees the tensor on the device.
   void finish();
-  /// Starts to copy back on another stream; no effect if that has started already.
+  /// Starts to copy back to the device on a side stream. Does nothing if this has been started already.
   void bring();
-  /// Frees a copy that was brought back but not used.
+  /// Frees a tensor that `bring` allocated and `back` did not return.
   void drop();
-  /// The tensor on the device, ready for the current stream.
+  /// Returns the tensor on the device. The current stream may use it.
   at::Tensor back();
   int64_t bytes() const { return static_cast<int64_t>(host_.nbytes()); }
 
  private:
-  at::Tensor leaving_;  // undefined once the copy is finished
+  at::Tensor leaving_;  // the tensor on the device, until `finish`
   at::Tensor host_;
   const c10::Device device_;
   c10::Event copied_;
   struct Brought {
     at::Tensor tensor;
-    c10::Stream stream;  // the stream whose memory it is
+    c10::Stream stream;  // stream on which the tensor was allocated
     c10::Event copied;
   };
   std::optional<Brought> brought_;
 };
 
+/// An input of a checkpointed region.
 class KeptTensor {
  public:
-  /// `is_inside`: the region is nested in another one. Then the tensor is not kept: autograd saves it, so the outer
-  /// region's hooks recompute it.
+  /// `offload` moves the tensor to host memory. `is_inside` is true if the region is nested in another one. The tensor
+  /// is then not kept, because the outer region's second run computes it again.
   KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside);
 
   void finish() {
     if (host_) host_->finish();
   }
-  /// Whether the tensor was written in place since it was passed.
+  /// Returns true if the tensor was written in place after the region got it.
   bool was_written() const { return version_ && version_->was_written(); }
-  /// For a tensor in host memory see HostCopy; for other tensors these functions do nothing.
+  /// Returns true if a HostCopy keeps the tensor. `finish`, `bring` and `drop` are those of HostCopy; they do nothing
+  /// for other tensors.
   bool is_on_host() const { return host_.has_value(); }
   void bring() {
     if (host_) host_->bring();
@@ -65,9 +67,10 @@ class KeptTensor {
   void drop() {
     if (host_) host_->drop();
   }
-  /// The tensor without autograd history, so that the second run is recorded anew.
+  /// Returns the tensor without autograd history, so that autograd records the second run into a graph of its own.
   at::Tensor value();
-  /// The storage that is kept on the model's device, perhaps shared with other owners; null if there is none.
+  /// Returns the storage on the tensor's device that this object keeps alive; null if there is none. Other owners may
+  /// share it.
   const c10::StorageImpl* storage() const { return storage_; }
   int64_t bytes_on_host() const { return host_ ? host_->bytes() : 0; }
 

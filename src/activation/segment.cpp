@@ -24,8 +24,9 @@ std::string where() {
   }
 }
 
-// Restores buffers that a region writes, after the second run and at the latest in the destructor, which ignores errors
-// because another exception is already on its way. Versions are restored too, so that autograd sees no write.
+// Copies of the buffers that a region writes, such as running statistics. `restore` writes them back after the second
+// run. If the run throws, the destructor does so and ignores further errors. The buffers' versions are restored too, so
+// that autograd does not notice the writes.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
@@ -37,7 +38,7 @@ class KeptBuffers {
       try {
         restore();
       } catch (const std::exception&) {
-        // Go on with the other buffers.
+        // The loop goes on with the other buffers.
       }
     }
   }
@@ -61,7 +62,7 @@ class KeptBuffers {
   std::vector<Kept> kept_;
 };
 
-// The last region on this thread that has inputs in host memory.
+// The region with inputs in host memory that ran last on this thread.
 thread_local std::weak_ptr<Segment> last_on_host;
 
 std::vector<at::Tensor> joined(std::vector<at::Tensor> some, const std::vector<at::Tensor>& others) {
@@ -71,7 +72,7 @@ std::vector<at::Tensor> joined(std::vector<at::Tensor> some, const std::vector<a
 
 }  // namespace
 
-/// The saved-tensor hook in forward's graph.
+/// The saved-tensor hook of one tensor in the graph of forward.
 class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
  public:
   explicit LeftOut(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
@@ -85,7 +86,7 @@ class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
     index_ = segment_->add(tensor);
   }
   at::Tensor call_unpack_hook() override {
-    if (version_->was_written()) segment_->refuse_written(*index_);  // LibTorch checks only tensors without hooks
+    if (version_->was_written()) segment_->refuse_written(*index_);  // LibTorch does not check tensors with hooks
     return segment_->value(*index_);
   }
 
@@ -95,7 +96,8 @@ class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
   std::optional<size_t> index_;
 };
 
-/// The saved-tensor hook in the second run's graph; the region itself may run that graph backward.
+/// The saved-tensor hook of one tensor in the graph of the second run. It returns the tensor if the region itself runs
+/// a backward through that graph.
 class Segment::Recomputed final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Recomputed(Segment& segment) : segment_(segment) {}
@@ -325,7 +327,7 @@ void Segment::run_again(int task) {
     const KeptResults::Scope results(results_, KeptResults::Pass::kAgain);
     again_->run(std::move(inputs));
   } catch (...) {
-    // TorchScript replaces the exception that ends a run by one of its own.
+    // Complete, the exception that ends the run, is not caught by type, because TorchScript replaces it by its own.
     if (!is_complete()) throw;
   }
   buffers.restore();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Computation of the next loss scale. Pure functions.
+/// Arithmetic of the loss scale. These functions have no side effects.
 
 #include <fsdp/grad_scaler.h>
 
@@ -8,14 +8,15 @@
 
 namespace fsdp::amp {
 
-/// Returns the state with its scale rounded to float, as in torch.amp. Throws UsageError for numbers that are out of
-/// range.
+/// Returns the state with its scale rounded to float, which is the dtype of the scale in torch.amp. Throws UsageError,
+/// with a message that begins with `where`, if a number is out of range.
 GradScalerState checked(GradScalerState state, const std::string& where);
 
-/// The state after an iteration. The scale is a float, as in torch.amp, and never becomes infinite.
+/// Returns the state after an iteration; `found_inf` is true if a gradient was inf or NaN. The scale is rounded to
+/// float and never becomes infinite.
 GradScalerState updated(GradScalerState state, bool found_inf);
 
-/// The factor of the gradients.
+/// Returns 1 / scale, by which the gradients are multiplied.
 float inverse_of(double scale);
 
 }  // namespace fsdp::amp

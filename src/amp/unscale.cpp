@@ -27,10 +27,10 @@ using runtime::Part;
 
 struct Parameter {
   at::Tensor tensor;
-  std::optional<Part> part;  // of a sharded parameter
+  std::optional<Part> part;  // group and slot of the parameter; unset if it is not sharded
 };
 
-// The optimizer's parameters, each once, even if a tied one is listed several times.
+// Returns the optimizer's parameters. A tied parameter that the optimizer lists several times occurs once.
 std::vector<Parameter> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<Parameter> all;
   std::unordered_set<const at::TensorImpl*> known;
@@ -43,7 +43,7 @@ std::vector<Parameter> parameters_of(const torch::optim::Optimizer& optimizer) {
   return all;
 }
 
-// The groups in the order of the parameters, which is the same on every rank. A group may be repeated.
+// Returns the groups in the order of the parameters, which is the same on every rank. A group may occur several times.
 std::vector<ParamGroup*> groups_of(const std::vector<Parameter>& parameters) {
   std::vector<ParamGroup*> groups;
   for (const auto& [tensor, part] : parameters)
@@ -56,7 +56,7 @@ struct Gradient {
   at::Tensor rows, values;
 };
 
-// For a sparse gradient these are its coalesced values.
+// Returns this rank's gradients. The values of a sparse gradient are its coalesced values.
 std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
   std::vector<Gradient> gradients;
   for (const auto& [tensor, part] : parameters) {
@@ -70,7 +70,8 @@ std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
   return gradients;
 }
 
-// Joins gradients to as few flat tensors as possible, each of which takes one pass.
+// Returns flat tensors that together have all values of the gradients. Gradients that are neighbours in memory share a
+// tensor, so that as few passes as possible are needed.
 std::vector<at::Tensor> stretches_of(std::vector<Gradient> gradients) {
   std::vector<at::Tensor> ranges;
   const auto extent_of = [](const Gradient& gradient) {
@@ -91,7 +92,7 @@ bool have_gradients(const std::vector<Parameter>& parameters) {
   return std::ranges::any_of(parameters, [](const auto& parameter) { return parameter.tensor.grad().defined(); });
 }
 
-// The device for the result, which is the same on every rank that takes part.
+// Returns the device of the result, which is the same on every rank that takes part.
 c10::Device device_of(const std::vector<Parameter>& parameters, const ProcessGroup* ranks) {
   for (const auto& [tensor, part] : parameters)
     if (part) return part->group->slots()[part->slot].rows_tensor.device();
@@ -99,15 +100,15 @@ c10::Device device_of(const std::vector<Parameter>& parameters, const ProcessGro
   return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().tensor.device();
 }
 
-// Sets `found` to a positive number if a value is not finite. Afterwards tells the system that memory in files is not
-// needed for a while.
+// Multiplies the values by `factor` if it is set, and sets `found` to a positive number if a value is not finite. If
+// the values are in a mapped file, the function then tells the kernel that they are not needed for a while.
 void unscale_one(const at::Tensor& values, std::optional<float> factor, at::Tensor& found) {
   memory::note_use(values);
   const auto options = at::TensorOptions().dtype(at::kFloat).device(values.device());
   auto found_here = values.device() == found.device() ? found : at::zeros({}, options);
   if (factor) {
     at::_amp_foreach_non_finite_check_and_unscale_({values}, found_here, at::full({}, *factor, options));
-  } else {  // if any value is NaN, so are both ends
+  } else {  // if a value is NaN, aminmax returns NaN for both
     const auto [least, greatest] = at::aminmax(values);
     found_here.add_(least.isfinite().logical_and_(greatest.isfinite()).logical_not_());
   }
@@ -119,8 +120,9 @@ void go_over_gradients(const std::vector<Parameter>& parameters, std::optional<f
   for (const auto& stretch : stretches_of(gradients_of(parameters))) unscale_one(stretch, factor, found);
 }
 
-// One group for each process group, in the order of the parameters, which is the same on every rank. Replicas of rows
-// are included, because unsharded parameters may differ between any two ranks.
+// Returns one group for each process group, in the order of the parameters, which is the same on every rank. The
+// process group, and not only the shard axis, takes part, because gradients of unsharded parameters may differ between
+// replicas.
 std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& groups) {
   const auto ranks_of = [](const ParamGroup* group) { return &group->placement().process_group(); };
   std::vector<ParamGroup*> some;
@@ -129,8 +131,8 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
   return some;
 }
 
-// The axes over which models are split, each once. Tensor axes come first, so that what a stage tells the other stages
-// holds for all ranks of its tensor axis.
+// Returns the tensor axes and pipe axes over which models are split, each once. Tensor axes come first, so that the
+// result that a stage sends to the other stages includes all ranks of its tensor axis.
 std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& parameters) {
   std::vector<const ProcessGroup*> axes;
   for (const auto axis_of : {&runtime::Placement::tensor_axis, &runtime::Placement::pipe_axis})
@@ -141,7 +143,7 @@ std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& par
   return axes;
 }
 
-// What ranks report to each other besides `found`.
+// Two values that the ranks exchange in addition to `found`.
 struct Votes {
   bool has_scaled, has_gradients;
   at::Tensor tensor(const at::TensorOptions& options) const {
@@ -150,7 +152,8 @@ struct Votes {
     if (has_gradients) votes[1].fill_(1);
     return votes;
   }
-  // Only a rank that does not know the result already waits for the device.
+  // Takes the ranks' maxima. If both members are true already, the maxima are known, and the host need not wait for the
+  // device.
   void take(const at::Tensor& greatest) {
     if (has_scaled && has_gradients) return;
     const auto on_host = greatest.cpu();
@@ -158,7 +161,8 @@ struct Votes {
   }
 };
 
-// Includes the scale with all its bits, so that ranks with different scales get a Mismatch.
+// Returns the subject that the ranks compare. It includes the scale with all its bits, so if the scales differ, every
+// rank throws Mismatch.
 std::string subject_of(const Question& question) {
   TextWriter subject;
   subject << question.operation << " by the scale " << std::setprecision(std::numeric_limits<float>::max_digits10)
@@ -197,14 +201,14 @@ Answer unscale(const torch::optim::Optimizer& optimizer, const Question& questio
   const auto parameters = parameters_of(optimizer);
   const auto groups = groups_of(parameters);
   auto locks = runtime::lock_ranks(groups);
-  // Includes the groups of parameters without a gradient, because an open backward has put gradients aside.
+  // The check includes groups of parameters without a gradient, because an open backward has set their gradients aside.
   for (const auto* group : groups) {
     group->require_at_rest(question.operation);
     group->require_no_waiting_gradients(question.operation);
   }
   auto found = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device_of(parameters, question.ranks.get())));
   const auto factor = question.divides ? std::optional(inverse_of(question.scale)) : std::nullopt;
-  // A rank that has scaled nothing only checks at first, because perhaps no rank has.
+  // A rank that has not scaled a loss only checks its gradients at first, because perhaps no rank has scaled one.
   go_over_gradients(parameters, question.has_scaled ? factor : std::nullopt, found);
   locks.clear();
   Votes votes{question.has_scaled, have_gradients(parameters)};

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Unscaling of an optimizer's gradients, with a check for inf and NaN.
+/// Division of an optimizer's gradients by the loss scale, with a check for inf and NaN.
 
 #include <fsdp/process_group.h>
 #include <torch/optim/optimizer.h>
@@ -10,35 +10,39 @@
 
 namespace fsdp::amp {
 
-/// The prefix of an error message of `operation`, with the rank if any parameter is sharded.
+/// Returns the prefix of an error message of `operation`. It names the rank if any parameter is sharded.
 std::string where_of(const torch::optim::Optimizer& optimizer, const std::string& operation);
 
-/// The arguments of unscale on one rank.
+/// Arguments of unscale on one rank.
 struct Question {
+  /// Name of the operation for error messages.
   std::string operation;
-  /// The loss scale. Ranks with different scales get a Mismatch.
+  /// Loss scale. If it differs between ranks, every rank throws Mismatch.
   double scale = 1;
-  /// Whether gradients are multiplied by 1 / scale in place; otherwise they are only checked.
+  /// True if gradients are multiplied by 1 / scale in place. Otherwise they are only checked.
   bool divides = false;
-  /// Whether this rank has scaled a loss; a rank without data may not have. If no rank has, gradients are not
+  /// True if this rank has scaled a loss. A rank without data need not have done so. If no rank has, no gradients are
   /// multiplied.
   bool has_scaled = false;
-  /// Ranks that take part in addition to those of the sharded parameters; null: none.
+  /// Ranks that take part in addition to those of the sharded parameters; null if there are none.
   std::shared_ptr<const ProcessGroup> ranks = nullptr;
 };
 
-/// The result of unscale, which is the same on every rank.
+/// Result of unscale, which is the same on every rank.
 struct Answer {
+  /// True if any rank has scaled a loss.
   bool has_scaled = false;
-  /// On the gradients' device: greater than 0 if a gradient was not finite; undefined if there is no gradient.
+  /// Tensor of 0 dims in fp32, on the gradients' device. It is greater than 0 if a gradient of any rank was not finite.
+  /// Undefined if no rank has a gradient.
   at::Tensor found_inf = {};
 };
 
-/// Checks the gradients, and multiplies them if `question` says so. Waits for other ranks, but not for the device.
+/// Checks the gradients of all ranks, and multiplies them if `question.divides` is true. Waits for other ranks. The
+/// host waits for the device only on a rank that has no gradient or has not scaled a loss.
 ///
-/// Collective over the ranks of the sharded parameters and of `ranks`, even for ranks without gradients. Throws
-/// UsageError, before anything is changed, in a scope or backward of one of the groups, and while gradients wait for
-/// their reduction.
+/// Collective over the ranks of the sharded parameters and of `question.ranks`, even for ranks without gradients.
+/// Throws UsageError, before anything is changed, if a scope or a backward of one of the groups is open, and while
+/// gradients wait for their reduction.
 Answer unscale(const torch::optim::Optimizer& optimizer, const Question& question);
 
 }  // namespace fsdp::amp

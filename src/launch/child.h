@@ -13,15 +13,17 @@
 
 namespace fsdp {
 
-/// The signal's name, e.g. "SIGKILL".
+/// Returns the signal's name, such as "SIGKILL".
 std::string signal_name(int number);
 
-/// In ascending order: if several processes fail at once, the one with the highest value caused the failures.
+/// How a process failed: not at all, by an exit code other than 0, or by a signal. If several processes fail at once,
+/// the one with the highest value is taken to have caused the failures.
 enum class Failure : uint8_t { kNone, kOwn, kSignal };
 
-/// A process's exit status, as waitpid reports it.
+/// A process's exit status.
 class ExitStatus {
  public:
+  /// Returns the exit status for `status`, which waitpid returned for a process that has ended.
   static ExitStatus from_wait(int status);
 
   bool is_failure() const { return failure() != Failure::kNone; }
@@ -30,13 +32,13 @@ class ExitStatus {
     return code_ == 0 ? Failure::kNone : Failure::kOwn;
   }
   bool is_signal() const { return signal_ != 0; }
-  /// The exit code; 0 if a signal ended the process.
+  /// Returns the exit code, or 0 if a signal ended the process.
   int code() const { return code_; }
-  /// The signal that ended the process; 0 if none did.
+  /// Returns the number of the signal that ended the process, or 0 if none did.
   int signal() const { return signal_; }
-  /// The code that a shell reports: 128 + number for a signal.
+  /// Returns the exit code that a shell reports: 128 + the signal's number if a signal ended the process.
   int shell_code() const { return is_signal() ? 128 + signal_ : code_; }
-  /// A description such as "exited with code 3" or "was killed by SIGSEGV".
+  /// Returns a description such as "exited with code 3" or "was killed by SIGSEGV".
   std::string describe() const;
 
  private:
@@ -44,8 +46,9 @@ class ExitStatus {
   int signal_ = 0;
 };
 
-/// While it lives, ended children remain until this process waits for them. Otherwise a process that ignores SIGCHLD,
-/// perhaps because it inherited that, could not learn their exit statuses.
+/// While a WaitedChildren exists, the kernel keeps the exit statuses of ended children until this process waits for
+/// them. Without it, a process that ignores SIGCHLD could not get the exit statuses; it may have inherited this
+/// setting.
 class WaitedChildren {
  public:
   WaitedChildren();
@@ -57,7 +60,7 @@ class WaitedChildren {
   struct sigaction previous_{};
 };
 
-/// A child process, which the destructor kills and waits for. One thread.
+/// A child process. The destructor kills it and waits for it. Used by one thread.
 class Child {
  public:
   explicit Child(pid_t pid) : pid_(pid) {}
@@ -65,9 +68,9 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();
 
-  /// Checks whether the child has ended, without waiting.
+  /// Returns true if the child has ended. Does not wait.
   bool has_ended();
-  /// Unset until `has_ended` has returned true.
+  /// Returns the exit status. It is unset until `has_ended` has returned true.
   const std::optional<ExitStatus>& status() const { return status_; }
   bool is_running() const { return pid_ > 0 && !status_; }
   void send(int signal) const {
@@ -79,8 +82,9 @@ class Child {
   std::optional<ExitStatus> status_;
 };
 
-/// Forks this process. The child runs `body`, which must not throw, and exits with its result as exit code, without
-/// running static destructors. The kernel kills the child when the calling thread ends. Throws std::system_error.
+/// Forks this process and returns the child's process id. The child runs `body`, which must not throw, and exits with
+/// the result as exit code, without running static destructors. The kernel kills the child when the calling thread
+/// ends. Throws std::system_error if the process cannot be forked.
 pid_t fork_process(const std::function<int()>& body);
 inline Child fork_child(const std::function<int()>& body) { return Child(fork_process(body)); }
 

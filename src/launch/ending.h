@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How the processes of a job are ended after a failure.
+/// The end of a job's processes after a failure.
 
 #include <chrono>
 #include <cstdint>
@@ -9,13 +9,14 @@
 
 namespace fsdp {
 
-/// The state machine for the remaining processes of a job: they may end by themselves, then get SIGTERM, then SIGKILL,
-/// and finally are given up, since a process of another user or in an uninterruptible system call might never end. One
-/// thread.
+/// The state machine that ends the remaining processes of a job. First it lets them end by themselves, then it sends
+/// SIGTERM, then SIGKILL. Finally it gives them up, because a process of another user or in an uninterruptible system
+/// call might never end. Used by one thread.
 class Ending {
  public:
   using Clock = std::chrono::steady_clock;
   enum class Phase : uint8_t { kRunning, kPeersMayEnd, kAskedToEnd, kKilled, kGivenUp };
+  /// Durations of the phases kPeersMayEnd, kAskedToEnd and kKilled.
   struct Patience {
     std::chrono::milliseconds with_peers, with_the_asked;
     std::chrono::milliseconds with_the_killed = std::chrono::seconds(5);
@@ -25,16 +26,16 @@ class Ending {
   Ending(Patience patience, std::function<void(int signal)> send) : patience_(patience), send_(std::move(send)) {}
 
   Phase phase() const { return phase_; }
-  /// The beginning of the next phase.
+  /// Returns the time at which `advance` enters the next phase.
   Clock::time_point deadline() const { return deadline_; }
 
-  /// Moves from kRunning to kPeersMayEnd; no effect in other phases.
+  /// Moves from kRunning to kPeersMayEnd. Does nothing in other phases.
   void note_failure();
-  /// Sends `signal`, and moves from kRunning or kPeersMayEnd to kAskedToEnd.
+  /// Sends `signal` in any phase, and moves from kRunning or kPeersMayEnd to kAskedToEnd.
   void ask(int signal);
-  /// Sends SIGKILL and moves to kKilled; no effect from kKilled on.
+  /// Sends SIGKILL and moves to kKilled. Does nothing in kKilled and kGivenUp.
   void kill();
-  /// Enters the next phase if its time has come.
+  /// Enters the next phase if the deadline has passed.
   void advance();
 
  private:

@@ -31,7 +31,8 @@ Execution::Execution(const std::string& program, const std::vector<std::string>&
       argument_pointers_(pointers_to(arguments_)),
       environment_pointers_(pointers_to(environment_)) {}
 
-/// Runs in the child after the fork; returns only if exec fails. Calls only async-signal-safe functions.
+/// Executes the program in the child, after the fork. Returns only if exec fails, and then writes errno to the
+/// descriptor `failure`. Calls only async-signal-safe functions.
 int Execution::become(const Options& options, int failure) const {
   if (options.leads_group) setpgid(0, 0);
   if (options.in >= 0) dup2(options.in, STDIN_FILENO);
@@ -48,13 +49,13 @@ int Execution::become(const Options& options, int failure) const {
 }
 
 pid_t Execution::start(const Options& options) const {
-  std::array<int, 2> ends;  // a pipe that a successful exec closes
+  std::array<int, 2> ends;  // ends of a pipe for the error of exec; a successful exec closes the child's ends
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
     throw std::system_error(errno, std::generic_category(), "cannot create a pipe");
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
   const pid_t pid = fork_process([&] { return become(options, writing.number()); });
-  if (options.leads_group) setpgid(pid, pid);  // both processes call it, since either may run first
+  if (options.leads_group) setpgid(pid, pid);  // parent and child both call it, because either may run first
   writing.close();
   int error = 0;
   if (read(reading.number(), &error, sizeof(error)) == sizeof(error)) {

@@ -11,8 +11,8 @@
 
 namespace fsdp {
 
-/// A program with arguments and environment. It is prepared before the fork, because the child must not allocate
-/// memory.
+/// A program with its arguments and environment. The constructor prepares everything that exec needs, because the child
+/// must not allocate memory after the fork.
 class Execution {
  public:
   /// `arguments` begins with the program's name. `environment` has entries "NAME=value".
@@ -22,16 +22,19 @@ class Execution {
   Execution& operator=(const Execution&) = delete;
 
   struct Options {
-    /// File descriptors for its standard input, output and error; -1: inherited.
+    /// File descriptors for the child's standard input, output and error. The child inherits a stream if its descriptor
+    /// is -1.
     int in = -1, out = -1, err = -1;
-    /// Whether the child leads a new process group.
+    /// True if the child leads a new process group.
     bool leads_group = false;
-    /// The child's blocked signals, and whether it ignores SIGPIPE; null: both are inherited.
+    /// Signals that the child blocks. If null, the child inherits these and the handling of SIGPIPE.
     const sigset_t* blocked = nullptr;
+    /// True if the child ignores SIGPIPE. Unused if `blocked` is null.
     bool ignores_broken_pipes = false;
   };
-  /// Starts the program in a child that the kernel kills when the calling thread ends. Throws CannotExecute or
-  /// std::system_error.
+  /// Starts the program in a child process and returns its process id. The kernel kills the child when the calling
+  /// thread ends. Throws CannotExecute if the program cannot be executed, and std::system_error if no child can be
+  /// created.
   pid_t start(const Options& options) const;
   const std::string& program() const { return program_; }
 
@@ -43,7 +46,7 @@ class Execution {
   std::vector<char*> argument_pointers_, environment_pointers_;
 };
 
-/// The child process was created, but could not execute the program.
+/// Thrown if the child process was created but could not execute the program.
 struct CannotExecute : std::system_error {
   using std::system_error::system_error;
 };

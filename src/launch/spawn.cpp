@@ -36,10 +36,10 @@
 namespace fsdp {
 namespace {
 
-// The exit status of a rank whose function threw; its error is in the pipe.
+// Exit status of a rank whose function threw. The rank writes the error to its pipe.
 constexpr int kStatusThrew = 1;
 constexpr int kPollMilliseconds = 20;
-// Time between SIGTERM and SIGKILL.
+// Time between SIGTERM and SIGKILL for ranks that do not end after a failure.
 constexpr std::chrono::seconds kShutdownTime{5};
 static_assert(SpawnOptions{}.peer_grace >= kLongestDiagnosis);
 
@@ -60,11 +60,12 @@ void check_can_fork(int nprocs) {
 void take_place(const RankPlace& place) {
   set_variables(variables_of(place));
   if (place.world_size == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  // OpenMP has already read OMP_NUM_THREADS.
+  // OpenMP has read OMP_NUM_THREADS already, so setting the variable would have no effect.
   at::set_num_threads(std::max(1, count_processors() / place.world_size));
 }
 
-/// Runs a rank's function and returns the exit status. Writes an error to the descriptor `errors`.
+/// Runs a rank's function and returns the exit status. If the function throws, writes the error to the descriptor
+/// `errors`.
 int run_rank(int rank, const std::function<void()>& body, int errors) {
   try {
     body();
@@ -121,7 +122,8 @@ class RankProcess {
   std::string message_;
 };
 
-/// While it lives, SIGTERM and SIGINT are blocked in this thread, the only one of the process, unless they are ignored.
+/// While a HeldSignals exists, SIGTERM and SIGINT are blocked in this thread, the only one of the process. Signals that
+/// the process ignores stay ignored.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -134,9 +136,9 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  /// Called in a rank: restores the previous signal mask.
+  /// Restores the previous signal mask. A rank calls it after the fork.
   void release() const { sigprocmask(SIG_SETMASK, &previous_, nullptr); }
-  /// The next pending signal.
+  /// Returns the next pending signal, or nothing if there is none. Does not wait.
   std::optional<int> next() const {
     const timespec at_once{};
     const int number = sigtimedwait(&held_, nullptr, &at_once);
@@ -147,7 +149,8 @@ class HeldSignals {
   sigset_t held_{}, previous_{};
 };
 
-/// Writes the buffered output of a rank, which _exit does not write. Throws Error if some of it is lost.
+/// Writes the buffered output of a rank, because _exit does not write it. Throws Error if some output cannot be
+/// written.
 void flush_output() {
   errno = 0;
   const bool is_kept = static_cast<bool>(std::cout.flush());
@@ -172,7 +175,7 @@ RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place
       flush_output();
     };
     const int status = run_rank(place.rank, body, writing.number());
-    destroy_process_group();  // _exit would not tell the other ranks
+    destroy_process_group();  // tells the other ranks that this one has ended, which _exit does not
     std::cout.flush();
     std::clog.flush();
     fflush(nullptr);
@@ -189,7 +192,7 @@ void wait_for_news(const std::vector<RankProcess>& ranks) {
   poll(pipes.data(), pipes.size(), kPollMilliseconds);
 }
 
-/// Handles the signals that this process receives. See Note [Two requests to end].
+/// Handles the signals that this process receives. See Note [Two requests to end] in end_requests.h.
 class Requests {
  public:
   Requests(Ending& ending, std::function<void(int signal)> send) : ending_(ending), send_(std::move(send)) {}
@@ -199,7 +202,7 @@ class Requests {
     if (!first_at_) {
       first_at_ = now;
       send_(signal);
-      const PipeSignalBlocked blocked;  // Ctrl-C also ends a "tee" that reads stderr
+      const PipeSignalBlocked blocked;  // Ctrl-C may have ended the process that reads stderr, such as "tee"
       std::cerr << "[fsdp] " << signal_name(signal)
                 << " was passed on to the ranks, which may save and stop; a second signal ends them" << std::endl;
     } else if (is_second_request(now - *first_at_)) {
@@ -207,7 +210,7 @@ class Requests {
       ending_.kill();
     }
   }
-  /// The signal that was the second request.
+  /// Returns the signal that was the second request, or nothing if there was none.
   std::optional<int> ended_by() const { return ended_by_; }
 
  private:
@@ -217,16 +220,17 @@ class Requests {
   std::optional<int> ended_by_;
 };
 
-/// The result of waiting for all ranks.
+/// Result of wait_for_all.
 struct Outcome {
-  /// The rank that caused the failure; null if all succeeded.
+  /// Rank that caused the failure; null if all ranks succeeded.
   const RankProcess* cause = nullptr;
+  /// Signal that was the second request to end; unset if there was none.
   std::optional<int> ended_by = std::nullopt;
 };
 
-/// Waits for all ranks. After a failure the others get `peer_grace` to end by themselves and then kShutdownTime after
-/// SIGTERM; those that remain are killed when `ranks` is destroyed. `signals`, if set, are passed on to the ranks.
-/// Ranks write to `blame_board` which rank they blame.
+/// Waits for all ranks. After a failure the other ranks may end by themselves during `peer_grace`. The ranks that
+/// remain get SIGTERM, and after kShutdownTime SIGKILL. If `signals` is set, its signals are passed on to the ranks. On
+/// `blame_board`, ranks that throw PeerLost have written which rank they lost.
 Outcome wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
                      const std::optional<HeldSignals>& signals, const Descriptor& blame_board) {
   const auto send = [&](int signal) {
@@ -268,7 +272,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
                   .counts_signals = options.passes_signals_on};
   std::cout.flush();
   std::clog.flush();
-  fflush(nullptr);  // otherwise every rank would print what is buffered here
+  fflush(nullptr);  // without this, every rank would also print the output that is buffered here
 
   std::optional<HeldSignals> signals;
   if (options.passes_signals_on) signals.emplace();
@@ -288,7 +292,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
   if (ended_by) {
     ranks.clear();
     signals.reset();
-    ::raise(*ended_by);  // ends this process too, unless a handler is installed
+    ::raise(*ended_by);  // ends this process too, unless it has a handler for the signal
     throw Error("fsdp::spawn: the ranks were killed, because " + signal_name(*ended_by) + " came twice.");
   }
   if (cause) throw Error(cause->failure());

@@ -36,7 +36,7 @@ Moments merged(const at::Tensor& of_ranks) {
   for (const auto rank : c10::irange(int64_t{1}, of_ranks.size(0))) {
     const Moments next = of_rank(rank);
     const auto count = sum.count + next.count;
-    const auto divisor = count.clamp_min(1);  // if neither has values, all stays zero
+    const auto divisor = count.clamp_min(1);  // if both batches are empty, all moments stay zero
     const auto distance = next.mean - sum.mean;
     sum.deviations = sum.deviations + next.deviations + distance.square() * (sum.count * next.count / divisor);
     sum.mean = sum.mean + distance * (next.count / divisor);

@@ -13,13 +13,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// This many logits fit into a processor's cache, and products of this many rows are as fast as larger ones.
+// Number of logits that are computed at a time, so that they fit into a processor's cache, and least number of rows,
+// because matrix products of fewer rows are slower.
 constexpr int64_t kLogitsAtOnce = int64_t{1} << 22, kLeastRowsAtOnce = 64;
 
-// Sums in lower precision would lose small numbers.
+// Returns the dtype of sums, which is at least fp32, because sums in lower precision would lose small numbers.
 at::ScalarType exact(const at::Tensor& x) { return at::promote_types(x.scalar_type(), at::kFloat); }
 
-// At least 1, because it divides the sum.
+// Returns the number of targets that are not ignored, but at least 1, because the sum of losses is divided by it.
 at::Tensor counted_rows(const at::Tensor& targets, int64_t ignore_index) {
   return targets.ne(ignore_index).sum().clamp_min(1);
 }
@@ -28,7 +29,8 @@ struct Sum {
   at::Tensor loss, of_x, of_weight;
 };
 
-/// The sum of losses over all rows that are not ignored and, `with_gradients`, its gradients.
+/// Returns the sum of losses over all rows that are not ignored. If `with_gradients` is true, returns the gradients of
+/// this sum with respect to `x` and `weight` as well.
 Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets, int64_t ignore_index,
                   bool with_gradients) {
   const int64_t rows = x.size(0), at_once = std::max(kLogitsAtOnce / weight.size(0), kLeastRowsAtOnce);
@@ -39,14 +41,14 @@ Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     const auto part = x.narrow(0, first, count);
     auto came = targets.narrow(0, first, count).unsqueeze(1);
     const auto ignored = came.eq(ignore_index);
-    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // item() on a device would block
+    const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // on a device, item() would make the host wait
     if (ignores) came = came.masked_fill(ignored, 0);
     const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
     auto of_rows = logs.gather(1, came);
     if (ignores) of_rows.masked_fill_(ignored, 0);
     sum.loss.sub_(of_rows.sum());
     if (!with_gradients) continue;
-    // The gradient by the logits: the probabilities, minus 1 for the target.
+    // The gradient with respect to the logits is the probabilities, minus 1 for the target.
     auto gradient = logs.exp_().scatter_add_(1, came, torch::full_like(came, -1, logs.options()));
     if (ignores) gradient.masked_fill_(ignored, 0);
     gradient = gradient.to(x.scalar_type());

@@ -17,7 +17,7 @@ std::shared_ptr<ProcessGroup> or_default(const std::shared_ptr<ProcessGroup>& gr
   return group ? group : default_process_group();
 }
 
-// Whether `module` is a BatchNorm of this type; if so, converts it.
+// Converts `module` if it is a BatchNorm of this type. Returns true if it is.
 template <class BatchNorm>
 bool convert(torch::nn::Module& module, const std::string& name, const std::shared_ptr<ProcessGroup>& ranks) {
   auto* norm = dynamic_cast<BatchNorm*>(&module);
@@ -67,7 +67,7 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& process_group) {
   namespace nn = torch::nn;
   const auto ranks = or_default(process_group);
-  // Collective, so every rank calls it, whatever its module contains.
+  // The first call of sync_group_of is collective, so every rank calls it here, even if it has no batch norm.
   if (ranks->world_size() > 1) modules::sync_group_of(ranks, "");
   std::unordered_set<const nn::Module*> converted;
   module.apply([&](const std::string& path, nn::Module& child) {

@@ -31,14 +31,14 @@ Moments joined_moments(const at::Tensor& input, const SyncGroup& group) {
   return merged(of_ranks);
 }
 
-// A view of per-channel values that broadcasts over a batch.
+// Returns a view of per-channel values that broadcasts over a batch.
 at::Tensor along_channels(const at::Tensor& values, const at::Tensor& batch) {
   std::vector<int64_t> sizes(static_cast<size_t>(batch.dim()), 1);
   sizes[1] = values.numel();
   return values.view(sizes);
 }
 
-// Computes batch * factor + addend in one pass.
+// Returns batch * factor + addend, computed in one pass.
 at::Tensor scaled(const at::Tensor& batch, const at::Tensor& factor, const at::Tensor& addend) {
   return at::addcmul(addend, batch, along_channels(factor, batch));
 }
@@ -51,7 +51,8 @@ void move_on(const NormOperands& operands, const Moments& moments) {
   if (operands.running_var.defined()) move(operands.running_var, moments.deviations / (moments.count - 1));
 }
 
-// This rank's sums, per channel, of the output gradient, and of its products with the normalised input.
+// Returns two sums per channel over this rank's batch: that of the output gradient, and that of its products with the
+// normalised input.
 std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean,
                                              const at::Tensor& variance, double eps) {
   if (input.numel() == 0) return {at::zeros_like(mean), at::zeros_like(mean)};
@@ -60,7 +61,7 @@ std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::T
   return {sum, products};
 }
 
-// Holds a SyncGroup in an autograd node.
+// A SyncGroup that an autograd node can save.
 struct SavedSyncGroup : torch::CustomClassHolder {
   explicit SavedSyncGroup(SyncGroup of) : group(std::move(of)) {}
   SyncGroup group;
@@ -100,8 +101,8 @@ struct Normalization : torch::autograd::Function<Normalization> {
     if (weight.defined()) result[1] = products;
     if (context->saved_data["has_bias"].toBool()) result[2] = sum;
     if (!context->needs_input_grad(0)) return result;
-    // Input gradient, with means over the joined batch: factor * (grad - mean of grad - normalised * mean of grad *
-    // normalised).
+    // The input gradient is factor * (grad - mean(grad) - normalised * mean(grad * normalised)), where the means are
+    // over the batches of all ranks.
     auto sums = at::cat({sum, products}).to(at::kDouble);
     if (!group.rank->has_data) sums.zero_();
     group.communicator->all_reduce(sums, ReduceOp::kSum, {"gradient of " + group.name, {}})->wait();
@@ -115,8 +116,8 @@ struct Normalization : torch::autograd::Function<Normalization> {
   }
 };
 
-// A copy of a sharded parameter that autograd records. The following operators then see a plain tensor: backward needs
-// no whole parameter, and they compute in the dtype of the statistics whatever the group's dtype is.
+// Returns a copy of a parameter, which autograd records. The operators that follow get an unsharded tensor, so backward
+// does not gather the parameter, and they compute in the dtype of the statistics whatever the dtype of the group is.
 std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dtype) {
   if (!parameter.defined()) return std::nullopt;
   return parameter.clone().to(dtype);
@@ -135,8 +136,8 @@ at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& grou
     const at::NoGradGuard no_grad;
     const auto counted = group.rank->has_data ? input : input.narrow(0, 0, 0);
     moments = joined_moments(counted, group);
-    // All ranks together can have too few values only if this rank has at most one. Otherwise it need not wait for the
-    // device.
+    // All ranks together can have too few values only if this rank has at most one. Only then does the host wait for
+    // the device to read the count.
     const bool may_be_few = values_per_channel(counted) < 2;
     const auto values = may_be_few ? moments.count.item<int64_t>() : 2;
     require(values != 1, group.process_group->where("forward of " + group.name),

@@ -14,22 +14,23 @@ class RankState;
 
 namespace fsdp::modules {
 
-/// The ranks over which the batch norms of one module tree share statistics.
+/// The ranks over which a batch norm shares its statistics.
 struct SyncGroup {
   std::shared_ptr<ProcessGroup> process_group;
-  /// A separate communicator, because batch norms run in the order of the autograd graph, which is the same on all
-  /// ranks.
+  /// Communicator that only batch norms use. Batch norms run in the order of the autograd graph, which is the same on
+  /// all ranks. Their order relative to other collectives may differ between ranks.
   std::shared_ptr<Communicator> communicator;
-  /// The module's path, for error messages and fingerprints.
+  /// Path of the batch norm in its module tree, which occurs in error messages and in the subjects of collectives.
   std::string name;
-  /// Knows whether this rank has data (fsdp::join).
+  /// State of the rank, which says whether this rank has data (fsdp::join).
   std::shared_ptr<runtime::RankState> rank;
 };
 
-/// All batch norms over `ranks` share one communicator, which the first call creates. That call is collective.
+/// Returns the SyncGroup of the batch norm `name`. All batch norms over `ranks` share one communicator. The first call
+/// creates it and is therefore collective.
 SyncGroup sync_group_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name);
 
-/// Operands of torch::batch_norm in training; missing tensors are undefined.
+/// Operands of torch::batch_norm in training. Optional tensors that the caller did not pass are undefined.
 struct NormOperands {
   at::Tensor input, weight, bias;
   at::Tensor running_mean, running_var;
@@ -37,12 +38,15 @@ struct NormOperands {
   double eps = 0;
 };
 
-/// Normalises the input by the mean and variance of the joined batch and updates the running statistics. A rank without
-/// data (fsdp::join) does not contribute. Collective; backward is collective too if the input requires a gradient.
+/// Returns the input normalised by the mean and variance of the batches of all ranks together, and updates the running
+/// statistics. A rank without data (fsdp::join) does not contribute. Collective; backward is collective too if the
+/// input requires a gradient.
 ///
-/// Gradients of weight and bias cover this rank's batch; the reduction of gradients sums them. The input's gradient is
-/// that of the joined batch and uses the sums of output gradients over all ranks (S. Ioffe and C. Szegedy, Batch
-/// Normalization, 2015, section 3, with m the number of values on all ranks). There is no second derivative.
+/// The gradients of weight and bias are those of this rank's batch; the reduction of gradients sums them over the
+/// ranks. The input's gradient takes into account that the statistics depend on all batches, and uses the sums of
+/// output gradients over all ranks (S. Ioffe and C. Szegedy, Batch Normalization, 2015, section 3, where m is the
+/// number of values on all ranks). Throws UsageError if there is one value per channel on all ranks together, and in
+/// backward if a second derivative is wanted.
 at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& group);
 
 }  // namespace fsdp::modules

@@ -19,12 +19,13 @@ namespace {
 
 using runtime::kSyncedKey;
 
-/// The hook on a running mean. It is never called, because no gradient flows through a running mean.
+/// The hook on a running mean, which only stores its members. Autograd never calls it, because a running mean has no
+/// gradient.
 struct SyncedOver : torch::autograd::FunctionPreHook {
   SyncedOver(std::weak_ptr<torch::nn::Module> of, SyncGroup at) : module(std::move(of)), group(std::move(at)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override { return grads; }
 
-  /// A module that no shared pointer owns counts as training.
+  /// Returns true if the module is in training mode, or if no shared pointer owns it, so that its mode is unknown.
   bool trains() const {
     const auto owner = module.lock();
     return !owner || owner->is_training();
@@ -59,7 +60,7 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
   return synced_batch_norm({input, given(weight), given(bias), given(mean), given(running_var), momentum, eps}, group);
 }
 
-// Keeps the key on buffers of a module that is moved, since Module::to assigns the result's keys.
+// Adds the key to the copy of a running mean. When a module is moved, Module::to gives the buffer the keys of the copy.
 at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::optional<at::ScalarType> dtype,
                    std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin_memory,
                    bool non_blocking, std::optional<at::MemoryFormat> memory_format) {
@@ -71,7 +72,7 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
 }
 
 void install() {
-  // Never freed: tensors that outlive main() still dispatch.
+  // The registrations are never removed, because operators may still be called on tensors that outlive main().
   static const auto libraries = [] {
     auto* others = new torch::Library(torch::Library::IMPL, "_", kSyncedKey, __FILE__, __LINE__);
     others->fallback(torch::CppFunction::makeFallthrough());

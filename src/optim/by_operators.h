@@ -1,13 +1,14 @@
 #pragma once
 /// \file
-/// Optimizer rules on a device, by LibTorch's operators.
+/// Optimizer steps on devices other than the CPU, computed by LibTorch's operators.
 
 #include "optim/flat_runs.h"
 #include "optim/rules.h"
 
 namespace fsdp::optim {
 
-/// Updates the run's rows and states by LibTorch's operators, fused ones if available. `factor` scales the gradients.
+/// Updates the run's rows and states by LibTorch's operators. Adam, AdamW and SGD use LibTorch's fused operators.
+/// `factor` is multiplied with the gradients.
 void update_by_operators(const FlatRun& run, const Rule& rule, double factor);
 
 }  // namespace fsdp::optim

@@ -30,10 +30,10 @@ std::vector<ParamGroup*> groups_of(const MeasuredModel& model) {
   return groups;
 }
 
-// The tensors that are measured, and this rank's rows of them by the axes that they are summed over.
+// The tensors that a norm includes.
 struct Measured {
   std::vector<at::Tensor> tensors = {};
-  std::vector<RowsOnAxis> axes = {};
+  std::vector<RowsOnAxis> axes = {};  // this rank's rows of the tensors, one entry per set of ranks to sum over
 };
 
 RowsOnAxis& axis_of(const SummedRanks& ranks, std::vector<RowsOnAxis>& axes) {
@@ -44,7 +44,8 @@ RowsOnAxis& axis_of(const SummedRanks& ranks, std::vector<RowsOnAxis>& axes) {
   return found != axes.end() ? *found : axes.emplace_back(RowsOnAxis{ranks});
 }
 
-// `select` returns the tensor to measure for a parameter and its rows, or an undefined one.
+// `select(parameter, rows)` returns the tensor that the norm includes for the parameter. The norm leaves the parameter
+// out if that tensor is undefined.
 template <class Select>
 Measured measure(const MeasuredModel& model, const char* operation, const Select& select) {
   Measured all;
@@ -78,7 +79,7 @@ Measured gradients_of(const MeasuredModel& model, const char* operation) {
   return measure(model, operation, [](const at::Tensor& parameter, const at::Tensor&) { return parameter.grad(); });
 }
 
-// `arguments` are compared, so that ranks with different ones get a Mismatch.
+// Collective. The ranks compare `arguments`; if they differ, every rank throws Mismatch.
 double norm_of(const MeasuredModel& model, const Measured& measured, double norm_type, const char* operation,
                const std::string& arguments) {
   SummedRanks stages;
@@ -141,7 +142,8 @@ double clip_grad_norm_(const MeasuredModel& model, double max_norm, double norm_
 
 namespace {
 
-// Refuses a stage of a pipeline, which has only some of the parameters that the norm is over.
+// Returns the sharded parameters of `model`. Throws UsageError if the model is a stage of a pipeline, because the norm
+// must include the parameters of all stages.
 optim::MeasuredModel measured(const Group& model, const char* operation) {
   const auto& placement = param_groups(model).front()->placement();
   require(!placement.pipe_axis, placement.where(operation), "'", model.name(),
@@ -155,7 +157,7 @@ optim::MeasuredModel measured(const Group& model, const char* operation) {
 }  // namespace
 
 double clip_coefficient(double total_norm, double max_norm) {
-  // A NaN norm makes every gradient NaN.
+  // If the norm is NaN, the comparison is false and the coefficient is NaN, which makes every gradient NaN.
   const double ratio = max_norm / (total_norm + 1e-6);
   return ratio > 1.0 ? 1.0 : ratio;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Norms over all parameters of a model, also of one whose stages are on several ranks.
+/// Norms over all parameters of a model, which may be a pipeline with stages on several ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
@@ -10,24 +10,27 @@
 
 namespace fsdp::optim {
 
-/// A parameter, sharded or not.
+/// A parameter that a norm includes. It may be sharded or not.
 struct MeasuredParameter {
   at::Tensor tensor;
-  /// For an unsharded one: the tensor axis of its module, or null, and whether it is split over that axis.
+  /// The tensor axis of the module that has an unsharded parameter; null if there is none. Unused if `tensor` is
+  /// sharded.
   const ProcessGroup* tensor_axis = nullptr;
+  /// True if an unsharded parameter is split over the tensor axis. Unused if `tensor` is sharded.
   bool is_cut = false;
 };
 
-/// The parameters that a norm is over, as far as this rank has them.
+/// Those parameters of a model that this rank has.
 struct MeasuredModel {
-  std::string name;           ///< the same on all ranks, which compare it
-  const ProcessGroup& ranks;  ///< names this rank in errors
+  std::string name;           ///< name of the model; the ranks compare it, so it must be the same on all of them
+  const ProcessGroup& ranks;  ///< process group of the model; error messages take this rank's number from it
   std::vector<MeasuredParameter> parameters;
-  /// The ranks that have the other stages of a pipeline; null for a model without stages.
+  /// The pipe axis, on which the other stages of a pipeline are; null if the model is not a pipeline.
   const ProcessGroup* pipe_axis = nullptr;
 };
 
-// These do what the public functions of the same names do. They are collective over all axes.
+// The public functions of the same names (fsdp/norms.h, fsdp/clip_grad.h) describe what these functions return and
+// throw. Each function is collective over all axes of the model.
 double norm(const MeasuredModel& model, double norm_type);
 double get_total_norm(const MeasuredModel& model, double norm_type, bool error_if_nonfinite);
 double clip_grad_norm_(const MeasuredModel& model, double max_norm, double norm_type, bool error_if_nonfinite);

@@ -48,7 +48,7 @@ void ExactSum::carry() {
 }
 
 double ExactSum::value() const {
-  if (not_finite_ != 0) return not_finite_;  // also for NaN
+  if (not_finite_ != 0) return not_finite_;  // a NaN also compares unequal to 0
   ExactSum sum = *this;
   sum.carry();
   double value = 0;
@@ -78,7 +78,7 @@ double ExactSum::difference(ExactSum left, ExactSum right) {
   left.carry();
   right.carry();
   if (left.not_finite_ != 0 || right.not_finite_ != 0) return left.not_finite_ - right.not_finite_;
-  // Compares from the highest digits down.
+  // The iterators are reversed because the highest digit, which is the last one, decides first.
   const bool is_negative = std::ranges::lexicographical_compare(left.digits_.rbegin(), left.digits_.rend(),
                                                                 right.digits_.rbegin(), right.digits_.rend());
   if (is_negative) std::swap(left, right);

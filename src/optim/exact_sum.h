@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// A sum whose bits do not depend on the order of the addends.
+/// Sums of doubles with the same bits for any order of the addends.
 ///
 /// Note [Exact sum]. Floating-point addition is not associative, so the total of partial sums depends on where rows are
-/// divided between ranks. This class keeps the sum as an integer, in units of the smallest double (2^-1074) and in
-/// digits of 32 bits; every double is such an integer. Integer sums do not depend on the order, and only the result is
-/// rounded. The idea is Kulisch's long accumulator (U. Kulisch and W. Miranker, The Arithmetic of the Digital Computer,
-/// 1986).
+/// divided between ranks. Every finite double is a multiple of the smallest double, 2^-1074. ExactSum therefore keeps
+/// the sum as an integer in units of 2^-1074, in digits of 32 bits. Integer sums do not depend on the order, and only
+/// the conversion of the result to a double rounds. The idea is Kulisch's long accumulator (U. Kulisch and W. Miranker,
+/// The Arithmetic of the Digital Computer, 1986).
 
 #include <array>
 #include <cstddef>
@@ -15,36 +15,39 @@
 
 namespace fsdp::optim {
 
-/// A sum of non-negative doubles. An infinity or NaN makes the result infinity or NaN.
+/// A sum of non-negative doubles. If an addend is infinity or NaN, the result is too.
 class ExactSum {
  public:
-  /// The largest double ends in digit 65; the other digits leave room for 2^64 of them.
+  /// Number of digits. The highest bit of the largest double is in digit 65, so there is room for the sum of 2^64 such
+  /// numbers.
   static constexpr size_t kDigits = 68;
-  /// Number of words: the digits, and the sum of non-finite addends.
+  /// Number of words in `words()`: one for each digit, and one for the sum of the non-finite addends.
   static constexpr size_t kWords = kDigits + 1;
 
   void add(double value);
   void add(ExactSum other);
-  /// The sum as a double, with the same bits for any order of additions.
+  /// Returns the sum as a double, with the same bits for any order of additions.
   double value() const;
 
-  /// The sum as doubles that ranks can add by a reduction: integers below 2^32, so adding them is exact in any order
-  /// for up to 2^20 ranks.
+  /// Returns the sum as doubles, which ranks can add by an all-reduce: they are integers below 2^32, so the sums of up
+  /// to 2^20 ranks' words are exact in any order.
   std::array<double, kWords> words() const;
+  /// Returns the sum that `words` represents, where `words` is the element-wise sum of several ranks' `words()`.
   static ExactSum from_words(std::span<const double, kWords> words);
 
-  /// The difference left - right, which is computed with integers and then rounded.
+  /// Returns left - right, which is computed with integers and then rounded.
   static double difference(ExactSum left, ExactSum right);
 
  private:
   void carry();
 
-  std::array<uint64_t, kDigits> digits_{};  // below 2^32 after carry()
-  uint64_t since_carry_ = 0;                // number of additions, each of which adds less than 2^33 to a digit
+  std::array<uint64_t, kDigits> digits_{};  // the lowest digit first; each is below 2^32 after carry()
+  uint64_t since_carry_ = 0;                // additions since carry(); each adds less than 2^33 to a digit
   double not_finite_ = 0;
 };
 
-/// A sum of doubles of any sign: positive and negative addends are summed separately and subtracted as integers.
+/// A sum of doubles of any sign. It keeps one sum of the positive addends and one of the negative addends, and
+/// subtracts them as integers.
 class SignedExactSum {
  public:
   static constexpr size_t kWords = 2 * ExactSum::kWords;
@@ -56,7 +59,7 @@ class SignedExactSum {
   }
   double value() const { return ExactSum::difference(above_, below_); }
 
-  /// See ExactSum::words.
+  /// See ExactSum::words and ExactSum::from_words.
   std::array<double, kWords> words() const;
   static SignedExactSum from_words(std::span<const double, kWords> words);
 

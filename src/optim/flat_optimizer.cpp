@@ -27,13 +27,13 @@ const Options& checked(const Options& options) {
   return options;
 }
 
-// Checked in each step, because users may add groups and change options.
+// Every step calls this function, because users may have added parameter groups or changed options.
 template <class Options>
 void check_all(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   for (const auto& group : groups) checked(static_cast<const Options&>(group.options()));
 }
 
-// For each parameter group, the first group with equal options.
+// Returns, for each parameter group, the index of the first group with equal options.
 template <class Options>
 std::vector<int64_t> equal_options(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::vector<int64_t> firsts;
@@ -51,7 +51,7 @@ const Options& options_of(const torch::optim::Optimizer& optimizer, const Update
   return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
 }
 
-// The state of `update`'s parameter, which is created if it does not exist.
+// Returns the optimizer's state of `update.parameter`. Creates it if it does not exist.
 template <class Options>
 auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
   using State = typename Kind<Options>::State;
@@ -91,7 +91,7 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
               ". Load what this rank saved, with the same number of ranks and the same groups");
 }
 
-// Gives each update its state tensors, which `place_states` creates or moves.
+// Sets the updates' states. `place_states` creates or moves the state tensors, and the optimizer gets the new ones.
 template <class Options>
 void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
   using Kind = Kind<Options>;
@@ -112,8 +112,8 @@ void prepare_states(torch::optim::Optimizer& optimizer, Updates& updates, const 
   });
 }
 
-// Sets the updates' kernel keys, which include the number of Kind::count. If a step would not map zeros (padding) to
-// zeros, no two updates share a run.
+// Counts a step of each parameter and sets the updates' kernel keys, which include what Kind::count returns. If a step
+// would not map zeros to zeros, no two updates share a run, because a run includes padding, which must stay zero.
 template <class Options>
 void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
   using Kind = Kind<Options>;
@@ -145,7 +145,7 @@ FlatOptimizer::FlatOptimizer(const StateOptions& state_options) : state_options_
           dtype.value_or(at::ScalarType::Undefined), ".");
 }
 
-// Adds the groups one by one, because the constructor of the base class Adagrad would allocate state for them.
+// The constructor adds the groups itself, because torch::optim::Adagrad's constructor would allocate state for them.
 template <class Torchs, class Options>
 Flat<Torchs, Options>::Flat(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults,
                             const StateOptions& state_options)

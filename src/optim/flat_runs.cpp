@@ -55,7 +55,7 @@ void place_run(std::span<Update* const> run, int64_t numel, size_t kind, const S
   auto& group = *run.front()->part->group;
   const auto block = group.flats()[group.slots()[run.front()->part->slot].place.plane].allocate_state(
       static_cast<size_t>(numel) * element_size);
-  memory::flat_tensor(block, 0, numel, dtype).zero_();  // including the padding
+  memory::flat_tensor(block, 0, numel, dtype).zero_();  // the padding between states must be zero too
   for (auto* update : run) {
     memory::PartStorage storage(rows.device(), static_cast<size_t>(update->rows.numel()) * element_size);
     const auto distance = location_of(update->rows).first - location_of(rows).first;
@@ -64,7 +64,7 @@ void place_run(std::span<Update* const> run, int64_t numel, size_t kind, const S
   }
 }
 
-// Calls `visit` for the run's flat buffers, which may be mapped files.
+// Calls `visit` for each flat buffer of the run. A flat buffer may be a mapped file.
 template <class Visit>
 void for_each_file(const FlatRun& run, const Visit& visit) {
   for (const auto& flat : {run.rows, run.gradient})

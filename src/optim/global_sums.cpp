@@ -29,7 +29,7 @@ void reduce(const SummedRanks& ranks, const at::Tensor& values, ReduceOp op, con
   group ? group->placement().pass_on_failure_of(subject, over_axes) : over_axes();
 }
 
-// The words are integers, so adding them is exact in any order.
+// Returns the totals of the ranks' sums. The all-reduce is exact in any order, because the words are integers.
 template <class Sum>
 std::vector<Sum> add_sums(const SummedRanks& ranks, std::span<const Sum> sums, const std::string& subject) {
   constexpr auto kWords = static_cast<int64_t>(Sum::kWords);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Combination of sums over this rank's rows to sums over all rows, on every rank.
+/// Sums and norms over the rows of all ranks. Every rank gets the result.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,40 +13,44 @@
 
 namespace fsdp::optim {
 
-/// This rank's rows of a tensor, contiguous in memory.
+/// This rank's rows of a tensor, contiguous in memory. A row has `row_numel` elements.
 struct RowValues {
   at::Tensor values;
   int64_t row_numel = 1;
 };
 
-/// The ranks whose rows are summed: those of the shard axis of `group` (replicas have equal rows), and those of the
-/// tensor axis; or only those of the pipe axis, which have the other stages. Null means that there is no such axis;
-/// without any of them every rank has all rows.
+/// The ranks over which a sum is reduced. If `pipe_axis` is set, they are the ranks of the pipe axis, which have the
+/// other stages. Otherwise they are the ranks of the shard axis of `group` (not its replicas, which have equal rows)
+/// and the ranks of the tensor axis. A pointer is null if there is no such axis. If all are null, each rank has all
+/// rows and nothing is reduced.
 struct SummedRanks {
   const runtime::ParamGroup* group = nullptr;
   const ProcessGroup* tensor_axis = nullptr;
   const ProcessGroup* pipe_axis = nullptr;
 
-  /// Whether this rank counts parameters that are not split over the tensor axis.
+  /// True if this rank counts parameters that are not split over the tensor axis. Only one rank of the axis does.
   bool counts_uncut() const { return tensor_axis == nullptr || tensor_axis->rank() == 0; }
 };
 
-/// Rows of the groups that are sharded over one axis, or of parameters that are not sharded.
+/// This rank's rows of all tensors that are reduced over the same ranks.
 struct RowsOnAxis {
   SummedRanks ranks;
   std::vector<RowValues> rows = {};
 };
 
-// These functions are collective and called with the rank locked. `subject` names the operation with its arguments, so
-// that ranks with different arguments get a Mismatch.
+// These functions are collective. If `ranks.group` is set, the caller holds its RankState::mutex. `subject` names the
+// operation and its arguments; if it differs between ranks, every rank throws Mismatch.
+
+/// Returns the total of the ranks' sums.
 double sum_over_ranks(const SummedRanks& ranks, const SignedExactSum& sum, const std::string& subject);
-/// Whether `holds` is true on any rank.
+/// Returns true if `holds` is true on any rank.
 bool any_over_ranks(const SummedRanks& ranks, bool holds, const std::string& subject);
-/// Adds the tensors of all ranks element by element, in place, in rank order.
+/// Replaces `values` by the element-wise sum of the ranks' tensors, which are added in rank order.
 void add_over_ranks(const SummedRanks& ranks, const at::Tensor& values, const std::string& subject);
-/// The norm of each tensor: (sum |v|^p)^(1/p), or the largest |v| for infinity.
+/// Returns the norm of each tensor: (sum |v|^p)^(1/p), or the largest |v| if p is infinity.
 std::vector<double> norms_over_ranks(const RowsOnAxis& tensors, double p, const std::string& subject);
-/// The norm of all tensors together, and of those that other stages of a pipeline have if `stages` has a pipe axis.
+/// Returns the norm of all tensors together. If `stages` has a pipe axis, this includes the tensors of the other
+/// stages.
 double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject,
                        const SummedRanks& stages = {});
 

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Checks and layout of gradients, so that kernels can process gradients and rows in parallel.
+/// Checks of gradients, and copies of gradients whose layout differs from that of the rows. Afterwards a kernel can go
+/// through the memory of both side by side.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +11,9 @@
 
 namespace fsdp::optim {
 
-/// Throws UsageError if the gradient, which users may assign, has other sizes than the rows. `whose` returns the
-/// beginning of the message, "... parameter 'name'", and is called only for an error.
+/// Throws UsageError if the gradient has other sizes than the rows. This is possible because users may assign
+/// gradients. `whose()` returns the beginning of the message, "... parameter 'name'". It is called only if there is an
+/// error.
 template <class Whose>
 void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Whose& whose) {
   if (gradient.sizes() == rows.sizes()) return;
@@ -19,9 +21,9 @@ void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const 
           ". Assign a gradient of the rows' sizes, or leave it to backward");
 }
 
-/// The gradient on the rows' device, with the rows' dtype or the given one, and with the rows' memory layout. Usually
-/// this is the gradient itself; a sparse gradient, or one that was assigned in another layout, is copied. Sizes must be
-/// equal, and the rows must be dense.
+/// Returns the gradient with the rows' device and strides and with `dtype`, by default the rows' dtype. Usually the
+/// result is the gradient itself. A gradient that is sparse or differs in one of these properties is copied. The sizes
+/// of `rows` and `gradient` must be equal, and `rows` must have no gaps in memory.
 at::Tensor laid_out_as(const at::Tensor& rows, const at::Tensor& gradient,
                        std::optional<c10::ScalarType> dtype = std::nullopt);
 

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Traits of the flat optimizers: valid options, state per parameter, and the rule of a step.
+/// Traits of the flat optimizers: which options are valid, which state a parameter has, and by which rule a step
+/// updates it.
 
 #include <fsdp/optim.h>
 
@@ -11,30 +12,31 @@
 
 namespace fsdp::optim {
 
-/// Defaults that apply to most optimizers.
+/// Base of the traits, with defaults that apply to most optimizers.
 struct CommonKind {
-  /// Whether `count` returns the parameter's step count.
+  /// True if `count` returns the parameter's step count.
   static constexpr bool kCountsSteps = true;
+  /// Returns true if a parameter with these options has state.
   static bool keeps_state(const auto& /*options*/) { return true; }
-  /// Whether the state may be bf16 or fp16.
+  /// Returns true if the state may be bf16 or fp16.
   static bool takes_short_state(const auto& /*options*/) { return true; }
-  /// Initial value of each element of the state.
+  /// Returns the initial value of each element of the state.
   static double initial(const auto& /*defaults*/) { return 0; }
-  /// Counts a step and returns a number. Only updates with equal numbers may share a run.
+  /// Counts a step of one parameter and returns a number. Only parameters with equal numbers may share a run.
   static int64_t count(auto& state, bool /*is_new*/) {
     state.step(state.step() + 1);
     return state.step();
   }
-  /// Whether a step maps zeros to zeros, as the padding between parameters requires. With an eps of 0, also after
-  /// conversion to fp32, it would compute 0/0.
+  /// Returns true if a step maps zeros to zeros, so that the padding between parameters stays zero. With an eps that is
+  /// 0 in fp32, a step would compute 0/0.
   static bool keeps_zeros(const auto& options) { return static_cast<float>(options.eps()) > 0; }
 };
 
-/// Traits by options type, a class of torch::optim or AdadeltaOptions.
+/// Traits of the optimizer whose options are `Options`, a class of torch::optim or AdadeltaOptions.
 template <class Options>
 struct Kind;
 
-/// Checks of one optimizer's options, which throw UsageError for a value out of range.
+/// Checks of one optimizer's options. They throw UsageError if a value is out of range.
 struct Expect {
   const char* optimizer;
   void at_least_0(const char* name, double value) const {
@@ -91,10 +93,10 @@ struct Kind<torch::optim::SGDOptions> : CommonKind {
             "[fsdp] optim::SGD: expected momentum above 0 and no dampening for Nesterov's momentum, found ",
             o.momentum(), " and ", o.dampening(), ".");
   }
-  // As in torch::optim.
+  // torch::optim::SGD has no state without momentum either.
   static bool keeps_state(const Options& o) { return o.momentum() != 0; }
   static std::vector<at::Tensor*> kept(State& state, const Options& /*o*/) { return {&state.momentum_buffer()}; }
-  // SGD has no step count; all that matters is whether the momentum buffer is new.
+  // SGD has no step count. Its step depends only on whether the momentum buffer is new.
   static int64_t count(State& /*state*/, bool is_new) { return is_new ? 0 : 1; }
   static bool keeps_zeros(const Options& /*o*/) { return true; }
   static Rule rule(const Options& o, int64_t count) {
@@ -120,7 +122,8 @@ struct Kind<torch::optim::RMSpropOptions> : CommonKind {
     if (o.momentum() > 0) kept.push_back(&state.momentum_buffer());
     return kept;
   }
-  // In low precision, the rounding error of square - mean^2 would often exceed its value and make it negative.
+  // The variance of a centered RMSprop is square - mean^2. In bf16 or fp16 its rounding error would often exceed its
+  // value and make it negative.
   static bool takes_short_state(const Options& o) { return !o.centered(); }
   static Rule rule(const Options& o, int64_t /*step*/) {
     return RmspropRule{o.lr(), o.alpha(), o.eps(), o.weight_decay(), o.momentum(), o.centered()};

@@ -23,7 +23,7 @@ using LossClosure = torch::optim::Optimizer::LossClosure;
 
 constexpr const char* kOperation = "optim::LBFGS::step";
 
-// The parameters as one vector, of which this rank has its rows, contiguous for each parameter.
+// All parameters as one vector. This rank has the part of the vector that consists of its rows, parameter by parameter.
 class RowVector {
  public:
   explicit RowVector(const std::vector<at::Tensor>& parameters) {
@@ -45,7 +45,8 @@ class RowVector {
   }
 
   const runtime::ParamGroup& group() const { return *group_; }
-  /// Either every rank steps or none does. Collective.
+  /// Throws UsageError if a scope or a backward is open on this rank, and Error if one is open on another rank, so
+  /// either every rank steps or none does. Collective.
   void require_at_rest() const {
     const MutexLock lock(group_->rank_state().mutex);
     const auto check = [&]() -> uint8_t {
@@ -91,7 +92,7 @@ class RowVector {
     const MutexLock lock(group_->rank_state().mutex);
     return norm_over_ranks({&axis, 1}, p, str_cat("LBFGS::step, norm ", p));
   }
-  // The mean of the ranks' losses, because gradients are averaged too.
+  // Returns the mean of the ranks' losses, because gradients are averaged over the ranks too. Collective.
   double mean(const at::Tensor& loss) const {
     const auto sum = loss.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true).reshape({1});
     auto& ranks = group_->placement().process_group();
@@ -116,7 +117,7 @@ class RowVector {
 double number(const at::Tensor& scalar) { return scalar.item<double>(); }
 at::Tensor scalar_of(double value) { return at::scalar_tensor(value, at::kDouble); }
 
-// Adds the change of the last iteration to the history.
+// Adds the changes of the last iteration, of the gradient and of the parameters, to the history.
 void learn_curvature(State& state, const RowVector& vector, const at::Tensor& gradient, int64_t history_size) {
   const auto change_of_gradient = gradient.sub(state.prev_flat_grad());
   const auto change = state.d().mul(state.t());
@@ -133,7 +134,7 @@ void learn_curvature(State& state, const RowVector& vector, const at::Tensor& gr
   state.H_diag(scalar_of(curvature / vector.dot(change_of_gradient, change_of_gradient)));
 }
 
-// The negative product of the approximate inverse Hessian and the gradient.
+// Returns the direction: the negative product of the approximate inverse Hessian and the gradient.
 at::Tensor direction(const State& state, const RowVector& vector, const at::Tensor& gradient) {
   const size_t count = state.old_dirs().size();
   std::vector<double> weights(count);
@@ -212,7 +213,7 @@ at::Tensor LBFGS::step(LossClosure closure) {
       gradient = found.trial.gradient;
     } else {
       go(state.t());
-      // An evaluation after the last step would not be used.
+      // The loss and the gradient after the last step are not evaluated, because nothing would use them.
       if (iteration == options.max_iter()) break;
       loss = evaluate();
       gradient = vector.gradient();

@@ -10,7 +10,7 @@ namespace {
 constexpr double kDecrease = 1e-4, kCurvature = 0.9;
 constexpr int64_t kMaxSteps = 25;
 
-// The minimum, between `lowest` and `highest`, of the cubic with both trials' losses and slopes.
+// Returns the step in [lowest, highest] at which the cubic through both trials' losses and slopes is smallest.
 double least_of_cubic(const Trial& a, const Trial& b, double lowest, double highest) {
   const Trial& left = a.step <= b.step ? a : b;
   const Trial& right = a.step <= b.step ? b : a;
@@ -27,7 +27,7 @@ class Search {
  public:
   Search(const Trial& start, const std::function<Trial(double)>& evaluate) : start_(start), evaluate_(evaluate) {}
 
-  // Searches until a step is found or is known to be between `low_` and `high_`.
+  // Tries longer and longer steps until one satisfies the conditions or one that does lies between `low_` and `high_`.
   void bracket(double step) {
     Trial before = start_, now = try_at(step);
     for (; steps_ < kMaxSteps; ++steps_) {
@@ -40,7 +40,8 @@ class Search {
     enclose(start_, now);
   }
 
-  // `moves` is the movement of the direction's largest element for a step of 1.
+  // Shortens the interval between `low_` and `high_` until a step satisfies the conditions. `moves` is the largest
+  // change of a parameter's element for a step of 1.
   void narrow(double moves, double tolerance) {
     bool was_near_an_end = false;
     for (; !is_found_ && steps_ < kMaxSteps && std::abs(high_.step - low_.step) * moves >= tolerance; ++steps_) {
@@ -83,7 +84,7 @@ class Search {
 
   const Trial& start_;
   const std::function<Trial(double)>& evaluate_;
-  Trial low_, high_;  // low_ has the lower loss
+  Trial low_, high_;  // the ends of the bracket; low_ has the lower loss
   int64_t steps_ = 0, evaluations_ = 0;
   bool is_found_ = false;
 };

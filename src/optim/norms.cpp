@@ -27,7 +27,7 @@ void require_real(const at::Tensor& tensor, const std::string& operation) {
           " of sizes ", tensor.sizes(), ". Pass torch::view_as_real(tensor) instead");
 }
 
-// This rank's rows of a sharded tensor.
+// Returns this rank's rows of a sharded tensor, with the memory layout of the parameter's rows.
 at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const std::string& operation) {
   using runtime::PartKind;
   const auto& slot = part.group->slots()[part.slot];
@@ -42,7 +42,8 @@ at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const st
   return optim::laid_out_as(slot.rows_tensor, tensor, (is_result ? tensor : slot.rows_tensor).scalar_type());
 }
 
-// A tensor that every rank has whole; only one rank counts it.
+// Returns the values of a tensor that every rank has whole. They are empty if `counts` is false, because only one rank
+// must count them.
 optim::RowValues values_of_whole(const at::Tensor& tensor, bool counts) {
   const auto values = tensor.contiguous();
   const int64_t rows = values.dim() == 0 ? 1 : values.size(0);
@@ -50,7 +51,7 @@ optim::RowValues values_of_whole(const at::Tensor& tensor, bool counts) {
 }
 
 struct Tensors {
-  std::shared_ptr<runtime::ParamGroup> group;  // of the first sharded tensor; null if there is none
+  std::shared_ptr<runtime::ParamGroup> group;  // group of the first sharded tensor; null if there is none
   const ProcessGroup* tensor_axis = nullptr;
   std::vector<optim::RowValues> rows = {};
 
@@ -90,13 +91,14 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
   return found;
 }
 
-// Whether a sum over `dims` of a tensor with `of_dims` dims includes `dim`.
+// Returns true if a sum along `dims` of a tensor with `of_dims` dims includes `dim`. Empty `dims` mean all dims.
 bool is_summed(at::IntArrayRef dims, int64_t dim, int64_t of_dims) {
   const auto is_this = [&](int64_t each) { return at::maybe_wrap_dim(each, of_dims) == dim; };
   return dims.empty() || std::ranges::any_of(dims, is_this);
 }
 
-// This rank's contribution to the sums. It has the whole parameter's dims, with size 1 for those that are summed.
+// Returns this rank's contribution to the sums along `dims`. Its sizes are those of the whole parameter, but 1 in the
+// dims that are summed.
 at::Tensor sums_of_boxes(const at::Tensor& rows, const runtime::ParamSlot& slot, at::IntArrayRef dims) {
   auto sizes = slot.sizes().vec();
   const auto of_dims = static_cast<int64_t>(sizes.size());

@@ -10,12 +10,12 @@
 namespace fsdp::optim {
 namespace {
 
-constexpr int64_t kGrain = 1 << 15;  // elements per thread
-constexpr int64_t kBlock = 512;      // elements that are converted at a time
+constexpr int64_t kGrain = 1 << 15;  // least number of elements for a thread
+constexpr int64_t kBlock = 512;      // number of elements that are converted at a time
 constexpr size_t kMostColumns = kMostStates + 2;
 constexpr size_t kRows = 0, kGradient = 1;
 
-// One of the tensors of a run.
+// The memory of one tensor of a run: the rows, the gradient or a state.
 struct Column {
   char* memory = nullptr;
   at::ScalarType dtype = at::kFloat;
@@ -27,7 +27,7 @@ struct Columns {
   std::array<Column, kMostColumns> all;
   size_t count = 0;
   void add(const at::Tensor& tensor) {
-    // Only the gradient is const, and it is not written.
+    // The const_cast is safe because the only const tensor is the gradient, and the pass does not write the gradient.
     all[count++] = {static_cast<char*>(const_cast<void*>(tensor.const_data_ptr())), tensor.scalar_type(),
                     static_cast<size_t>(tensor.element_size())};
   }
@@ -40,7 +40,7 @@ struct Pass {
   int64_t step;
 };
 
-// The random stream of one column of a parameter in a step. Streams repeat after 2^32 steps.
+// Returns the number of the random stream for one column of a parameter in a step. The numbers repeat after 2^32 steps.
 uint64_t stream_of(int64_t step, int64_t parameter, size_t column) {
   return static_cast<uint64_t>(step) << 32 | static_cast<uint64_t>(parameter) << 3 | column;
 }
@@ -48,7 +48,8 @@ uint64_t stream_of(int64_t step, int64_t parameter, size_t column) {
 template <class T>
 using Buffers = std::array<std::array<T, kBlock>, kMostColumns>;
 
-// Updates elements from the run's n-th on: at most kBlock, unless all columns have the type T.
+// Updates `count` elements, beginning with the run's element `n`. Unless all columns have the type T, `count` is at
+// most kBlock, the size of the buffers.
 template <class T>
 void update_some(const Pass& pass, const Piece& piece, int64_t n, int64_t count, Buffers<T>& buffers) {
   constexpr auto kDtype = c10::CppTypeToScalarType<T>::value;
@@ -105,7 +106,7 @@ void update_in_one_pass(const FlatRun& run, const Rule& rule, const StepOptions&
     else
       update_piece<float>(pass, piece);
   };
-  // Only random numbers depend on the parameter that an element belongs to.
+  // Without random numbers, an element's update does not depend on the parameter that the element belongs to.
   if (options.state.stochastic_rounding)
     for (const auto& piece : pieces_of(run)) update(piece);
   else

@@ -6,13 +6,13 @@
 namespace fsdp::optim {
 namespace {
 
-constexpr size_t kLanes = 64;      // counters at a time, for vectorisation
-constexpr size_t kOfACounter = 8;  // 16-bit numbers per counter
+constexpr size_t kLanes = 64;      // number of counters that one call processes, so that loops can be vectorised
+constexpr size_t kOfACounter = 8;  // number of 16-bit numbers that one counter gives
 
 using Lanes = std::array<uint32_t, kLanes>;
-using Words = std::array<Lanes, 4>;  // the words of each counter, lowest first
+using Words = std::array<Lanes, 4>;  // the four words of each counter, the lowest first
 
-// One of the ten rounds, for all counters. The constants here and below are those of the paper.
+// Runs one of the ten rounds for all counters. The constants here and in `philox` are those of the paper.
 void run_round(Words& words, uint32_t key0, uint32_t key1) {
   for (size_t i = 0; i < kLanes; ++i) {
     const uint64_t product0 = uint64_t{0xD2511F53} * words[0][i], product1 = uint64_t{0xCD9E8D57} * words[2][i];
@@ -23,7 +23,7 @@ void run_round(Words& words, uint32_t key0, uint32_t key1) {
   }
 }
 
-// The random words of the counters `first`, `first` + 1, ...
+// Returns the random words of the counters `first`, `first` + 1, ...
 Words philox(uint64_t seed, uint64_t stream, uint64_t first) {
   Words words;
   for (size_t i = 0; i < kLanes; ++i) {

@@ -11,11 +11,11 @@
 namespace fsdp::optim {
 namespace {
 
-constexpr int64_t kLanes = 8;                 // partial sums per row, for vectorisation
-constexpr int64_t kSumsGrain = 32'768;        // elements per thread
-constexpr int64_t kChunk = int64_t{1} << 22;  // elements that are converted to fp64 at a time on other devices
+constexpr int64_t kLanes = 8;                 // number of partial sums of a row, so that the loop can be vectorised
+constexpr int64_t kSumsGrain = 32'768;        // least number of elements for a thread
+constexpr int64_t kChunk = int64_t{1} << 22;  // number of elements that other devices convert to fp64 at a time
 
-// The sum of term(first), ..., term(first + numel - 1).
+// Returns the sum of term(first), ..., term(first + numel - 1).
 template <class Term>
 double sum_of_row(int64_t first, int64_t numel, const Term& term) {
   std::array<double, kLanes> lanes{};
@@ -26,7 +26,7 @@ double sum_of_row(int64_t first, int64_t numel, const Term& term) {
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
-// `term` returns an element's addend in fp64.
+// Returns the exact sum of the sums of the rows. `term` returns the addend of an element in fp64.
 template <class Sum, class Term>
 Sum sum_of_rows(int64_t rows, int64_t row_numel, const Term& term) {
   Sum sum;
@@ -48,7 +48,8 @@ ExactSum sum_of_powers_on_cpu(const T* data, int64_t rows, int64_t row_numel, do
   return sum_of_rows<ExactSum>(rows, row_numel, [=](int64_t i) { return std::pow(std::abs(at(i)), p); });
 }
 
-// `terms` returns the addends of some rows as an fp64 matrix.
+// Returns the exact sum of the sums of the rows. `terms(first, count)` returns the addends of `count` rows, beginning
+// with row `first`, as an fp64 matrix on the device.
 template <class Sum, class Terms>
 Sum sum_on_device(int64_t rows, int64_t row_numel, const Terms& terms) {
   const int64_t rows_at_once = std::max<int64_t>(1, kChunk / row_numel);

@@ -8,17 +8,19 @@
 
 namespace fsdp::optim {
 
-// On the CPU a row of `row_numel` contiguous elements is summed in fp64 in an order that depends only on `row_numel`,
-// and the sums of rows are added exactly, so the distribution of rows over ranks does not matter. On other devices
-// LibTorch chooses the order within a row. Only a few rows at a time are copied.
+// On the CPU, a row of `row_numel` contiguous elements is summed in fp64 in an order that depends only on `row_numel`,
+// and the sums of the rows are added exactly, so the result does not depend on which rank has which rows. On other
+// devices LibTorch chooses the order within a row, and only a few rows at a time are copied to fp64. Integer tensors
+// are copied to fp64 as a whole.
 
-/// The sum of |v|^p.
+/// Returns the sum of |v|^p over all elements v.
 ExactSum sum_of_powers(const at::Tensor& values, int64_t row_numel, double p);
+/// Returns the sum of all elements.
 SignedExactSum sum_of_elements(const at::Tensor& values, int64_t row_numel);
-/// The sum of the products of two tensors with equal dtype and layout.
+/// Returns the sum of the element-wise products of two floating-point tensors with equal dtype and layout.
 SignedExactSum sum_of_products(const at::Tensor& left, const at::Tensor& right, int64_t row_numel);
 
-/// The largest |v|; NaN if there is a NaN, 0 for an empty tensor.
+/// Returns the largest |v| of all elements v. The result is NaN if an element is NaN, and 0 for an empty tensor.
 double max_magnitude(const at::Tensor& values);
 
 }  // namespace fsdp::optim

@@ -5,8 +5,9 @@
 namespace fsdp::optim {
 namespace {
 
-// Uses vectors of 256 bits if the machine has them: with 128 bits, which every x86-64 has, square roots and quotients
-// take longer than memory accesses. An element's operations and bits are the same.
+// Functions with FSDP_WIDE_VECTORS are compiled for SIMD vectors of 256 bits. for_each calls them if the processor has
+// such vectors. With vectors of 128 bits, which every x86-64 processor has, square roots and quotients take longer than
+// memory accesses. Both variants apply the same operations to an element, so the results have the same bits.
 #if defined(__x86_64__)
 #define FSDP_WIDE_VECTORS __attribute__((target("avx2"), flatten))
 bool has_wide_vectors() {
@@ -18,8 +19,9 @@ bool has_wide_vectors() {
 bool has_wide_vectors() { return false; }
 #endif
 
-// `step` is called with each element's parameter, gradient, and `States` states. __restrict tells the compiler that the
-// memory does not overlap, so it can vectorise the loop; clang ignores that for local pointers and needs the pragma.
+// Calls `step` for each element with its parameter, its gradient and its `States` states. __restrict tells the compiler
+// that the memory of the tensors does not overlap, so it can vectorise the loop. clang ignores __restrict on local
+// pointers and needs the pragma.
 template <size_t States, class T, class Step>
 inline void step_each(const Block<T>& block, const Step& step) {
   T* __restrict rows = block.rows;
@@ -66,7 +68,7 @@ void update(const Block<T>& block, const AdamRule& rule) {
   if (rule.amsgrad)
     return for_each<3>(block, [=](T& p, T gradient, T& m, T& v, T& largest) {
       average(p, gradient, m, v);
-      largest = v <= largest ? largest : v;  // becomes NaN if v is NaN
+      largest = v <= largest ? largest : v;  // NaN if v is NaN, unlike std::max
       move(p, m, largest);
     });
   for_each<2>(block, [=](T& p, T gradient, T& m, T& v) {

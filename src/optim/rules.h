@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The update rules of optimizers, on raw numbers instead of tensors.
+/// The update rules of the optimizers. The functions take pointers instead of tensors.
 
 #include <array>
 #include <cstddef>
@@ -9,21 +9,22 @@
 
 namespace fsdp::optim {
 
-// Options of a step, with the names of the public headers, and values that depend on the step count.
+// A rule has the optimizer's options, under the names that torch::optim and AdadeltaOptions use, and values that depend
+// on the step count.
 
 struct AdamRule {
   double lr, beta1, beta2, eps, weight_decay;
   bool amsgrad;
-  /// AdamW: weight decay is not added to the gradient.
+  /// True for AdamW, which does not add weight decay to the gradient.
   bool is_decoupled;
   int64_t step;
-  /// 1 - beta1^step, 1 - beta2^step
+  /// 1 - beta1^step and 1 - beta2^step.
   double correction1, correction2;
 };
 struct SgdRule {
   double lr, momentum, dampening, weight_decay;
   bool nesterov;
-  /// Whether the momentum buffer is new.
+  /// True if the momentum buffer is new.
   bool is_first;
 };
 struct RmspropRule {
@@ -31,7 +32,7 @@ struct RmspropRule {
   bool centered;
 };
 struct AdagradRule {
-  /// `lr` is that of this step.
+  /// `lr` is the learning rate of this step, after lr_decay.
   double lr, eps, weight_decay;
 };
 struct AdadeltaRule {
@@ -39,23 +40,23 @@ struct AdadeltaRule {
 };
 using Rule = std::variant<AdamRule, SgdRule, RmspropRule, AdagradRule, AdadeltaRule>;
 
-/// The maximum number of state tensors of a rule.
+/// Maximum number of state tensors of a rule.
 inline constexpr size_t kMostStates = 3;
 
-/// Contiguous elements. T is float or double.
+/// Pointers to `count` contiguous elements of each tensor. T is float or double.
 template <class T>
 struct Block {
   T* rows;
   const T* gradient;
-  /// In the order of `Kind::kept`.
+  /// State tensors in the order of `Kind::kept`.
   std::array<T*, kMostStates> states;
   int64_t count;
-  /// Factor of the gradient.
+  /// Factor by which the gradient is multiplied.
   T factor;
 };
 
-/// Applies one step to every element, in T's precision. The operations of an element have the same order wherever it is
-/// in memory. The memory of the tensors must not overlap.
+/// Applies one step to every element, in T's precision. An element's result does not depend on its place in memory. The
+/// memory of the tensors must not overlap.
 template <class T>
 void update_block(const Block<T>& block, const Rule& rule);
 

@@ -27,7 +27,7 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kOperation = "set_strategy";
 
-// The optimizer's state tensors of a slot; empty if there is no state yet.
+// Returns the optimizer's state tensors of a parameter. The list is empty if the parameter has no state yet.
 std::vector<at::Tensor*> state_of(torch::optim::Optimizer& optimizer, const runtime::ParamSlot& slot) {
   const auto found = optimizer.state().find(slot.tensor().unsafeGetTensorImpl());
   return found != optimizer.state().end() ? optim::tensors_of(*found->second) : std::vector<at::Tensor*>();
@@ -60,7 +60,8 @@ void require_owned(ParamGroup& group, torch::optim::Optimizer& optimizer) {
   }
 }
 
-// Collective if the mesh has several axes.
+// Returns the placement for `strategy`, with the tensor axis and the pipe axis of the old placement. Collective if the
+// mesh has several axes.
 runtime::Placement new_placement(const Groups& groups, Strategy strategy, const std::optional<DeviceMesh>& mesh) {
   const auto& ranks = groups.front()->placement().shared_process_group();
   for (const auto& group : groups)
@@ -77,7 +78,8 @@ runtime::Placement new_placement(const Groups& groups, Strategy strategy, const 
   return placement;
 }
 
-// Includes the numbers of gradients and states, so that ranks with different ones get a Mismatch. Collective.
+// Throws Mismatch on every rank if the ranks differ in the new strategy or in their numbers of gradients or state
+// tensors. Collective.
 void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy strategy,
            const runtime::Placement& placement) {
   int64_t gradients = 0, states = 0;
@@ -93,7 +95,7 @@ void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy st
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 
-// The move of one group: its new layout, and the contents to hand over at the end.
+// The move of one group to its new layout. The group keeps its old layout until `finish`.
 class Move {
  public:
   Move(std::shared_ptr<ParamGroup> group, const runtime::Placement& placement, Strategy strategy)
@@ -106,7 +108,7 @@ class Move {
 
   ShardedParams* params() const { return params_.get(); }
 
-  // The three take functions are collective.
+  // take_rows, take_states and take_gradients copy from the old layout to the new one. They are collective.
   void take_rows() {
     group_->reshard();
     group_->wait_for_unshard();
@@ -143,7 +145,7 @@ class Move {
     });
   }
 
-  // Does not communicate and does not throw.
+  // Gives the group its new layout. Does not communicate and does not throw.
   void finish() {
     group_->move_to(std::move(params_), policy_);
     for (auto& [place, moved] : states_) *place = std::move(moved);
@@ -154,13 +156,15 @@ class Move {
   }
 
  private:
-  // The whole parameter in the rows' dtype and device, since whole values of lower precision do not have all bits.
+  // Returns the whole parameter with the dtype and device of its rows. If the unsharded parameter has another dtype,
+  // for example a lower precision, the rows themselves are gathered.
   at::Tensor whole_rows(size_t index) {
     const auto& slot = group_->slots()[index];
     if (memory::form_of(slot.whole_tensor) == memory::form_of(slot.rows_tensor)) return slot.whole_tensor;
     return gather_rows(*group_, index, slot.rows_tensor, kOperation);
   }
-  // Calls `act` with each slot's old and new index, in the order of the parameters, which is the same on every rank.
+  // Calls `act(from, to)` with the old and the new index of each slot. The order of the new slots is the same on every
+  // rank.
   template <class Act>
   void for_each_slot(const Act& act) {
     for (const size_t to : c10::irange(from_.size())) act(from_[params_->slots()[to].place.given], to);
@@ -173,7 +177,7 @@ class Move {
   const std::shared_ptr<ParamGroup> group_;
   runtime::GroupPolicy policy_;
   std::unique_ptr<ShardedParams> params_;
-  std::vector<size_t> from_;  // the current slots in the order in which the parameters were given
+  std::vector<size_t> from_;  // indices of the old slots, in the order in which fully_shard got the parameters
   std::vector<std::pair<at::Tensor*, at::Tensor>> states_;
   std::vector<std::pair<size_t, at::Tensor>> gradients_;
 };
@@ -205,7 +209,7 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
     move->take_states(optimizer);
     move->take_gradients();
   }
-  // If anything was thrown before this line, the model is unchanged.
+  // If one of the statements above throws, the model is unchanged.
   for (const auto& move : moves) move->finish();
   rank.reads.forget();
 }

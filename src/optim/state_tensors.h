@@ -8,8 +8,8 @@
 
 namespace fsdp::optim {
 
-/// Pointers to the state tensors of an element-wise optimizer of torch::optim or fsdp::optim, some of which may be
-/// undefined; empty for other optimizers.
+/// Returns pointers to one parameter's state tensors, some of which may be undefined. `state` belongs to an
+/// element-wise optimizer of torch::optim or fsdp::optim; the list is empty for any other optimizer.
 std::vector<at::Tensor*> tensors_of(torch::optim::OptimizerParamState& state);
 
 }  // namespace fsdp::optim

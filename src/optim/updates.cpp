@@ -34,7 +34,7 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index, int64
   return update;
 }
 
-// Refuses parameters in the situations in which an operator that writes them would be refused.
+// Throws UsageError in the situations in which an operator that writes the parameter would throw it.
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
   if (!update.part->group->is_at_rest())
@@ -55,8 +55,9 @@ void take_gradient(Update& update, const std::string& operation) {
   update.gradient = laid_out_as(update.rows, gradient);
 }
 
-// All ranks wait in the same order, because a rank may wait here for readers of a group. Only one lock is held while
-// waiting, because waiting releases and retakes locks, whose order could otherwise differ between threads.
+// A rank may wait here until other ranks no longer read a group, so all ranks go through the groups in the same order.
+// The thread holds one lock at a time: a wait releases its lock and takes it again, so with several locks two threads
+// could take them in different orders.
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
     const MutexLock lock(group->rank_state().mutex);
@@ -68,8 +69,8 @@ void wait_to_write(const std::vector<ParamGroup*>& groups) {
   }
 }
 
-// Tells each group once, whatever part of it is written, and on every rank, so that all whole copies of it become
-// stale.
+// Tells each group once that its rows are written, even if the step writes only some of them. Every rank does so, and
+// all unsharded copies of the group become stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
     group->prepare_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
@@ -123,7 +124,7 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
   const runtime::OwnOperators own_operators;
   auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.defined(); });
   auto locks = runtime::lock_ranks(groups_of(rounds));
-  // Includes parameters without a gradient, because an open backward has put gradients aside.
+  // The check includes parameters without a gradient, because an open backward has set their gradients aside.
   for (const auto& updates : rounds)
     for (const auto& update : updates) require_may_be_written(update, operation);
   for (auto& updates : rounds)

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The parameters that a step updates, and the locking that writing them needs.
+/// The parameters that an optimizer step updates, and the locks that a step takes to write them.
 
 #include <torch/optim/optimizer.h>
 
@@ -14,52 +14,55 @@
 
 namespace fsdp::optim {
 
-/// One parameter in a step.
+/// One parameter in an optimizer step.
 struct Update {
   at::Tensor parameter;
-  /// Its memory on this rank: the rows of a sharded parameter, or all of a plain tensor.
+  /// The parameter's memory on this rank: the rows of a sharded parameter, or all of an unsharded one.
   at::Tensor rows;
-  /// Has the rows' layout; undefined if only state is concerned.
+  /// Gradient with the layout of `rows`. Undefined if the operation only concerns the optimizer state.
   at::Tensor gradient;
-  /// Index of the optimizer's parameter group, and of the parameter in it.
+  /// Index of the optimizer's parameter group, and index of the parameter in that group.
   size_t options = 0, index = 0;
-  /// The parameter's number in the optimizer, which is the same on every rank.
+  /// Number of the parameter in the optimizer, counted from 1 over all parameter groups. It is the same on every rank.
   int64_t parameter_number = 0;
-  /// Index of the rows' first element in the whole parameter.
+  /// Index of the first element of `rows` in the whole parameter.
   int64_t first_element = 0;
-  /// Set for a sharded parameter.
+  /// The parameter's group and slot; unset if it is not sharded.
   std::optional<runtime::Part> part;
-  /// State tensors, all with the rows' layout.
+  /// State tensors, all with the layout of `rows`.
   std::vector<at::Tensor> states;
-  /// Whether some of the state did not exist before this step.
+  /// True if a state tensor did not exist before this step.
   bool is_new = false;
   runtime::KernelKey kernel_key{};
 };
 using Updates = std::vector<Update>;
 
-/// "parameter 'blocks.0.fc.weight'", or for a plain tensor "parameter 3 of parameter group 0".
+/// Returns "parameter 'blocks.0.fc.weight'", or "parameter 3 of parameter group 0" if the parameter is not sharded.
 std::string name_of(const Update& update);
-/// The prefix of an error message of `operation`.
+/// Returns the prefix of an error message of `operation`.
 std::string where(const Update& update, const std::string& operation);
 
-/// The parameters of an optimizer that satisfy `is_wanted`, without gradients. A parameter that is listed k times, such
-/// as a tied weight, is in the first k rounds, because torch::optim steps it k times.
+/// Returns the parameters of an optimizer for which `is_wanted` is true. Their `gradient` is not set. A parameter that
+/// the optimizer lists k times, such as a tied weight, is in the first k rounds, because torch::optim steps it k times.
 std::vector<Updates> rounds_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                const std::function<bool(const at::Tensor&)>& is_wanted);
 
-/// The groups of the parameters, each once, in the order of the parameters, which is the same on every rank.
+/// Returns the groups of the parameters, each group once, in the order of their first parameters. This order is the
+/// same on every rank.
 std::vector<runtime::ParamGroup*> groups_of(const std::vector<Updates>& rounds);
 
-/// Callbacks for the parameters that have a gradient.
+/// Functions that take_step calls for the parameters that have a gradient.
 struct StepActions {
-  /// Throws UsageError for an invalid update. It is called for all updates of a step before any is written.
+  /// Throws UsageError for an invalid update. take_step calls it for all updates before it writes any parameter.
   std::function<void(const Update&)> check;
+  /// Updates the rows and states of one round.
   std::function<void(Updates&)> update_round;
 };
 
-/// Evaluates `closure`, and then calls `update_round` for each round of parameters that have a gradient. Meanwhile the
-/// ranks are locked, each group knows of the write, and no operator is intercepted. Returns the closure's loss. Throws
-/// UsageError, before anything is written, in a forward scope or backward of one of the groups.
+/// Evaluates `closure` if there is one, and then calls `update_round` for each round of parameters that have a
+/// gradient. During these calls the thread holds the locks of `runtime::lock_ranks`, each group has been told that its
+/// rows are written, and the library does not intercept operators. Returns the closure's loss. Throws UsageError,
+/// before anything is written, if a forward scope or a backward of one of the groups is open.
 at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer::LossClosure& closure,
                      const std::vector<torch::optim::OptimizerParamGroup>& groups, const StepActions& actions);
 

@@ -22,7 +22,8 @@ std::optional<at::Tensor> flash_mask(const BlockOperands& operands) {
   return additive(operands.mask, operands.query.scalar_type());
 }
 
-// LibTorch's kernel gives a logarithm of 0 for a query from which the mask hides all keys, in place of minus infinity.
+// Returns output and logsumexp. LibTorch's kernel returns a logsumexp of 0, instead of minus infinity, for a query from
+// which the mask hides all keys, so this function corrects it.
 std::pair<at::Tensor, at::Tensor> by_flash(const BlockOperands& operands) {
   const auto mask = flash_mask(operands);
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -35,7 +36,8 @@ std::pair<at::Tensor, at::Tensor> by_flash(const BlockOperands& operands) {
 
 OutputSum::OutputSum(const at::Tensor& query, const at::Tensor& value) {
   const auto options = query.options().dtype(computed_in(query));
-  // Tokens before heads, as LibTorch has it: models join heads behind attention, which then copies nothing.
+  // In memory the tokens come before the heads, as in the output of LibTorch's kernel: models join the heads after
+  // attention, and with this layout nothing is copied for that.
   output_ = at::zeros({query.size(0), query.size(2), query.size(1), value.size(3)}, options).transpose(1, 2);
   logsumexp_ = at::full({query.size(0), query.size(1), query.size(2)}, kHidden, options);
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Attention of queries to some of the keys, and how the results of several such blocks become one.
+/// Attention of queries to some of the keys (a block), and the combination of the results of several blocks.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,31 +11,33 @@
 
 namespace fsdp::parallel {
 
-/// Note [Blocks]. Attention to a block of keys gives the output and, for each query, the logarithm of the sum of
-/// exponentials of its scores. Two blocks become one by means of that logarithm. The backward of a block, given output
-/// and logarithm of all blocks, gives exactly the block's share of the gradients: the probabilities are then those of
-/// whole rows.
+/// Note [Blocks]. Attention to a block of keys returns the output and, for each query, the logsumexp: the logarithm of
+/// the sum of the exponentials of the query's scores. The outputs of two blocks are combined with weights that follow
+/// from their logsumexps. The backward of a block gets the output and the logsumexp of all blocks. It therefore
+/// computes the probabilities of whole rows of scores, and returns exactly the block's share of the gradients.
 ///
-/// On the CPU that is LibTorch's flash attention. Where it takes no such tensors (values of another size than keys) and
-/// on every device it is done by matrix products, which hold the scores of one block.
+/// On the CPU, blocks are computed by LibTorch's flash attention. That kernel does not support values whose size
+/// differs from that of the keys; such blocks, and all blocks on other devices, are computed by matrix products, which
+/// keep the scores of one block in memory.
 
-/// The output of all blocks that were added, in fp32 or fp64.
+/// Output and logsumexp of all blocks that were added, in fp32 or fp64.
 class OutputSum {
  public:
   OutputSum(const at::Tensor& query, const at::Tensor& value);
-  /// `block` says which queries they are.
+  /// Adds the attention of `operands`, which are the queries and keys of `block`.
   void add(const Block& block, const BlockOperands& operands);
 
   const at::Tensor& output() const { return output_; }
-  /// Minus infinity where a query saw no key; its output is zero.
+  /// Logsumexp of sizes [batch, heads, queries]. It is minus infinity for a query that saw no key, whose output is
+  /// zero.
   const at::Tensor& logsumexp() const { return logsumexp_; }
 
  private:
   at::Tensor output_, logsumexp_;
 };
 
-/// The block's share of the gradients of queries, keys and values. `output` and `logsumexp` are those of all blocks,
-/// for the block's queries.
+/// Returns the block's share of the gradients of its queries, keys and values. `grad`, `output` and `logsumexp` belong
+/// to the block's queries; `output` and `logsumexp` are those of all blocks.
 std::array<at::Tensor, 3> backward_of(const BlockOperands& operands, const at::Tensor& grad, const at::Tensor& output,
                                       const at::Tensor& logsumexp);
 

@@ -35,7 +35,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 }  // namespace
 
 void see_attention() {
-  // Kept for ever: threads may dispatch after main().
+  // The registration is never removed, because threads may still call the operator after main() has returned.
   static const auto* libraries = [] {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::scaled_dot_product_attention", "");
     for (const auto key : kKeys)

@@ -1,16 +1,17 @@
 #pragma once
 /// \file
-/// How attention of unmodified models is seen.
+/// Interception of attention in models that were not modified for sequence parallelism.
 
 namespace fsdp::parallel {
 
-/// Note [Attention that nobody edits]. `aten::scaled_dot_product_attention` is a composite: LibTorch has no kernel of
-/// its own for any dispatch key. So the library may register one, for the keys of autograd and of the backends on CPU
-/// and CUDA. It is called below autocast, which has cast the operands by then, and does what LibTorch's composite does
-/// unless a scope is open on the thread. No key is taken from anybody, and no other operator is touched; of those keys
-/// above autocast that LibTorch leaves free the library has given all to other uses (runtime/compat.h).
-///
-/// Registers the kernels, once. Throws Error if somebody else registered one.
+/// Note [Attention that nobody edits]. `aten::scaled_dot_product_attention` is a composite operator: LibTorch registers
+/// no kernel of its own for a backend or for autograd. The library registers one for the dispatch keys CPU, CUDA,
+/// AutogradCPU and AutogradCUDA. Autocast has cast the operands before this kernel is called. Unless a SequenceParallel
+/// scope is open on the thread or a pipeline stage runs slices of tokens there, the kernel calls LibTorch's composite.
+/// The registration replaces no other kernel and concerns no other operator. It does not use a dispatch key above
+/// autocast, because the library already uses all free ones for other purposes (runtime/compat.h).
+
+/// Registers the kernels when it is called first. Throws Error if another library registered one of them.
 void see_attention();
 
 }  // namespace fsdp::parallel

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Attention by matrix products, whose scores are in memory.
+/// Attention by matrix products, which keep the scores in memory.
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
@@ -11,36 +11,40 @@
 
 namespace fsdp::parallel {
 
-/// Queries [batch, heads, tokens, size], keys and values of the same sizes, with as many heads or a divisor of them.
+/// Operands of the attention of one block.
 struct BlockOperands {
+  /// Tensors of sizes [batch, heads, tokens, size]. Keys and values may have fewer heads than the queries, if the
+  /// number divides that of the queries.
   at::Tensor query, key, value;
-  /// With four dims, each that of the scores or 1; boolean (true: seen), or additive. Or undefined.
+  /// Mask with four dims, each of the size that the scores have or 1. It is boolean (true if the query sees the key) or
+  /// is added to the scores. Undefined if there is none.
   at::Tensor mask;
-  /// Query i sees the keys 0 to i.
+  /// True if query i sees only the keys 0 to i.
   bool is_causal = false;
   double scale = 1;
 };
 
-/// The score of a key that is hidden.
+/// Score of a key that is hidden from a query.
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
-/// fp32 for bf16 and fp16.
+/// Returns the dtype in which attention computes: fp32 for bf16 and fp16, otherwise the tensor's dtype.
 inline at::ScalarType computed_in(const at::Tensor& tensor) { return at::toOpMathType(tensor.scalar_type()); }
 
-/// A boolean mask as one that is added.
+/// Returns the mask as one that is added to the scores, in `dtype`.
 at::Tensor additive(const at::Tensor& mask, at::ScalarType dtype);
 
-/// Logarithms of which each can be taken from a score that is minus infinity.
+/// Returns `logsumexp` with 0 in place of minus infinity. The result can be subtracted from scores of minus infinity
+/// without NaN.
 inline at::Tensor finite(const at::Tensor& logsumexp) { return logsumexp.masked_fill(logsumexp.isneginf(), 0); }
 
-/// Keys or values in the dtype of the computation, with as many heads as the queries have; and the gradient of that,
-/// with as many as they have themselves.
+/// Returns keys or values in the dtype of the computation, repeated to as many heads as the queries have.
 at::Tensor repeated_heads(const at::Tensor& tensor, const at::Tensor& query);
+/// Returns the gradient of `tensor`, keys or values, from the gradient of repeated_heads(tensor, query).
 at::Tensor summed_heads(const at::Tensor& grad, const at::Tensor& tensor);
 
-/// The output and the logarithm of a block, see Note [Blocks].
+/// Returns the output and the logsumexp of a block; see Note [Blocks] in attention_block.h.
 std::pair<at::Tensor, at::Tensor> by_products(const BlockOperands& operands);
-/// Its share of the gradients.
+/// Returns the block's share of the gradients of queries, keys and values; see `backward_of` in attention_block.h.
 std::array<at::Tensor, 3> backward_by_products(const BlockOperands& operands, const at::Tensor& grad,
                                                const at::Tensor& output, const at::Tensor& logsumexp);
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Arguments of scaled_dot_product_attention that a scope takes, and what is made of them.
+/// Attention in a SequenceParallel scope: the checks of the arguments, and the choice of the method.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,18 +10,19 @@
 
 namespace fsdp::parallel {
 
-/// As LibTorch has them.
+/// The arguments of scaled_dot_product_attention, under LibTorch's names.
 struct AttentionArguments {
   at::Tensor query, key, value;
-  at::Tensor mask;  ///< or undefined
+  at::Tensor mask;  ///< undefined if there is none
   double dropout = 0;
   bool is_causal = false;
   std::optional<double> scale;
   bool enable_gqa = false;
 };
 
-/// The attention of whole sequences, of which the arguments are this rank's tokens. Throws UsageError, before anything
-/// is communicated, for what the scope cannot do.
+/// Returns the attention of this rank's queries to the whole sequences. The queries, keys and values in `arguments` are
+/// this rank's tokens. Throws UsageError, before anything is communicated, for arguments that a scope does not support.
+/// Collective.
 at::Tensor attention_over_ranks(const SequenceScope& scope, const AttentionArguments& arguments);
 
 }  // namespace fsdp::parallel

@@ -18,15 +18,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A linear map of the ranks' tensors.
+// A linear map from the ranks' inputs to the ranks' outputs.
 struct Map {
   enum class Kind { kIdentity, kSlice, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShift } kind;
-  int64_t dim = 0;     // of a shift: the number of ranks by which it moves tensors
-  int64_t concat = 0;  // the dim along which an all_to_all joins what it receives
+  int64_t dim = 0;     // dim of the map; for kShift, the number of ranks by which it moves tensors
+  int64_t concat = 0;  // for kAllToAll, the dim along which the received parts are joined
 };
 using enum Map::Kind;
 
-// What a call does, and what its backward does.
+// The map of a call, and the map of its backward.
 struct Collective : torch::CustomClassHolder {
   Collective(std::string called, std::shared_ptr<ProcessGroup> over, Map map, Map transposed_map)
       : name(std::move(called)), group(std::move(over)), forward(map), backward(transposed_map) {}
@@ -40,15 +40,16 @@ struct Collective : torch::CustomClassHolder {
   const Map forward, backward;
 };
 
-// Operators, not only pointers, read the input here, so that a sharded parameter is gathered.
+// Returns the tensor with one dim. If the tensor is a sharded parameter, the operator gathers it; reading its data
+// pointer would not.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.reshape({-1}); }
 
-// [..., size, ...] as [ranks, ..., size / ranks, ...], contiguous.
+// Returns a tensor of sizes [..., size, ...] as a contiguous one of sizes [ranks, ..., size / ranks, ...].
 at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t ranks) {
   return tensor.unflatten(dim, {ranks, tensor.size(dim) / ranks}).movedim(dim, 0).contiguous();
 }
 
-// [ranks, ..., size, ...] as [..., ranks * size, ...].
+// Returns a tensor of sizes [ranks, ..., size, ...] as one of sizes [..., ranks * size, ...].
 at::Tensor join(const at::Tensor& parts, int64_t dim) { return parts.movedim(0, dim).flatten(dim, dim + 1); }
 
 at::Tensor shifted(const at::Tensor& input, int64_t by, Communicator& ranks, const Tag& tag) {
@@ -101,14 +102,14 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
     return run(*collective, input);
   }
 
-  // Records itself where a second derivative is wanted.
+  // Applies this Function again, so that autograd records it if a second derivative is needed.
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const auto capsule = context->saved_data["collective"].toCapsule();
     return {apply(grads[0], static_cast<const Collective&>(*capsule).transposed()), {}};
   }
 };
 
-// A call while it is checked.
+// The arguments of a call, with functions that check them.
 struct Call {
   Call(std::string_view operation, const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& over)
       : name(str_cat("functional::", operation)), input(tensor), group(over ? over : default_process_group()) {
@@ -120,13 +121,14 @@ struct Call {
     if (!ok) require(false, group->where(name), message...);
   }
 
-  // A dim, counted from the front.
+  // Returns `wanted` as a dim that is not negative. Throws UsageError if the input has no such dim.
   int64_t dim(int64_t wanted) const {
     expect(-input.dim() <= wanted && wanted < input.dim(), "expected a dim of a tensor of sizes ", input.sizes(),
            ", found ", wanted, '.');
     return wanted < 0 ? wanted + input.dim() : wanted;
   }
-  // One along which each rank gets a part.
+  // Returns dim(wanted). Also throws UsageError if the input cannot be split along this dim into equal parts for the
+  // ranks.
   int64_t dim_to_cut(int64_t wanted) const {
     const int64_t found = dim(wanted);
     expect(input.size(found) % group->world_size() == 0, "expected sizes that can be cut into ", group->world_size(),
@@ -135,7 +137,7 @@ struct Call {
     return found;
   }
 
-  // Runs a map that joins or cuts along the same dim as its transposed one.
+  // Runs a map whose backward has the same dim.
   at::Tensor run_along(int64_t along, Map::Kind forward, Map::Kind backward) const {
     return run({forward, along}, {backward, along});
   }

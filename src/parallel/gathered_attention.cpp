@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of this rank's queries to the keys of all ranks, which are in the order of the sequence.
+// Attention of this rank's queries to the keys of all ranks. The keys are in the order of the sequence.
 struct AttentionToAll : torch::autograd::Function<AttentionToAll> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const std::optional<at::Tensor>& rows,
@@ -51,7 +51,8 @@ struct AttentionToAll : torch::autograd::Function<AttentionToAll> {
   }
 };
 
-// Gathers one rank's keys or values, which are in `all` already.
+// An all-gather of the ranks' keys or values. Forward only returns `all`, which has them already; backward is a
+// reduce-scatter.
 struct Gathered : torch::autograd::Function<Gathered> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& /*own*/, const at::Tensor& all,
                             const c10::intrusive_ptr<AttentionPlan>& plan) {

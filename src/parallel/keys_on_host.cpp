@@ -28,10 +28,10 @@ namespace {
 
 constexpr auto kSubject = "keys and values";
 
-// Memory for one call at a time. A rank's word says whether it holds that memory.
+// Shared memory that one call at a time uses. Each rank has a word there, which is 1 while the rank holds the segment.
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
-  // Two buffers: words and blocks.
+  // `buffers` are two: one for the ranks' words, and one for keys and values.
   Segment(std::vector<std::shared_ptr<HostBuffer>> buffers, int rank)
       : words_(std::move(buffers[0])), blocks_(std::move(buffers[1])), words_stay_(words_->hold()), rank_(rank) {
     word(rank_) = 0;
@@ -45,7 +45,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
     return true;
   }
 
-  // Until the pointer goes this rank holds the memory. `used`: how many bytes of it.
+  // Returns a pointer to the memory for keys and values. This rank holds the segment until the last copy of the pointer
+  // is destroyed. `used` is the number of bytes that the call uses.
   std::shared_ptr<std::byte> hold(size_t used) {
     word(rank_) = 1;
     auto hold = std::make_unique<Hold>(shared_from_this(), used);
@@ -54,7 +55,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
   }
 
  private:
-  // LibTorch's profilers learn of this rank's part, so that the parts of the ranks add up.
+  // While a Hold exists, this rank's word is 1. It reports this rank's part of the memory to LibTorch's profiler, so
+  // that the ranks' reports add up to the memory in use.
   struct Hold {
     Hold(std::shared_ptr<Segment> held, size_t used)
         : segment(std::move(held)),
@@ -64,7 +66,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
     }
     ~Hold() {
       pages.clear();
-      if (getpid() != process) return;  // a child that was forked holds nothing
+      if (getpid() != process) return;  // a forked child must not release what its parent holds
       report(-part);
       segment->word(segment->rank_).store(0, std::memory_order_release);
     }
@@ -89,13 +91,14 @@ class Segment : public std::enable_shared_from_this<Segment> {
 // The segments of a process group. Thread safety: the caller serialises.
 class Segments {
  public:
-  // Memory of `bytes` that no rank holds, on every rank the same; null where the ranks share none. Collective.
+  // Returns memory of `bytes` bytes that no rank holds, in the same segment on every rank; null if the ranks do not all
+  // share memory. Collective.
   std::shared_ptr<std::byte> take(Communicator& ranks, size_t bytes, const Tag& tag) {
     if (!are_shared_) are_shared_ = make(ranks, 1) != nullptr;
     if (!*are_shared_) return nullptr;
     const auto choice = agree(ranks, bytes, tag);
     if (choice) return segments_[*choice]->hold(bytes);
-    segments_.push_back(make(ranks, std::bit_ceil(bytes)));  // pages come with use, so larger ones cost nothing
+    segments_.push_back(make(ranks, std::bit_ceil(bytes)));  // pages that are not used take no memory
     return segments_.back()->hold(bytes);
   }
 
@@ -107,7 +110,8 @@ class Segments {
     return std::make_shared<Segment>(std::move(buffers), ranks.rank());
   }
 
-  // Rank 0 chooses among the segments that all ranks know.
+  // Returns the index of the free segment that rank 0 chose, or nothing if there is none that all ranks know. Forgets
+  // segments that not all ranks know. Collective.
   std::optional<size_t> agree(Communicator& ranks, size_t bytes, const Tag& tag) {
     const auto fits = std::ranges::find_if(
         segments_, [&](const auto& segment) { return segment->bytes() >= bytes && segment->is_free(); });

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Keys and values of all ranks, in memory that these share.
+/// Keys and values of all ranks, in memory that the ranks share.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,22 +10,24 @@
 
 namespace fsdp::parallel {
 
-/// Note [Keys on one host]. Where the ranks of a ring share memory nobody sends keys and values: each rank writes its
-/// own ones into its place in a segment and all ranks attend to them there, in backward too, since the segment is what
-/// autograd saves. A rank holds the segment by the tensors that lie in it; the last rank to let go gives the pages
-/// back, and the segment is used again by a later call.
+/// Note [Keys on one host]. If the ranks of a ring share memory, they do not send keys and values. Each rank writes its
+/// own keys and values to its place in a segment of shared memory, and all ranks read them there. Backward reads them
+/// there too, because autograd saves tensors that are views of the segment. A rank holds the segment as long as it has
+/// such tensors. When the last rank has released the segment, its pages are given back, and a later call may use the
+/// segment again.
 ///
-/// Each call begins with a small gather, in which the ranks agree about a segment that no rank holds any longer, and
-/// has one barrier behind the writes. Nothing that a rank remembers from one call to the next decides which segment
-/// that is, except for the list of segments, whose lengths the ranks compare: so ranks that start over after a failure,
-/// which some of them met earlier in the list than others, agree again.
+/// Each call begins with a small all-gather, in which the ranks agree on a segment that no rank holds, and has a
+/// barrier after the writes. In the all-gather, rank 0 chooses a segment, and the ranks compare how many segments they
+/// know and forget those that not all of them know. Their lists can differ after a failure that some ranks met earlier
+/// than others; when they start over, they agree again.
 
-/// [batch, heads, tokens of all ranks, size], one rank's tokens behind the other's. Nobody writes to them.
+/// Keys and values of sizes [batch, heads, tokens of all ranks, size], in the order of the ranks. They must not be
+/// written.
 struct KeysOnHost {
   at::Tensor keys, values;
 };
 
-/// Nothing where the plan's ranks do not all share memory. Collective.
+/// Returns the keys and values of all ranks of the plan, or nothing unless all these ranks share memory. Collective.
 std::optional<KeysOnHost> keys_on_host(const AttentionPlan& plan, const at::Tensor& key, const at::Tensor& value);
 
 }  // namespace fsdp::parallel

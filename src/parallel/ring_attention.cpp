@@ -19,7 +19,8 @@ using torch::autograd::variable_list;
 
 constexpr auto kHeld = "keys and values, ";
 
-// Keys and values of a call: all ranks' where these share memory, else this rank's, which go round.
+// Keys and values of a call. If the ranks share memory, they are those of all ranks. Otherwise they are this rank's,
+// and the ranks pass them around the ring.
 struct Held {
   const AttentionPlan& plan;
   at::Tensor keys, values;
@@ -31,7 +32,7 @@ struct Held {
     const auto part = [&](const at::Tensor& all) { return all.narrow(2, rank * own_length(), own_length()); };
     return {part(keys), part(values)};
   }
-  // Calls visit(source, that rank's keys, its values) for each rank, this one first.
+  // Calls visit(source, keys, values) with the keys and values of each rank `source`, this rank first.
   template <class Visit>
   void for_each_rank(const Visit& visit) const {
     if (are_of_all()) {
@@ -50,13 +51,13 @@ struct Held {
   }
 };
 
-// A part of a larger tensor as a tensor of its own, so that the rest can go.
+// Returns the tensor, or a copy if it is a part of a larger storage, so that saving it does not keep the whole storage.
 at::Tensor alone(const at::Tensor& tensor) {
   return tensor.storage().nbytes() > tensor.nbytes() ? tensor.clone() : tensor;
 }
 
 struct RingAttention : torch::autograd::Function<RingAttention> {
-  // `rows`: those of the mask that are of this rank's queries.
+  // `rows` are the rows of the mask for this rank's queries.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const std::optional<at::Tensor>& rows,
                             const c10::intrusive_ptr<AttentionPlan>& plan) {
@@ -77,7 +78,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     return output;
   }
 
-  // The gradients of keys and values follow these round, and go one step further, home.
+  // The sums of the gradients of keys and values go around the ring one step behind their keys and values. After the
+  // last block one more step brings each sum to the rank that has the keys.
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const auto kept = kept_plan(*context);
     const auto& plan = *kept;

@@ -20,13 +20,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The keys of one rank among those of all, which are the columns of the scores.
+// The columns of the scores that belong to the keys of one rank.
 struct Columns {
   int64_t first, count;
   at::Tensor of(const at::Tensor& all) const { return all.narrow(3, first, count); }
 };
 
-// Calls visit(source, that rank's keys or values without padding, their columns).
+// Passes the ranks' keys or values around the ring. Calls visit(source, tensor, columns) with the keys or values of
+// each rank `source`, without padding, and with their columns of the scores.
 template <class Visit>
 void for_each_rank(const AttentionPlan& plan, const char* what, const at::Tensor& own, const Visit& visit) {
   go_round(plan.order(), {what + plan.name, {}}, own.reshape({-1}), [&](int64_t source, const at::Tensor& held) {
@@ -35,7 +36,8 @@ void for_each_rank(const AttentionPlan& plan, const char* what, const at::Tensor
   });
 }
 
-// Whole rows of this rank's queries, of the mask too.
+// Returns the attention probabilities of this rank's queries, which are whole rows over all keys. `mask` has the rows
+// for these queries.
 at::Tensor probabilities_of(const AttentionPlan& plan, const at::Tensor& query, const at::Tensor& key,
                             const std::optional<at::Tensor>& mask) {
   std::vector<at::Tensor> parts(static_cast<size_t>(plan.ranks()));
@@ -68,8 +70,8 @@ struct RingSelfAttention : torch::autograd::Function<RingSelfAttention> {
     return output;
   }
 
-  // Each rank has a share of the gradients of all keys and values; the sums over the ranks are an all-reduce, as in the
-  // paper.
+  // Each rank computes its share of the gradients of all keys and values, and an all-reduce adds the shares, as in the
+  // paper (S. Li et al., 2021).
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const auto kept = kept_plan(*context);
     const auto& plan = *kept;

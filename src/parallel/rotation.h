@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Tensors that go round the ranks.
+/// Passing of tensors around a ring of ranks.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -14,16 +14,19 @@
 
 namespace fsdp::parallel {
 
-/// Gives a tensor to the next rank and takes the previous rank's, over and over.
+/// Sends a tensor to the next rank of the ring and receives one of the same size from the previous rank. Each `start`
+/// is followed by one `arrived`. Both are collective.
 class Rotation {
  public:
   Rotation(std::shared_ptr<Communicator> ranks, Tag tag) : ranks_(std::move(ranks)), tag_(std::move(tag)) {}
-  /// Does not wait. `outgoing` is flat and stays as it is until the other one has arrived.
+  /// Starts to send and to receive, and does not wait. `outgoing` has one dim and must not be changed before `arrived`
+  /// returns.
   void start(const at::Tensor& outgoing) {
     const int rank = ranks_->rank(), world = ranks_->world_size();
     incoming_ = at::empty_like(outgoing);
     work_ = ranks_->send_recv(outgoing, (rank + 1) % world, incoming_, (rank + world - 1) % world, tag_);
   }
+  /// Waits, and returns the previous rank's tensor.
   at::Tensor arrived() {
     work_->wait();
     return std::move(incoming_);
@@ -36,8 +39,9 @@ class Rotation {
   at::Tensor incoming_;
 };
 
-/// Calls visit(source, that rank's tensor) for each rank, this one first, while the next one is on its way. No more than
-/// these two are in memory, if the caller keeps no reference to its own.
+/// Calls visit(source, tensor) with the tensor `held` of each rank `source`, this rank first. The next tensor is
+/// received meanwhile. At most two tensors are in memory at a time if the caller keeps no reference to `held`.
+/// Collective.
 template <class Visit>
 void go_round(const std::shared_ptr<Communicator>& ranks, Tag tag, at::Tensor held, const Visit& visit) {
   Rotation rotation(ranks, std::move(tag));
@@ -51,11 +55,11 @@ void go_round(const std::shared_ptr<Communicator>& ranks, Tag tag, at::Tensor he
   }
 }
 
-/// Keys and values, or their gradients, as one flat tensor.
+/// Returns a copy of keys and values, or of their gradients, in one tensor with one dim.
 inline at::Tensor packed(const at::Tensor& key, const at::Tensor& value) {
   return at::cat({key.reshape({-1}), value.reshape({-1})});
 }
-/// Views of such a tensor, with the sizes of these.
+/// Returns the two parts of a tensor that `packed` made, as views with the sizes of `key` and `value`.
 inline std::pair<at::Tensor, at::Tensor> unpacked(const at::Tensor& flat, const at::Tensor& key,
                                                   const at::Tensor& value) {
   return {flat.narrow(0, 0, key.numel()).view(key.sizes()),

@@ -43,7 +43,8 @@ bool mixes_tokens(const nn::Module& module) {
                    nn::TransformerDecoderLayerImpl, nn::RNNImpl, nn::LSTMImpl, nn::GRUImpl>(module);
 }
 
-// Module::name() keeps what it finds in the module, which threads may share.
+// Returns the name of the module's class. torch::nn::Module::name() is not used, because it caches the name in the
+// module, and threads may share the module.
 std::string type_of(const nn::Module& module) {
   auto name = c10::demangle(typeid(module).name());
   if (name.ends_with("Impl")) name.resize(name.size() - 4);
@@ -52,17 +53,19 @@ std::string type_of(const nn::Module& module) {
 
 double most(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>(); }
 
-// Beside rounding: results of parts are computed by other kernels.
+// Returns true if the tensors differ by more than rounding. The kernels for whole sequences and for parts may round
+// differently.
 bool differ(const at::Tensor& whole, const at::Tensor& other) {
   const bool is_low = at::toOpMathType(whole.scalar_type()) != whole.scalar_type();
   return !(most(whole - other) <= (is_low ? 5e-2 : 1e-3) * std::max(1.0, most(whole)));
 }
 
-// Note [Which operator differs]. LibTorch tells nobody when a module of the C++ frontend runs. But a module with
-// parameters is told by the operators that read them, and the dispatcher tells what every operator gives. So the
-// forward runs on this rank's tokens first, and what its operators give is kept; then it runs on the whole sequence,
-// and each result that has a dim of tokens is compared with what was kept. Operators are those that the model calls,
-// such as linear and scaled_dot_product_attention, and not those that these call.
+// Note [Which operator differs]. LibTorch's C++ frontend has no hooks that tell when a module runs. The dispatcher,
+// however, lets a fallback kernel see the arguments and the results of every operator, and an operator that reads a
+// parameter shows which module runs. Forward first runs on this rank's tokens, and the results of its operators are
+// kept. Then it runs on the whole sequence, and each result that has a dim of tokens is compared with the kept one.
+// Only operators that the model itself calls, such as linear and scaled_dot_product_attention, are compared, and not
+// the operators that these call.
 class Comparison {
  public:
   explicit Comparison(const nn::Module& model) {
@@ -73,14 +76,14 @@ class Comparison {
     }
   }
 
-  // Runs the forward on `input`, this rank's part of a sequence.
+  // Runs `forward` on `input`, this rank's part of the sequence, and keeps the results of the operators.
   template <class Forward>
   at::Tensor keep(const Forward& forward, const at::Tensor& input) {
     const Seen seen(*this);
     return forward(input);
   }
-  // Runs it on the whole of it, of `length` tokens. `own`: the positions of the part, of which the first `valid` ones
-  // are no padding.
+  // Runs `forward` on `input`, the whole sequence of `length` tokens, and compares the results of the operators. `own`
+  // has the positions of this rank's tokens, of which only the first `valid` ones are not padding.
   template <class Forward>
   at::Tensor compare(const Forward& forward, const at::Tensor& input, int64_t length, const at::Tensor& own,
                      int64_t valid) {
@@ -91,7 +94,7 @@ class Comparison {
     return forward(input);
   }
 
-  // The number of the first operator whose results differ on this rank; that of none is larger than all others.
+  // Returns the number of the first operator whose results differ on this rank, or kNone, the largest number.
   int64_t first_difference() const { return first_difference_; }
   std::string name(int64_t number) const {
     if (number == kNone) return "No operator's result differs";
@@ -106,16 +109,16 @@ class Comparison {
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   struct Call {
     std::string op;
-    const std::string* module;  // whose parameters were read last
+    const std::string* module;  // name of the module whose parameters were read last; null if none were read
     std::vector<at::Tensor> results;
   };
 
-  // While it lives, the thread's operators come by.
+  // While a Seen exists, the dispatcher calls `intercept` for each operator of this thread.
   class Seen {
    public:
     explicit Seen(Comparison& comparison)
         : former_(std::exchange(current, &comparison)), keys_(included(), excluded()) {
-      // Kept for ever: it does nothing outside of comparisons.
+      // The fallback is never removed. It is not called while no Seen exists.
       static const auto* library = [] {
         auto* all = new torch::Library(torch::Library::IMPL, "_", runtime::kComparedKey, __FILE__, __LINE__);
         all->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
@@ -131,7 +134,7 @@ class Comparison {
     static c10::DispatchKeySet included() {
       return c10::impl::tls_local_dispatch_key_set().included_.add(runtime::kComparedKey);
     }
-    // Keys of autocast, of which this is one, are excluded by default.
+    // kComparedKey is one of autocast's dispatch keys, which LibTorch excludes by default.
     static c10::DispatchKeySet excluded() {
       return c10::impl::tls_local_dispatch_key_set().excluded_.remove(runtime::kComparedKey);
     }
@@ -167,7 +170,8 @@ class Comparison {
     calls_.push_back({op, read_last_, std::move(given)});
   }
 
-  // Nothing more is compared after a difference, or where the two runs call different operators.
+  // Compares the results of the next operator. The comparison ends at the first difference, or when the two runs call
+  // different operators.
   void compare(const std::string& op, const std::vector<at::Tensor>& whole) {
     if (is_over_ || next_ == calls_.size()) return;
     const auto& call = calls_[next_++];
@@ -180,7 +184,8 @@ class Comparison {
     calls_[next_ - 1].results.clear();
   }
 
-  // Takes results without one dim of tokens, in which alone they would differ in size, to be right.
+  // Returns true if `part` equals this rank's tokens of `whole`, or if the two cannot be compared because their sizes
+  // do not differ in exactly one dim, that of the tokens.
   bool is_part(const at::Tensor& part, const at::Tensor& whole) const {
     std::optional<int64_t> dim;
     if (part.dim() != whole.dim()) return true;
@@ -196,7 +201,7 @@ class Comparison {
 
   static thread_local Comparison* current;
 
-  std::unordered_map<const c10::TensorImpl*, std::string> owners_;  // the names of parameters' modules
+  std::unordered_map<const c10::TensorImpl*, std::string> owners_;  // for each parameter, the name of its module
   const std::string* read_last_ = nullptr;
   std::vector<Call> calls_;
   at::Tensor positions_;
@@ -235,7 +240,7 @@ void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Mod
   }
   require(parts.sizes() == whole.sizes(), where, "expected a result of sizes ", whole.sizes(),
           " from the ranks' parts, found ", parts.sizes(), '.');
-  // Where one rank finds a difference all say so, and name the first one of all ranks.
+  // If any rank finds a difference, every rank throws, and all name the first operator that differs on any rank.
   const auto found = at::tensor({int64_t{differ(whole, parts) ? 0 : 1}, comparison.first_difference()}, at::kLong);
   auto of_all = found;
   for (const auto& axis : {scope->ring(), scope->heads()})

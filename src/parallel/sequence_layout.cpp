@@ -37,9 +37,9 @@ std::optional<Block> block_of(const SequenceLayout& queries, const SequenceLayou
     if (!queries.is_head_tail) {
       if (source > rank) return std::nullopt;
     } else if (source < rank) {
-      block.keys = half;  // its head is before all of this rank's tokens, its tail behind them
+      block.keys = half;  // the source's head is before all of this rank's tokens, and its tail is after them
     } else {
-      block.first_query = block.queries = half;  // this rank's tail is behind all of its tokens
+      block.first_query = block.queries = half;  // this rank's tail is after all tokens of the source
     }
   }
   block.keys = std::min(block.keys, keys.valid_length(source));

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Pure: which rank has which tokens of a sequence, and which keys the queries of a rank meet.
+/// Arithmetic of sequences that are split over ranks: which tokens each rank has, and which keys its queries see.
 
 #include <cstdint>
 #include <optional>
@@ -8,47 +8,49 @@
 
 namespace fsdp::parallel {
 
-/// A sequence over ranks. It is cut into chunks of equal lengths; what is missing to that is padding behind its end.
-/// Where ranks are those of a ring, each of which shares its tokens with others that have other heads, the tokens of
-/// one are cut into parts of equal lengths.
+/// How a sequence is split over the ranks of a ring. The sequence is split into chunks of equal lengths, and its end is
+/// padded so that this is possible. If several ranks share the tokens of one rank of the ring (Note [Heads and rings]
+/// in sequence_scope.h), each of them has one of `parts` equal parts of these tokens.
 struct SequenceLayout {
-  /// The tokens of the whole sequence.
+  /// Number of tokens of the whole sequence, without padding.
   int64_t length = 0;
   int64_t ranks = 1;
-  /// Rank r has the chunks r and 2 * ranks - 1 - r, so that a causal mask leaves each rank as much to compute. Else it
-  /// has chunk r.
+  /// True if rank r has the chunks r and 2 * ranks - 1 - r, so that a causal mask gives all ranks the same work. False
+  /// if rank r has chunk r.
   bool is_head_tail = false;
   int64_t parts = 1;
 
   int64_t chunks() const { return is_head_tail ? 2 * ranks : ranks; }
   int64_t chunk_length() const;
-  /// How many tokens each rank has, all parts and padding.
+  /// Returns the number of tokens that each rank has, including padding and all parts.
   int64_t own_length() const { return chunk_length() * (is_head_tail ? 2 : 1); }
-  /// The chunks of a rank, in the order in which it has them, which is ascending.
+  /// Returns the chunks of a rank in ascending order, in which the rank also stores them.
   std::vector<int64_t> chunks_of(int64_t rank) const;
-  /// How many of a rank's tokens are no padding. They come first.
+  /// Returns the number of a rank's tokens that are not padding. They come before the padding.
   int64_t valid_length(int64_t rank) const;
-  /// Where a rank's tokens stand in the whole sequence. Padding has the position of the last token.
+  /// Returns the positions of a rank's tokens in the whole sequence. Padding has the position of the last token.
   std::vector<int64_t> positions(int64_t rank) const;
 
   bool operator==(const SequenceLayout&) const = default;
 };
 
-/// Queries of one rank that see keys, both by their places among those that a computation has at hand.
+/// A range of queries and the range of keys that they see. The numbers are indices in the tensors of queries and keys
+/// of one computation.
 struct Block {
   int64_t first_query, queries, first_key, keys;
-  /// Query i of the block sees its keys 0 to i; else every query sees all.
+  /// True if query i of the block sees the block's keys 0 to i; false if every query sees all keys of the block.
   bool is_causal;
 
   bool operator==(const Block&) const = default;
 };
 
-/// The queries of `rank` that see keys which `source` has. None where all of these are hidden or padding. A causal mask
-/// needs one layout for both.
+/// Returns the queries of `rank` and the keys of `source` that they see, or nothing if all these keys are hidden or
+/// padding. With a causal mask, `queries` and `keys` must be the same layout.
 std::optional<Block> block_of(const SequenceLayout& queries, const SequenceLayout& keys, int64_t rank, int64_t source,
                               bool is_causal);
 
-/// The same for the keys of all ranks, one rank's behind the other's. The layouts are without head-tail balance.
+/// Returns the blocks of the queries of `rank` with the keys of all ranks, in a tensor that has the keys in the order
+/// of the ranks. Neither layout may be head-tail.
 std::vector<Block> blocks_of_all(const SequenceLayout& queries, const SequenceLayout& keys, int64_t rank,
                                  bool is_causal);
 

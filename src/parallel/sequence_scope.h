@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What an open SequenceParallel is to the code that runs in it.
+/// The scope that an open SequenceParallel makes current on its thread.
 
 #include <fsdp/process_group.h>
 #include <fsdp/sequence_parallel.h>
@@ -14,38 +14,44 @@
 
 namespace fsdp::parallel {
 
-/// Note [Heads and rings]. Keys and values go round the ranks of a ring, and ranks of another axis exchange heads for
-/// tokens: each rank of the ring is then several, which have a part of its tokens each outside of attention, and some
-/// heads of all of them inside it. SequenceMethod::kHeads is that without a ring, the other methods that without
-/// another axis (J. Fang, S. Zhao, A Unified Sequence Parallelism Approach, 2024).
+/// Note [Heads and rings]. A scope may have two axes. The ranks of the ring pass keys and values around. The ranks of
+/// the axis of heads exchange heads for tokens. With both axes, several ranks together have the tokens of one rank of
+/// the ring: outside attention each of them has a part of these tokens with all heads, and inside attention all of
+/// these tokens with some heads. SequenceMethod::kHeads has only the axis of heads, and the other methods may have only
+/// the ring (J. Fang, S. Zhao, A Unified Sequence Parallelism Approach, 2024).
 
-/// Outlives its guard in segments of activation checkpointing, which enter it again.
+/// The axes, the method and the sequence lengths of a SequenceParallel. Segments of activation checkpointing share it
+/// and enter it again when they compute forward again, so it may outlive the SequenceParallel.
 class SequenceScope {
  public:
-  /// An axis that is null has one rank; `method` is the ring's.
+  /// Either axis may be null, which means one rank. `method` is that of the ring.
   SequenceScope(std::shared_ptr<ProcessGroup> ring, std::shared_ptr<ProcessGroup> heads, SequenceMethod method)
       : ring_(std::move(ring)), heads_(std::move(heads)), method_(method) {}
 
   const std::shared_ptr<ProcessGroup>& ring() const { return ring_; }
   const std::shared_ptr<ProcessGroup>& heads() const { return heads_; }
-  /// The number of ranks of an axis, and this one's.
+  /// Returns the number of ranks of an axis.
   static int64_t ranks_of(const std::shared_ptr<ProcessGroup>& axis) { return axis ? axis->world_size() : 1; }
+  /// Returns this rank's number on an axis.
   static int64_t rank_of(const std::shared_ptr<ProcessGroup>& axis) { return axis ? axis->rank() : 0; }
-  /// The number of ranks of both.
+  /// Returns the number of ranks of both axes together.
   int64_t ranks() const { return ranks_of(ring_) * ranks_of(heads_); }
   std::string where(const std::string& operation) const { return (ring_ ? ring_ : heads_)->where(operation); }
   SequenceMethod method() const { return method_; }
-  /// Of a sequence that is dealt now. Throws UsageError for `operation` if there are fewer tokens than ranks, and if
-  /// another length was dealt whose parts are as long.
+  /// Returns the layout of a sequence of `length` tokens that `operation` splits, and remembers the length. Throws
+  /// UsageError if there are fewer tokens than ranks, or if the scope has split a sequence of another length whose
+  /// parts have the same length.
   SequenceLayout deal(int64_t length, const std::string& operation);
-  /// Of a sequence of which each rank of the ring has `own_length` tokens: one that was dealt, or one without padding.
-  /// Throws UsageError for `operation` if that cannot be.
+  /// Returns the layout of a sequence of which each rank of the ring has `own_length` tokens. This is a sequence that
+  /// `deal` has split, or else one without padding. Throws UsageError, in the name of `operation`, if there can be
+  /// none.
   SequenceLayout layout_of(int64_t own_length, const std::string& operation) const;
 
-  /// This thread's, or null.
+  /// Returns the current scope of this thread, or null.
   static const std::shared_ptr<SequenceScope>& current();
 
-  /// Makes a scope this thread's (null: none), and puts back what was there.
+  /// Guard that makes a scope the current one of this thread; a null pointer means no scope. Its destructor restores
+  /// the former scope.
   class [[nodiscard]] Entered {
    public:
     explicit Entered(std::shared_ptr<SequenceScope> scope);
@@ -62,7 +68,7 @@ class SequenceScope {
 
   const std::shared_ptr<ProcessGroup> ring_, heads_;
   const SequenceMethod method_;
-  std::map<int64_t, int64_t> lengths_;  // of whole sequences, by the length of their parts
+  std::map<int64_t, int64_t> lengths_;  // from SequenceLayout::own_length to the length of the whole sequence
 };
 
 }  // namespace fsdp::parallel

@@ -22,14 +22,15 @@ TensorParallelOptions over_an_axis(TensorParallelOptions options) {
   return options;
 }
 
-// Refuses a size that the axis's ranks do not divide.
+// Throws UsageError if `size` is not a multiple of the axis's number of ranks.
 void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
   require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what,
           " to be a multiple of the axis's ", axis.world_size(), " ranks, found ", size,
           ". Choose a different size, or fewer ranks for the axis.");
 }
 
-// On the CPU, as the whole layers do; a device would be waited for.
+// Throws UsageError if a number is not in [0, size). Checks only tensors on the CPU, as LibTorch's layers do, because a
+// check on a device would make the host wait for the device.
 void require_in_range(const at::Tensor& numbers, int64_t size, const std::string& where, std::string_view what) {
   if (!numbers.is_cpu() || numbers.numel() == 0) return;
   const auto [least, greatest] = at::aminmax(numbers);
@@ -37,20 +38,20 @@ void require_in_range(const at::Tensor& numbers, int64_t size, const std::string
           size - 1, ", found ", least.item<int64_t>(), " to ", greatest.item<int64_t>(), '.');
 }
 
-// This rank's part of a parameter of the whole layer.
+// Returns a copy of this rank's part of a parameter of the whole layer.
 at::Tensor own_part(const at::Tensor& whole, const TensorCut& cut) {
   const auto matrices = whole.detach().unflatten(cut.dim, {cut.fused, -1});
   const int64_t size = matrices.size(cut.dim + 1) / cut.axis->world_size();
   return matrices.narrow(cut.dim + 1, cut.axis->rank() * size, size).flatten(cut.dim, cut.dim + 1).clone();
 }
 
-// What goes into the parts.
+// Returns the whole input of a layer whose ranks each compute a part of the output.
 at::Tensor spread(const at::Tensor& input, const TensorParallelOptions& options) {
   return options.sequence_dim ? functional::all_gather(input, *options.sequence_dim, options.axis)
                               : functional::copy_to_ranks(input, options.axis);
 }
 
-// What comes out of them.
+// Returns the sum of the ranks' partial outputs; with a `sequence_dim`, only this rank's tokens of the sum.
 at::Tensor summed(const at::Tensor& parts, const TensorParallelOptions& options) {
   return options.sequence_dim ? functional::reduce_scatter(parts, *options.sequence_dim, options.axis)
                               : functional::reduce_from_ranks(parts, options.axis);

@@ -15,7 +15,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Keys or values of a slice as its own attention sees them. Backward adds what the later slices gave `leaf`.
+// Keys or values of a slice as the slice's own attention gets them. Backward adds the gradient that the later slices
+// have accumulated in `leaf`.
 struct WithLaterGradients : torch::autograd::Function<WithLaterGradients> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& own, const at::Tensor& leaf) {
     context->saved_data["leaf"] = leaf;
@@ -53,7 +54,7 @@ at::Tensor TokenSlices::attend(Place& place, const AttentionArguments& arguments
   const size_t attention = place.attentions++;
   if (attention == kept_.size()) kept_.emplace_back();
   auto& slices = kept_.at(attention);
-  // A slice that is computed again finds its own leaves.
+  // If activation checkpointing computes the slice again, its leaves exist already.
   if (place.slice == slices.size()) {
     const auto leaf_of = [](const at::Tensor& own) { return own.detach().requires_grad_(own.requires_grad()); };
     slices.push_back({leaf_of(key), leaf_of(value)});

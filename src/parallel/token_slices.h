@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Causal attention of a sequence that passes slice by slice, as in TeraPipe.
+/// Causal attention of a sequence that passes through a pipeline slice by slice, as in TeraPipe.
 
 #include <fsdp/process_group.h>
 
@@ -12,26 +12,26 @@
 
 namespace fsdp::parallel {
 
-/// Keys and values that attention of one stage has seen of the earlier slices of one sequence. Slices go forward in
-/// their order, one thread at a time, and backward in the reverse order: the gradients of a slice's keys and values are
-/// complete when those of all later slices have been computed.
+/// The keys and values that the attentions of one stage have got from the earlier slices of one sequence. Forward runs
+/// the slices in their order, on one thread at a time. Backward runs them in the reverse order, because the gradients
+/// of a slice's keys and values are complete only when the backward of all later slices has run.
 class TokenSlices {
  public:
   explicit TokenSlices(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
 
-  /// Which slice runs, where it begins in the sequence, and how many attentions it has met.
+  /// The slice that a thread computes.
   struct Place {
-    std::shared_ptr<TokenSlices> slices = {};  ///< null: sequences are whole
-    size_t slice = 0;
-    int64_t first_token = 0;
-    size_t attentions = 0;
+    std::shared_ptr<TokenSlices> slices = {};  ///< null if the thread computes whole sequences
+    size_t slice = 0;                          ///< index of the slice
+    int64_t first_token = 0;                   ///< position of its first token in the sequence
+    size_t attentions = 0;                     ///< number of attentions that it has called so far
   };
 
-  /// This thread's.
+  /// Returns the place of this thread.
   static Place& current();
 
-  /// Makes a place this thread's, and puts back what was there. A slice that is computed again enters the place where
-  /// it was then.
+  /// Guard that sets the place of this thread. Its destructor restores the former place. When activation checkpointing
+  /// computes a part of a slice again, it enters the place that the slice had at the beginning of that part.
   class [[nodiscard]] Entered {
    public:
     explicit Entered(Place place);
@@ -43,17 +43,17 @@ class TokenSlices {
     Place before_;
   };
 
-  /// The attention of the current slice's tokens with themselves and all earlier ones. Throws UsageError for attention
-  /// that is not causal, has a mask or drops anything.
+  /// Returns the attention of the slice's tokens to themselves and to the tokens of all earlier slices. Throws
+  /// UsageError for attention that is not causal, has a mask or has dropout.
   at::Tensor attend(Place& place, const AttentionArguments& arguments);
 
  private:
   struct KeptSlice {
-    at::Tensor key, value;  // leaves, where later slices' gradients are summed
+    at::Tensor key, value;  // leaves of autograd, whose `.grad` sums the gradients from later slices
   };
 
   const std::shared_ptr<ProcessGroup> group_;
-  std::vector<std::vector<KeptSlice>> kept_;  // by attention and slice
+  std::vector<std::vector<KeptSlice>> kept_;  // indexed by the number of the attention, and then by the slice
 };
 
 }  // namespace fsdp::parallel

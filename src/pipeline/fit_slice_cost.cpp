@@ -19,7 +19,8 @@ std::array<double, 4> terms_of(int64_t length, int64_t before) {
   return {1, i, j, i * j};
 }
 
-// Between the measured lengths on a straight line; beyond them in proportion to the nearest one.
+// Returns the seconds of a slice at the beginning of a sequence. Interpolates linearly between the measured lengths;
+// beyond them the time is proportional to the length.
 double seconds_alone(const std::vector<SliceTime>& alone, int64_t length) {
   const auto above = std::ranges::lower_bound(alone, length, {}, &SliceTime::length);
   if (above != alone.end() && above->length == length) return above->seconds;
@@ -53,7 +54,8 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
           "Measure such slices, too");
   std::ranges::sort(cost.alone, {}, &SliceTime::length);
   if (others != times.end()) {
-    // By shares of each measurement, so that short slices count as much as long ones.
+    // Each equation is divided by its measured seconds, so that the fit minimises relative errors and short slices
+    // count as much as long ones.
     std::vector<double> term_values, more_values;
     for (const auto& time : std::span(others, times.end())) {
       for (const double term : terms_of(time.length, time.before)) term_values.push_back(term / time.seconds);
@@ -61,7 +63,7 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
     }
     const auto more = at::tensor(more_values).unsqueeze(1);
     const auto terms = at::tensor(term_values).view({-1, 4});
-    // Columns of one size: positions run to thousands, and their products to millions.
+    // Positions are in the thousands and their products in the millions, so each column is divided by its maximum.
     const auto sizes = terms.abs().amax(0);
     const auto solved = std::get<0>(at::linalg_lstsq(terms / sizes, more, std::nullopt, "gelsd")).squeeze(1) / sizes;
     std::ranges::copy_n(solved.contiguous().const_data_ptr<double>(), 4, cost.coefficients.begin());

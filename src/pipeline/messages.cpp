@@ -15,14 +15,14 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// The action of another stage that takes what this one makes.
+// Returns the action of the next or the previous stage that takes the result of `action`, or nothing if there is none.
 std::optional<PipelineAction> taker_of(const PipelineSchedule& schedule, const PipelineAction& action) {
   const int stage = action.stage + (action.kind == Kind::kForward ? 1 : -1);
   if (stage < 0 || stage == schedule.stages()) return std::nullopt;
   return PipelineAction{action.kind, stage, action.micro_batch, action.slice};
 }
 
-// The stage whose forward takes the tensor, or whose backward makes its gradient.
+// Returns the stage whose forward takes the tensor, or whose backward makes the gradient, that `taken_by` takes.
 int stage_of_form(const PipelineAction& taken_by) { return taken_by.stage + (taken_by.kind == Kind::kForward ? 0 : 1); }
 
 Tag tag_of(const PipelineAction& made_by) { return {str_cat("pipeline ", made_by.name()), {}}; }
@@ -32,7 +32,7 @@ std::string text_of(const Form& form) {
                  form.requires_grad ? "" : ", which needs no gradient");
 }
 
-// The dtype, whether a gradient comes back, the number of dims, and their sizes.
+// Returns the header of a tensor of this form.
 at::Tensor header_of(const Form& form, const auto& where) {
   if (form.sizes.size() > kHeaderNumbers - kBeforeSizes)
     require(false, where(), "expected a tensor of at most ", kHeaderNumbers - kBeforeSizes, " dims, found ",
@@ -106,22 +106,22 @@ at::Tensor Mailbox::receive(const PipelineAction& action) {
     received_early_.erase(found);
     return tensor;
   };
-  // The stage before this one, or behind it.
+  // A forward takes the output of the previous stage, and a backward takes the gradient from the next stage.
   const int from = schedule_.rank_of(action.stage + (action.kind == Kind::kForward ? -1 : 1));
   const bool is_own = from == ranks_.rank();
   while (true) {
     if (auto tensor = take_early()) return *tensor;
-    if (is_own) return {};  // a gradient that nobody computes
+    if (is_own) return {};  // no gradient was computed, because the forward's tensor required none
     auto& peer = peers_[from];
     if (!peer.receiving) begin_to_receive(from, peer);
     const auto& message = peer.incoming.at(peer.received++);
     auto tensor = std::exchange(peer.next, at::Tensor());
     if (const auto work = std::exchange(peer.receiving, nullptr)) work->wait();
     received_early_.emplace_back(message.taken_by, std::move(tensor));
-    // What the peer has taken before it made this one has arrived.
+    // Tensors that the peer had taken before it made this message have arrived, so these waits return at once.
     for (; !peer.sent.empty() && peer.sent.front().taken_at < message.made_at; peer.sent.pop_front())
       peer.sent.front().work->wait();
-    // The next message travels while this rank computes.
+    // The next message is received while this rank computes. Its size must be known for that.
     if (!learns_) begin_to_receive(from, peer);
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the ranks of a pipeline send each other, in the order in which they send it.
+/// The tensors that the ranks of a pipeline send each other, and the order in which they send them.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/pipeline_schedule.h>
@@ -15,19 +15,21 @@
 
 namespace fsdp::pipeline {
 
-/// A tensor that one action makes and another one, on another rank, takes.
+/// A tensor that an action on one rank makes and an action on another rank takes.
 struct Message {
   PipelineAction made_by, taken_by;
-  size_t made_at = 0;  ///< the place of `made_by` among its rank's actions
+  size_t made_at = 0;  ///< index of `made_by` among its rank's actions
 };
 
-/// What rank `from` sends rank `to`, in the order of its actions. Both know it, so the n-th recv meets the n-th send.
+/// Returns the messages from rank `from` to rank `to`, in the order of the actions of `from`. Both ranks compute this
+/// list, so the n-th recv matches the n-th send.
 std::vector<Message> messages_between(const PipelineSchedule& schedule, int from, int to);
 
-/// A header describes a tensor in so many numbers; the last ones are its sizes.
+/// A header has kHeaderNumbers numbers that describe a tensor. The first kBeforeSizes of them are its dtype, whether it
+/// requires a gradient, and its number of dims; then its sizes follow.
 constexpr size_t kHeaderNumbers = 16, kBeforeSizes = 3;
 
-/// Sizes and dtype of a message.
+/// Sizes and dtype of a tensor that one stage passes to the next, and whether it requires a gradient.
 struct Form {
   std::vector<int64_t> sizes;
   c10::ScalarType dtype = c10::kFloat;
@@ -36,24 +38,26 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
-/// Forms of what each stage takes forward, by stage, micro-batch and slice.
+/// Forms of the inputs of the stages' forwards. The key is the stage, the micro-batch and the slice.
 using Forms = std::map<std::tuple<int, int, int>, Form>;
 
-/// Carries the messages of one run of a schedule from and to this rank. One thread.
+/// Sends and receives this rank's messages of one run of a schedule. Used by one thread.
 class Mailbox {
  public:
-  /// All of them outlive it. Where `learns`, `forms` are found out: a header goes in front of each message of a
-  /// forward.
+  /// The Mailbox keeps references to all arguments. If `learns` is true, `forms` is filled during the run, and a header
+  /// is sent before each message of a forward. Otherwise `forms` is complete, and no headers are sent.
   Mailbox(const ProcessGroup& group, Communicator& ranks, const PipelineSchedule& schedule, Forms& forms, bool learns);
 
-  /// Sends what `action` made, if another rank takes it, and keeps it until that rank has it. Throws UsageError if it
-  /// has another form than the receiver knows of.
+  /// Starts to send `made`, the result of `action`, to the rank of the stage that takes it, if there is one. The
+  /// Mailbox keeps the tensor until that rank has received it. Throws UsageError if the tensor has not the form that
+  /// the receiver expects.
   void send(const PipelineAction& action, const at::Tensor& made);
-  /// Waits for what `action` takes from another rank. Undefined: a gradient that nobody computes.
+  /// Waits for the tensor that `action` takes from another stage, and returns it. Returns an undefined tensor in place
+  /// of a gradient that is not computed because the forward's tensor required none.
   at::Tensor receive(const PipelineAction& action);
-  /// Whether what the action's stage takes forward needs a gradient; it was received.
+  /// Returns true if the input of the action's forward, which was received, requires a gradient.
   bool needs_gradient(const PipelineAction& action) const { return form_of(action).requires_grad; }
-  /// Waits until everything that was sent has arrived.
+  /// Waits until all tensors that this rank sent have arrived.
   void finish();
 
  private:
@@ -65,7 +69,7 @@ class Mailbox {
   struct Peer {
     std::vector<Message> incoming = {};
     size_t received = 0;
-    at::Tensor next = {};  // what the next message is received into, once its recv was called
+    at::Tensor next = {};  // tensor into which `receiving` receives the next message
     std::shared_ptr<Work> receiving = {};
     std::deque<Sent> sent = {};
   };

@@ -41,7 +41,7 @@ void require_schedule_that_fits(const PipelineSchedule& schedule, const ProcessG
           group.rank(), ", found ", stages, ". Rank r holds the stages r, r + ", schedule.ranks, " and so on");
 }
 
-// What ranks compare: FNV-1a of the names of all actions (G. Fowler, L. C. Noll, K.-P. Vo).
+// Returns a hash of the names of all actions, which the ranks compare: FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo).
 uint32_t hash_of(const PipelineSchedule& schedule) {
   uint32_t hash = 2166136261U;
   for (const auto& actions : schedule.actions)
@@ -50,7 +50,8 @@ uint32_t hash_of(const PipelineSchedule& schedule) {
   return hash;
 }
 
-// In a handler: other ranks of the axis wait for this one, and so do those that share a stage with it.
+// Call it in an exception handler. It tells the exception to all ranks that may be waiting for this one: those of the
+// pipeline's axis, and those that share a stage with this rank.
 void pass_on_failure(const Plan& plan, const char* operation) {
   std::vector<const ProcessGroup*> axes{plan.group.get()};
   for (const auto& group : plan.groups())
@@ -58,7 +59,7 @@ void pass_on_failure(const Plan& plan, const char* operation) {
   runtime::fail_all(axes, str_cat("Pipeline::", operation));
 }
 
-// The rank of the first stage tells the others of its inputs.
+// Returns the signature of the run, which the rank of the first stage broadcasts to the pipeline's axis. Collective.
 Signature agree_on(const Plan& plan, const at::Tensor& inputs, bool trains, const char* operation) {
   constexpr int64_t kMostDims = kHeaderNumbers - kBeforeSizes;
   Signature numbers = {trains, -1, 0};
@@ -89,7 +90,7 @@ void require_inputs_that_fit(const Plan& plan, const Signature& signature, const
           ". Make a schedule of slices for this length");
 }
 
-// Calls `act`, which waits for other ranks, and tells them if it throws.
+// Calls `act`, which waits for other ranks. If it throws, the other ranks throw too.
 template <class Act>
 auto pass_on_failure_of(const Plan& plan, const char* operation, const Act& act) {
   try {
@@ -100,11 +101,11 @@ auto pass_on_failure_of(const Plan& plan, const char* operation, const Act& act)
   }
 }
 
-// Calls `act` with a Run of these inputs and the number of their rows.
+// Calls `act` with a Run of `inputs` and the number of their rows, and returns its result. Collective.
 template <class Act>
 at::Tensor run_batch(Plan& plan, const at::Tensor& inputs, bool trains, const char* operation, const Act& act) {
   const auto signature = pass_on_failure_of(plan, operation, [&] { return agree_on(plan, inputs, trains, operation); });
-  require_inputs_that_fit(plan, signature, operation);  // throws on all ranks alike, so nobody has to be told
+  require_inputs_that_fit(plan, signature, operation);  // if this throws, it throws on all ranks
   return pass_on_failure_of(plan, operation, [&] {
     const auto found = plan.known.find(signature);
     auto forms = found == plan.known.end() ? Forms() : found->second;
@@ -150,12 +151,12 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 const PipelineSchedule& Pipeline::schedule() const { return plan_->schedule; }
 
 void Pipeline::reset_iter_state() {
-  // Ranks of a stage's axes may wait for this rank while ranks of its pipe axis wait for them.
+  // Ranks that share a stage with this one may wait for it, while other ranks of the pipeline wait for them.
   for (const auto& group : plan_->groups())
     group->placement().fail("reset_iter_state",
                             "the rank starts over after an exception. Call reset_iter_state() on every rank");
   plan_->group->communicator().start_over();
-  plan_->known.clear();  // in the step that failed some ranks may have learnt sizes, and others not
+  plan_->known.clear();  // in the step that failed, perhaps only some ranks learnt the forms
   for (const auto& stage : plan_->stages)
     if (stage.group()) stage.group()->reset_iter_state();
 }
@@ -164,7 +165,7 @@ at::Tensor Pipeline::step(const at::Tensor& inputs, const at::Tensor& targets, c
   const auto& plan = *plan_;
   return run_batch(*plan_, inputs, true, "step", [&](Run& run, int64_t rows) {
     std::vector<at::Tensor> parts;
-    double count = static_cast<double>(rows);  // of what the loss is a mean over
+    double count = static_cast<double>(rows);  // number of rows, or of tokens, over which the loss is a mean
     const bool has_slices = plan.schedule.slices > 1;
     if (plan.is_last()) {
       require(targets.defined() && targets.dim() > (has_slices ? 1 : 0) && targets.size(0) == rows, plan.where("step"),
@@ -192,7 +193,7 @@ at::Tensor Pipeline::forward(const at::Tensor& inputs) {
   const at::NoGradGuard no_grad;
   return run_batch(*plan_, inputs, false, "forward", [&](Run& run, int64_t) {
     const auto outputs = run.run(nullptr);
-    plan_->ranks->barrier({"Pipeline::forward"})->wait();  // so that what failed on a later stage is known here
+    plan_->ranks->barrier({"Pipeline::forward"})->wait();  // throws if a later stage has failed
     std::vector<at::Tensor> rows;
     for (size_t first = 0; first < outputs.size(); first += static_cast<size_t>(plan_->schedule.slices))
       rows.push_back(

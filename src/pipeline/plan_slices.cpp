@@ -13,7 +13,8 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// The costs of all slices, whose ends lie at multiples of the granularity and at the end of the sequence.
+// The costs of all slices. A slice begins at a multiple of the granularity, and ends at one or at the end of the
+// sequence.
 class CostTable {
  public:
   CostTable(int64_t length, int64_t granularity, const SliceCost& cost)
@@ -40,7 +41,8 @@ class CostTable {
   std::vector<double> seconds_;
 };
 
-// The cut whose slices cost least together, among those that cost at most `bound` each: S(L) of the paper.
+// Returns the cheapest cut of the sequence into slices that cost at most `bound` each: S(L) of the TeraPipe paper (Z.
+// Li et al., 2021). Its `seconds` are infinite if there is no such cut.
 SlicePlan cheapest_within(const CostTable& costs, double bound) {
   const auto count = static_cast<size_t>(costs.count());
   std::vector<double> best(count + 1, kInfinite);
@@ -75,7 +77,8 @@ SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t
   SlicePlan best{.seconds = kInfinite};
   double last_tried = -kInfinite;
   for (size_t i = 0; i < bounds.size(); ++i) {
-    // Any plan within a larger bound costs at least that bound once for each micro-batch and each further stage.
+    // A plan in which the slowest slice costs `bounds[i]` takes that time for each micro-batch and each further stage,
+    // so neither this bound nor a larger one can improve on `best`.
     if ((micro_batches + stages - 1) * bounds[i] >= best.seconds) break;
     const bool is_last_of_its_value = i + 1 == bounds.size() || bounds[i + 1] > bounds[i];
     if (!is_last_of_its_value || bounds[i] - last_tried <= tolerance) continue;
@@ -90,7 +93,7 @@ SlicePlan plan_slices(int64_t length, int stages, const SliceCost& cost, int64_t
 BatchPlan plan_batch(int64_t sequences, int64_t length, int stages, const std::function<SliceCost(int64_t)>& cost_of,
                      int64_t granularity, double tolerance) {
   require(sequences >= 1, "fsdp plan_batch: expected a value of at least 1 for 'sequences', found ", sequences);
-  std::vector<SlicePlan> of_size;  // by sequences in a micro-batch, less one
+  std::vector<SlicePlan> of_size;  // element i is the plan for a micro-batch of i + 1 sequences
   for (int64_t size = 1; size <= sequences; ++size)
     of_size.push_back(plan_slices(length, stages, cost_of(size), granularity, tolerance));
   std::vector<double> best(static_cast<size_t>(sequences) + 1, kInfinite);

@@ -22,7 +22,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// Holds back the reductions of sharded stages, and puts back what the user had set.
+// Sets whether the backward of a stage reduces gradients. The destructor restores the users' settings.
 class SyncGuard {
  public:
   explicit SyncGuard(const Plan& plan) {
@@ -45,7 +45,7 @@ class SyncGuard {
   std::vector<std::pair<std::shared_ptr<runtime::ParamGroup>, bool>> before_;
 };
 
-// The distance from 1 to the next number of a floating dtype; 0 for other dtypes.
+// Returns the distance from 1 to the next number of a floating-point dtype, or 0 for other dtypes.
 double epsilon_of(at::ScalarType dtype) {
   double epsilon = 0;
   if (at::isFloatingType(dtype))
@@ -110,7 +110,7 @@ std::vector<at::Tensor> Run::run(const Root& root) {
       if (!root && action->stage + 1 == schedule_.stages()) outputs.push_back(std::move(output));
       continue;
     }
-    // Gradients of a stage are reduced with its last micro-batch.
+    // A stage reduces its gradients only in its last backward.
     const auto is_of_same_stage = [&](const PipelineAction& other) {
       return other.kind == Kind::kBackward && other.stage == action->stage;
     };
@@ -149,8 +149,9 @@ at::Tensor Run::forward(const PipelineAction& action, const Root& root) {
   return output;
 }
 
-// A stage that mixes tokens otherwise than by attention has other results, unless it draws random numbers: then it has
-// other results each time.
+// Throws UsageError if the stage's outputs for the slices of a sequence differ from its output for the whole sequence.
+// They do if the stage mixes tokens by other means than attention. A stage that draws random numbers is not checked,
+// because its results differ from call to call.
 void Run::require_slices_as_whole(const PipelineAction& action, const at::Tensor& input, const at::Tensor& output) {
   auto& [inputs, outputs] = compared_[action.stage];
   inputs.push_back(input.detach());

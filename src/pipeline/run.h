@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One pass of a batch through a schedule, on one rank.
+/// The run of one batch through a schedule, on one rank.
 
 #include <fsdp/pipeline.h>
 
@@ -18,52 +18,56 @@
 
 namespace fsdp::pipeline {
 
-/// What the ranks know of the inputs before a run begins: whether it trains, the inputs' dtype, the number of their
-/// dims and their sizes.
+/// Description of a run, which all ranks get before the run begins: whether it trains, and the dtype, the number of
+/// dims and the sizes of the inputs.
 using Signature = std::vector<int64_t>;
 
-/// What a Pipeline is made of.
+/// The members of a Pipeline.
 struct Plan {
   static const Plan& of(const Pipeline& pipeline) { return *pipeline.plan_; }
 
   std::vector<PipelineStage> stages;
-  PipelineSchedule schedule, forwards;  ///< the second has the forwards of the first alone
+  PipelineSchedule schedule, forwards;  ///< `forwards` has only the forward actions of `schedule`
   std::shared_ptr<ProcessGroup> group;
-  std::shared_ptr<Communicator> ranks;    ///< those of the group, in an order of the pipeline's own
-  std::map<Signature, Forms> known = {};  ///< what stages give for inputs of these sizes
+  std::shared_ptr<Communicator> ranks;    ///< duplicate of the group's communicator that only the pipeline uses
+  std::map<Signature, Forms> known = {};  ///< forms of the tensors between stages, for each signature that was run
 
   std::string where(const char* operation) const { return group->where(str_cat("Pipeline::", operation)); }
   bool is_first() const { return group->rank() == schedule.rank_of(0); }
   int last_rank() const { return schedule.rank_of(schedule.stages() - 1); }
   bool is_last() const { return group->rank() == last_rank(); }
   const PipelineStage& stage(int number) const { return stages[static_cast<size_t>(number / schedule.ranks)]; }
-  /// The param groups of all sharded stages.
+  /// Returns the param groups of this rank's sharded stages.
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups() const;
 
-  /// Cuts a batch into micro-batches, and these into slices, in the order in which they go forward.
+  /// Returns the parts of a batch in the order in which forward takes them. A part is a micro-batch, or a slice of one.
   std::vector<at::Tensor> parts_of(const at::Tensor& batch) const;
-  /// The place of an action's part among them.
+  /// Returns the index of an action's part in the result of `parts_of`.
   size_t part_of(const PipelineAction& action) const {
     return static_cast<size_t>(action.micro_batch * schedule.slices + action.slice);
   }
 };
 
-/// The trees of the modules of this rank's stages, by stage; of stages that are parts of one module by the first.
+/// Returns the module trees of this rank's stages, by the number of the stage. If several stages share one module, its
+/// tree is listed under the first of them.
 std::map<int, std::shared_ptr<const ModuleNode>> trees_of(const Plan& plan);
 
-/// One thread.
+/// One run of a batch through a schedule. Used by one thread.
 class Run {
  public:
-  /// All of them outlive it. `learns`: the forms are found out. `inputs`: the parts, on the rank of the first stage.
+  /// The Run keeps references to `plan`, `schedule` and `forms`. `learns` is true if the forms of the tensors between
+  /// stages are not known yet; the run then stores them in `forms`. `inputs` are the parts of the batch on the rank of
+  /// the first stage, and empty on other ranks.
   Run(const Plan& plan, const PipelineSchedule& schedule, Forms& forms, bool learns, std::vector<at::Tensor> inputs);
 
-  /// Runs this rank's actions. `root` gives what backward begins at, of the last stage's output of a part; without it
-  /// there is no backward. Returns the last stage's outputs where there is none.
+  /// Runs this rank's actions. Collective over the pipeline's axis. `root` returns the tensor at which backward begins,
+  /// from the last stage's output for a part; if it is empty, the run has no backward. Returns the outputs of the last
+  /// stage, on its rank, if there is no backward; otherwise returns an empty list.
   using Root = std::function<at::Tensor(const at::Tensor& output, size_t part)>;
   std::vector<at::Tensor> run(const Root& root);
 
  private:
-  // What forward leaves for backward: a leaf, and a tensor of the graph that leads to it.
+  // Tensors that a forward keeps for its backward: `input` is a leaf of autograd, and `output` was computed from it.
   struct Passed {
     at::Tensor input, output;
   };
@@ -78,9 +82,9 @@ class Run {
   const bool learns_;
   const std::vector<at::Tensor> inputs_;
   Mailbox mailbox_;
-  std::map<std::pair<int, size_t>, Passed> passed_;  // by stage and part
+  std::map<std::pair<int, size_t>, Passed> passed_;  // the key is the stage and the part
   std::map<StageAndMicroBatch, std::shared_ptr<parallel::TokenSlices>> slices_;
-  std::map<int, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> compared_;  // by stage: inputs and outputs
+  std::map<int, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> compared_;  // slices' inputs and outputs
 };
 
 }  // namespace fsdp::pipeline

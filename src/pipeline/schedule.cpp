@@ -18,7 +18,7 @@ void require_positive(const std::string& schedule, std::initializer_list<std::pa
     require(number >= 1, "fsdp ", schedule, ": expected a value of at least 1 for '", name, "', found ", number);
 }
 
-// So many forwards first; then a backward after each further forward; then the backwards that are left.
+// Returns `forwards_first` forwards, then the other forwards with a backward after each, then the remaining backwards.
 Actions alternate(const Actions& forwards, const Actions& backwards, size_t forwards_first) {
   const size_t first = std::min(forwards_first, forwards.size());
   Actions actions(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(first));
@@ -74,7 +74,8 @@ PipelineSchedule one_forward_one_backward_schedule(int ranks, int micro_batches,
   require(chunks == 1 || micro_batches % ranks == 0, "fsdp ", schedule.name,
           ": expected a number of micro-batches that is a multiple of the ", ranks, " ranks, found ", micro_batches,
           ". Choose a different number of micro-batches, or one chunk for each rank");
-  // Micro-batches pass in rounds of as many as there are ranks, so that a round comes round when its next chunk begins.
+  // With several chunks, micro-batches are processed in rounds of `ranks` micro-batches. When a rank has run one chunk
+  // on all micro-batches of a round, the first of them has passed all other ranks and is ready for the next chunk.
   const int in_round = chunks == 1 ? micro_batches : ranks;
   for (int rank = 0; rank < ranks; ++rank) {
     Actions forwards, backwards;
@@ -96,7 +97,7 @@ std::vector<PipelineAction> inputs_of(const PipelineSchedule& schedule, const Pi
   auto [kind, stage, micro_batch, slice] = action;
   if (kind == Kind::kForward) {
     if (stage > 0) inputs.push_back({kind, stage - 1, micro_batch, slice});
-    if (slice > 0) inputs.push_back({kind, stage, micro_batch, slice - 1});  // its keys and values
+    if (slice > 0) inputs.push_back({kind, stage, micro_batch, slice - 1});  // makes the keys and values that it needs
   } else {
     inputs.push_back({Kind::kForward, stage, micro_batch, slice});
     if (stage + 1 < schedule.stages()) inputs.push_back({kind, stage + 1, micro_batch, slice});

@@ -13,7 +13,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// A number for each action that the schedule must have: by kind, stage, micro-batch and slice.
+// Consecutive numbers, from 0 on, of the actions that a schedule must have.
 class ActionNumbers {
  public:
   explicit ActionNumbers(const PipelineSchedule& schedule) : schedule_(schedule) {}
@@ -67,10 +67,10 @@ PipelineTimes simulate(const PipelineSchedule& schedule, const std::function<dou
                        double transfer) {
   require_each_once(schedule);
   const ActionNumbers numbers(schedule);
-  std::vector<std::optional<double>> ends(numbers.count());  // by action, once it is timed
+  std::vector<std::optional<double>> ends(numbers.count());  // for each action, the time at which it ends, once known
   PipelineTimes times{std::vector<std::vector<PipelineTimes::Span>>(schedule.actions.size())};
 
-  // The first input of a rank's next action that is not timed yet.
+  // Returns an input of the action whose end is not known yet, or nothing if there is none.
   const auto waits_for = [&](const PipelineAction& action) -> std::optional<PipelineAction> {
     for (const auto& input : inputs_of(schedule, action))
       if (!ends[numbers.of(input)]) return input;

@@ -23,11 +23,13 @@ std::vector<int64_t> numels_of_layers(const torch::nn::Sequential& model) {
   return numels;
 }
 
-// The first layers of all stages but the first, so that the largest stage has as few elements as any cut allows.
+// Returns the index of the first layer of each stage but the first. The stages are cut so that the largest one has as
+// few elements of parameters as possible.
 std::vector<int64_t> balanced_cut(const std::vector<int64_t>& numels, size_t stages) {
   const size_t layers = numels.size();
   constexpr auto kNone = std::numeric_limits<int64_t>::max();
-  // By stages and layers that they have: the elements of the largest one, and where the last one begins.
+  // largest[s][n] is the number of elements of the largest stage if the first n layers are cut into s stages in the
+  // best way. first_of_last[s][n] is the first layer of the last of these stages.
   std::vector<std::vector<int64_t>> largest(stages + 1, std::vector<int64_t>(layers + 1, kNone));
   auto first_of_last = largest;
   largest[0][0] = 0;
@@ -82,7 +84,7 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
   const auto names = model->named_children().keys();
   for (int64_t layer = 0; layer < layers; ++layer) {
     if (std::ranges::find(first_layers, layer) != first_layers.end()) stages.emplace_back();
-    // With the name that it has in the whole model, and so have its parameters in checkpoints.
+    // The layer keeps its name in the whole model, so that checkpoints of stages have the parameter names of the model.
     stages.back()->push_back(names[static_cast<size_t>(layer)], *(model->begin() + layer));
   }
   require_no_shared_parameter(stages);

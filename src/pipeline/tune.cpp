@@ -18,7 +18,9 @@
 namespace fsdp {
 namespace {
 
-// Slices to measure, as multiples of `granularity`: alone from the shortest to the whole sequence, and behind others.
+// Returns the slices to measure for sequences of `length` tokens: some of different lengths at the beginning of the
+// sequence, and some after other tokens. Lengths and positions are multiples of `granularity`, except for the whole
+// sequence.
 std::vector<SliceTime> slices_to_measure(int64_t length, int64_t granularity) {
   std::vector<SliceTime> slices;
   const auto add = [&](int64_t tokens, int64_t before) {
@@ -36,7 +38,8 @@ std::vector<SliceTime> slices_to_measure(int64_t length, int64_t granularity) {
   return slices;
 }
 
-// While it lives, the stages of a plan write down how long they run; then the plan is as it was.
+// While a TimedStages exists, each call of a stage of the plan appends its duration to `seconds`. The destructor
+// restores the plan.
 class TimedStages {
  public:
   TimedStages(pipeline::Plan& plan, std::vector<double>& seconds) : plan_(plan), before_(plan) {
@@ -89,7 +92,7 @@ SliceTuning Pipeline::tune(const at::Tensor& micro_batch, const TuneOptions& opt
       set_schedule(before == 0 ? gpipe_schedule(schedule.ranks, 1)
                                : terapipe_schedule(schedule.ranks, 1, {before, tokens}));
       const auto inputs = plan.is_first() ? micro_batch.narrow(1, 0, before + tokens) : at::Tensor();
-      forward(inputs);  // finds sizes out, and whether the stages can run in slices
+      forward(inputs);  // not measured: it learns the sizes and checks that the stages can run in slices
       double least = std::numeric_limits<double>::infinity();
       for (int round = 0; round < options.rounds; ++round) {
         seconds.clear();
@@ -116,7 +119,7 @@ SliceTuning Pipeline::tune(const at::Tensor& micro_batch, const TuneOptions& opt
   };
   tuning.plan = plan_slices(length, schedule.ranks, slowest, options.granularity, 0, schedule.micro_batches);
   tuning.whole_seconds = (schedule.micro_batches + schedule.ranks - 1) * slowest(length, 0);
-  // Ranks may round differently, and all need the first one's plan.
+  // All ranks must have the same plan, but their own plans may differ by rounding. So they take that of rank 0.
   auto lengths = at::zeros({length}, at::kLong);
   for (size_t i = 0; i < tuning.plan.lengths.size(); ++i) lengths[static_cast<int64_t>(i)] = tuning.plan.lengths[i];
   lengths = broadcast(lengths.to(plan.group->device()), 0, all_ranks).cpu();
