@@ -94,7 +94,7 @@ double seconds_of(const std::function<void()>& act) {
   return of_slowest_rank(frame::Moment(c10::kCPU).seconds_since(start));
 }
 
-/// Seconds of each round, for plain files (or a plain step) and for what is compared with them.
+/// Seconds in each round: `plain` for plain files or a step alone, `ours` for the library or a step during a save.
 struct Pair {
   std::vector<double> plain, ours;
 

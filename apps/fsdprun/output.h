@@ -13,19 +13,17 @@
 
 namespace fsdprun {
 
-/// Splits a stream of bytes into pieces that end with "
-/// ", "\r" or "\r
-/// ". A "\r" ends a piece because progress lines end or begin with it and have no "
-/// ". A line of more than 16 MiB is passed on in several pieces, of which only the last one has the line's end.
+/// Splits a stream of bytes into pieces that end with "\n", "\r" or "\r\n". A "\r" ends a piece because progress lines
+/// end or begin with it and have no "\n". A line of more than 16 MiB is passed on in several pieces, of which only the
+/// last one has the line's end.
 class LineSplitter {
  public:
-  /// Receives the pieces. `starts_line` is false for a "
-  /// " whose "\r" was passed on before, and for a piece that continues a line.
+  /// Receives the pieces. `starts_line` is false for a "\n" whose "\r" was passed on before, and for a piece that
+  /// continues a line.
   using Sink = std::function<void(std::string_view piece, bool starts_line)>;
 
   void feed(std::string_view bytes, const Sink& sink);
-  /// Passes on the rest of the last line, and ends it with a "
-  /// ".
+  /// Passes on the rest of the last line, and ends it with a "\n".
   void finish(const Sink& sink);
 
  private:
