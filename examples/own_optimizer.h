@@ -58,7 +58,7 @@ inline void clip_adaptively(const std::vector<torch::Tensor>& parameters, double
   const torch::NoGradGuard no_grad;
   for (const auto& p : parameters) {
     if (!p.grad().defined()) continue;
-    std::vector<int64_t> dims;  // all dims but the first; a vector has only the first
+    std::vector<int64_t> dims;  // all dims but the first; none for a vector, so that all its elements are summed
     for (size_t dim = 1; dim < fsdp::global_sizes(p).size(); ++dim) dims.push_back(static_cast<int64_t>(dim));
     const auto longest = fsdp::sum(p * p, dims, true).sqrt().clamp_min(1e-3) * clipping;
     const auto length = fsdp::sum(p.grad() * p.grad(), dims, true).sqrt().clamp_min(1e-6);

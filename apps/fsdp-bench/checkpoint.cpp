@@ -151,7 +151,7 @@ Times measure(const CheckpointArguments& arguments, Trainee& trainee, const Work
   return times;
 }
 
-/// Times steps alone and steps during a save. It takes as many steps as last as long as a save, so the save runs during
+/// Times steps alone and steps during a save. The steps together last about as long as a save, so the save runs during
 /// all of them. The threads of a save leave the processors to training.
 void measure_steps(const CheckpointArguments& arguments, c10::Device device, Trainee& trainee, const Workplace& place,
                    Times& times) {
