@@ -1,14 +1,14 @@
-"""Saving and loading: of fsdp-bench, and of the script that drives torch.distributed.checkpoint."""
+"""Measures saving and loading by fsdp-bench, and by the script that drives torch.distributed.checkpoint."""
 
 import figures
 import programs
 import steps
 
-INNER_ROUNDS = 3  # of each run, after one to warm up
+INNER_ROUNDS = 3  # rounds of each run, after one to warm up
 
 
 def take_round(arguments, size, number):
-    """{"ours": result, "dcp": result}"""
+    """Runs one round. Returns {"ours": result, "dcp": result}."""
     words = [*steps.flags(size), "--folder", arguments.folder, "--rounds", INNER_ROUNDS]
     return programs.take_turns({
         "ours": lambda: programs.run_bench(arguments, "checkpoint", "--json", *programs.sharding(arguments), *words),
@@ -16,7 +16,7 @@ def take_round(arguments, size, number):
 
 
 def measure(arguments, size):
-    """The figures of one size, {figure: text}."""
+    """Measures one size. Returns {figure: text}."""
     return figures.of_checkpoints(programs.take_rounds(
         arguments, size, lambda number: take_round(arguments, size, number),
         lambda result: f"saves {result['save']['mb_per_s']} MB/s, loads {result['load']['mb_per_s']} MB/s"))

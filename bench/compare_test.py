@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 COMPARE = pathlib.Path(__file__).resolve().parent / "compare"
-# All programs are this script: it writes its name and its arguments to a log and prints the figures of its n-th run.
+# Every program is this script. It appends its name and arguments to a log, and prints the figures of its n-th run.
 PROGRAM = r"""#!/usr/bin/env python3
 import json, pathlib, sys
 path, words = pathlib.Path(sys.argv[0]), sys.argv[1:]
@@ -50,7 +50,7 @@ else:
                           losses=[0.25, 0.125] if "--data" in words else [2.0, 4.0])))
     sys.exit(134)  # as torch's processes sometimes do after their result
 """
-# Flags of compare, rows of its table, and the programs in the order in which they were run.
+# Each entry has flags of compare, rows of its table, and the programs in the order in which compare runs them.
 RUNS = (
     (["--rounds", "3", "--backend", "shm"],
      ["| figure | 9M |", "| tokens/s, ours : torch-fsdp2 | 2.000 (1.000 to 3.000) |",
@@ -110,7 +110,7 @@ class Compare(unittest.TestCase):
                     self.assertIn(row, done.stdout.splitlines())
                 runs = (self.folder / "log").read_text(encoding="utf-8").splitlines()
                 self.assertEqual(" ".join(run.split()[0] for run in runs), order)
-                for run in runs:  # the backend is ours alone
+                for run in runs:  # Only our programs have a backend.
                     self.assertEqual("--backend shm" in run, run.startswith("bench") and "shm" in words, run)
                 (self.folder / "log").unlink()
 

@@ -1,12 +1,12 @@
-"""From the results of rounds to a table."""
+"""Makes tables from the results of rounds."""
 
 import math
 import statistics
 import sys
 
-# The engine that shards as ours does; the others hold everything on each rank.
+# This engine shards as ours does. Other engines hold everything on each rank.
 SHARDED_PEER = "fsdp2"
-# Behind the name of a run in fp32, where others are of low precision.
+# This suffix marks a run in fp32 beside runs of low precision.
 FP32 = ", fp32"
 
 
@@ -15,17 +15,18 @@ def with_range(values):
 
 
 def ratios(rounds, key, peer):
-    """Ours : the peer's within each round, because a machine's speed changes from minute to minute."""
+    """Returns the ratios ours : the peer's within each round, because a machine's speed changes from minute to
+    minute."""
     return [results["ours"][key] / results[peer][key] for results in rounds]
 
 
 def speeds(rounds, key, peer):
-    """The same of seconds, as speeds."""
+    """Returns ratios of speeds, from values in seconds."""
     return [results[peer][key] / results["ours"][key] for results in rounds]
 
 
 def largest_difference(ours, torchs):
-    """Of two lists of losses, relative."""
+    """Returns the largest relative difference between two lists of losses."""
     if len(ours) != len(torchs):
         sys.exit(f"compare: {len(ours)} losses of ours, {len(torchs)} of torch's; the peer must take --steps.")
     if not all(map(math.isfinite, [*ours, *torchs])):
@@ -50,9 +51,10 @@ def against_bound(result):
 
 
 def of_steps(rounds, bound, peers):
-    """{figure: text} of one size. rounds: what steps.take_round gives; bound: what fsdp-bench --versus none prints."""
+    """Returns {figure: text} of one size. `rounds` are results of steps.take_round, and `bound` is the result of
+    fsdp-bench step --versus none."""
     cells = {f"tokens/s, ours : torch-{peer}": with_range(ratios(rounds, "tokens_per_s", peer)) for peer in peers}
-    for peer in peers:  # what a step of the bound's length would reach
+    for peer in peers:  # A step as short as the bound would reach this.
         most = statistics.median(ratios(rounds, "tokens_per_s", peer)) * bound["ratio"]
         cells[f"tokens/s, at the bound : torch-{peer}"] = f"{most:.3f}"
     if SHARDED_PEER in peers:
@@ -64,7 +66,7 @@ def of_steps(rounds, bound, peers):
 
 
 def of_low_steps(rounds, precision):
-    """The same with a policy of mixed precision, and beside fp32."""
+    """Returns {figure: text} of one size with a policy of mixed precision, also compared with fp32."""
     peer = SHARDED_PEER
     cells = {f"tokens/s, ours : torch-{peer}": with_range(ratios(rounds, "tokens_per_s", peer))}
     for name, run in (("ours", "ours"), (f"torch-{peer}", peer)):
@@ -80,7 +82,7 @@ def of_low_steps(rounds, precision):
 
 
 def of_checkpoints(rounds):
-    """{figure: text} of one size. rounds: what checkpoints.take_round gives."""
+    """Returns {figure: text} of one size. `rounds` are results of checkpoints.take_round."""
     cells = {f"speed, {what}, ours : torch-dcp": with_range(
         [results["dcp"][what]["seconds"] / results["ours"][what]["seconds"] for results in rounds])
              for what in ("save", "load")}
@@ -100,7 +102,7 @@ def with_quartiles(values, digits):
 
 
 def of_overhead(rounds):
-    """{figure: text} of one number of groups. rounds: what overhead.take_round gives."""
+    """Returns {figure: text} of one number of groups. `rounds` are results of overhead.take_round."""
     cells = {}
     for key, what in (("plain", "step, unsharded"), ("step", "step"), ("overhead", "overhead")):
         for run, name in (("ours", "ours"), (SHARDED_PEER, f"torch-{SHARDED_PEER}")):
@@ -110,7 +112,7 @@ def of_overhead(rounds):
 
 
 def of_trainings(rounds, peers, training):
-    """{figure: text} of one program. rounds: what trainings.take_round gives."""
+    """Returns {figure: text} of one program. `rounds` are results of trainings.take_round."""
     cells = {}
     for key, what in (("seconds", "training"), ("whole_seconds", "whole")):
         for peer in peers:
@@ -126,7 +128,7 @@ def of_trainings(rounds, peers, training):
 
 
 def lines_of(columns):
-    """Rows of cells; columns: {size: {figure: text}}, the same figures for each size."""
+    """Returns rows of cells. `columns` is {size: {figure: text}}; all sizes have the same figures."""
     figures = next(iter(columns.values()))
     return [["figure", *columns], *([figure, *(cells[figure] for cells in columns.values())] for figure in figures)]
 

@@ -1,4 +1,5 @@
-"""What a group costs the host in a training step: of fsdp-bench, and of the script that drives FSDP2."""
+"""Measures the host's time that a group costs in a training step: by fsdp-bench, and by the script that drives
+FSDP2."""
 
 import figures
 import programs
@@ -11,14 +12,14 @@ def ours(arguments, groups):
 
 
 def take_round(arguments, groups, number):
-    """{"ours": result, "fsdp2": result}"""
+    """Runs one round. Returns {"ours": result, "fsdp2": result}."""
     words = ["--groups", groups, "--steps", arguments.steps]
     return programs.take_turns({"ours": lambda: ours(arguments, groups),
                                 "fsdp2": lambda: programs.torchs(arguments, "fsdp2", *words)}, number)
 
 
 def measure(arguments, groups):
-    """The figures of one number of groups, {figure: text}."""
+    """Measures one number of groups. Returns {figure: text}."""
     return figures.of_overhead(programs.take_rounds(
         arguments, f"{groups} groups", lambda number: take_round(arguments, groups, number),
         lambda result: f"{result['step']} us, unsharded {result['plain']} us"))

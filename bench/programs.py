@@ -1,4 +1,4 @@
-"""Runs the programs that compare compares."""
+"""Runs the programs that compare measures."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def run_to_end(command):
             tempfile.TemporaryFile("w+", errors="replace") as stderr:
         begun = time.perf_counter()
         process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
-        _, status, usage = os.wait4(process.pid, 0)  # tells of this program's processes only
+        _, status, usage = os.wait4(process.pid, 0)  # It reports the resources of only this program's processes.
         seconds = time.perf_counter() - begun
         process.returncode = os.waitstatus_to_exitcode(status)
         stdout.seek(0)
@@ -37,10 +37,10 @@ def json_results(output):
 
 
 def run(command, find=json_results, may_fail_late=False):
-    """The one result that `find` finds in what a program prints, with the seconds and the memory that it took.
+    """Runs a program. Returns the one result that `find` finds in its output, with its seconds and memory.
 
-    may_fail_late: a failure after the result was printed is told and does not count. torch's processes sometimes abort
-    while they end ("terminate called without an active exception").
+    If `may_fail_late` is true, a failure after the result was printed is reported but does not count. torch's
+    processes sometimes abort while they end ("terminate called without an active exception").
     """
     words = [str(word) for word in command]
     done = run_to_end(words)
@@ -53,32 +53,32 @@ def run(command, find=json_results, may_fail_late=False):
 
 
 def launched(arguments, *command):
-    """Our ranks as processes of their own."""
+    """Returns the command that starts our ranks as processes of their own."""
     return [arguments.fsdprun, "--no-prefix", "--nproc_per_node", arguments.world, *command]
 
 
 def run_bench(arguments, program, *words):
-    """The result of one of fsdp-bench's programs, whose ranks are forks of one process or a launcher's processes."""
+    """Returns the result of a command of fsdp-bench. Its ranks are forks of one process, or processes of a launcher."""
     command = [arguments.bench, program, "--world", arguments.world, "--backend", arguments.backend, *words]
     return run(launched(arguments, *command) if arguments.launch == "fsdprun" else command)
 
 
 def sharding(arguments):
-    """Our flags that the peers' scripts do not have."""
+    """Returns the flags of our programs that the peers' scripts do not have."""
     given = {"--strategy": arguments.strategy, "--mesh": arguments.mesh}
     return [word for flag, value in given.items() if value for word in (flag, value)]
 
 
 def torchs(arguments, engine, *words):
-    # Standalone: with a port of its own.
+    # With --standalone torchrun uses a port of its own.
     return run([arguments.torchrun, "--standalone", "--nproc_per_node", arguments.world, arguments.peer, "--engine",
                 engine, *words], may_fail_late=True)
 
 
 def take_turns(runs, number):
-    """{name: result} of round `number`; runs: {name: function}.
+    """Runs round `number` of all programs. `runs` is {name: function}. Returns {name: result}.
 
-    All take turns at going first: who follows finds a warmer machine.
+    The programs take turns in going first, because later ones find a warmer machine.
     """
     names = list(runs)
     first = number % len(names)
@@ -87,9 +87,9 @@ def take_turns(runs, number):
 
 
 def take_rounds(arguments, name, take_round, tell):
-    """The results of all rounds, [{engine: result}], told on standard output as they come.
+    """Runs all rounds and prints each result when it arrives. Returns the results, [{engine: result}].
 
-    take_round(number) gives {engine: result}; tell(result) says the result of one engine.
+    take_round(number) returns {engine: result}, and tell(result) returns the text for the result of one engine.
     """
     rounds = []
     for number in range(arguments.rounds):

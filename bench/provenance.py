@@ -1,4 +1,4 @@
-"""What has to stand beside a figure: command, machine, date, commit."""
+"""Describes where a figure comes from: command, machine, date, commit."""
 
 import datetime
 import os

@@ -1,10 +1,11 @@
-"""Training steps: of fsdp-bench, and of the script that times torch's engines."""
+"""Measures training steps by fsdp-bench, and by the script that times torch's engines."""
 
 import figures
 import programs
 
-# The names are the numbers of parameters. Heads and vocabulary of the larger two are the defaults of both programs. The
-# smallest is for fp16, whose products take many times as long on processors without instructions for it.
+# The names are the numbers of parameters. The larger two sizes have the default heads and vocabulary of both programs.
+# The smallest size is for fp16, because products in fp16 are many times slower on processors without instructions for
+# it.
 SIZES = {
     "1M": {"dim": 128, "layers": 4, "batch": 2, "seq": 64, "vocab": 2048, "heads": 8},
     "9M": {"dim": 256, "layers": 6, "batch": 4, "seq": 128, "vocab": 8192, "heads": 8},
@@ -22,7 +23,8 @@ def ours(arguments, size, *words):
 
 
 def take_round(arguments, size, number):
-    """{"ours": result, "fsdp2": result, ...}; of low precision with those of fp32 beside them: "ours, fp32", ..."""
+    """Runs one round. Returns {"ours": result, "fsdp2": result, ...}. With low precision it also has the results of
+    fp32, named "ours, fp32" and so on."""
     runs = {}
     for precision in dict.fromkeys((arguments.precision, "fp32")):
         words = ["--steps", arguments.steps, *(["--precision", precision] if precision != "fp32" else [])]
@@ -34,7 +36,7 @@ def take_round(arguments, size, number):
 
 
 def measure(arguments, size):
-    """The figures of one size, {figure: text}."""
+    """Measures one size. Returns {figure: text}."""
     rounds = programs.take_rounds(arguments, size, lambda number: take_round(arguments, size, number),
                                   lambda result: f"{result['tokens_per_s']} tokens/s, {result['pss_mb']} MB")
     if arguments.precision != "fp32":

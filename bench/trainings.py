@@ -1,4 +1,5 @@
-"""Whole trainings: of mnist or gpt, and of the script of the same name that trains as it with torch's engines."""
+"""Measures whole trainings by mnist or gpt, and by the script of the same name that trains the same model with
+torch's engines."""
 
 import dataclasses
 import re
@@ -22,34 +23,35 @@ def mnist_results(output):
 
 
 def gpt_results(output):
-    """Seconds follow from tokens per second, which are printed with more digits."""
+    """Computes seconds from tokens per second, because gpt prints the latter with more digits."""
     ends = re.findall(r"^(\d+) \w+s in \d+ s, (\d+) \w+s/s on .*, perplexity (\S+)$", output, re.MULTILINE)
     losses = numbers(r"validation loss (\S+) nats per \w+, perplexity \S+$", output)
-    # The last line repeats the last validation's, with other digits.
+    # The last line repeats the last validation with other digits.
     return [{"seconds": int(tokens) / int(rate), "validation_losses": losses[:-1], "perplexity": float(perplexity)}
             for tokens, rate, perplexity in ends]
 
 
 @dataclasses.dataclass
 class Training:
-    find: Callable[[str], list]  # our results in what is printed
-    losses: str  # the key of those that are compared
-    score: str  # the key of what says how well it was learnt
-    own_flags: tuple = ()  # that the script does not have
+    find: Callable[[str], list]  # finds our results in the output
+    losses: str  # key of the losses that are compared
+    score: str  # key of the score that tells how well the model was trained
+    own_flags: tuple = ()  # flags that the script does not have
     compares_memory: bool = True
 
 
 TRAININGS = {
     "mnist": Training(mnist_results, "losses", "accuracy"),
-    # For its table of memory ours also trains an unsharded model at the end.
+    # Memory is not compared, because gpt also trains an unsharded model at the end for its table of memory.
     "gpt": Training(gpt_results, "validation_losses", "perplexity", ("--sample", 0), compares_memory=False),
 }
 
 
 def take_round(arguments, number):
-    """{"ours": result, "fsdp2": result, ...}, each with seconds, whole_seconds, peak_rss_mb, losses and score.
+    """Runs one round. Returns {"ours": result, "fsdp2": result, ...}; each result has seconds, whole_seconds,
+    peak_rss_mb, losses and score.
 
-    Rounds differ by their seeds.
+    Each round has a different seed.
     """
     training = TRAININGS[arguments.program]
     words = [*arguments.flags, "--no-cuda", "--seed", number + 1]

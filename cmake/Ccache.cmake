@@ -1,4 +1,4 @@
-# Compiles through ccache where it is installed. Precompiled headers need the two sloppiness settings.
+# Compiles through ccache if it is installed. The sloppiness settings are needed for precompiled headers.
 find_program(FSDP_CCACHE ccache)
 if(FSDP_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER

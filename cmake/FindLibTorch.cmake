@@ -1,9 +1,10 @@
 # Finds LibTorch and defines the imported target LibTorch::LibTorch.
 #
-# FSDP_TORCH (variable or environment: a LibTorch folder, or the folder of an installed `torch` Python package) decides
-# where it is set. Otherwise looked for in this order: CMAKE_PREFIX_PATH, LibTorch_HINT (an installed fsdp sets it), the
-# virtual environment FSDP_VENV, which is .venv of the repository unless it is set. torch's own TorchConfig.cmake is not used: with a GPU build it asks for the
-# CUDA toolkit, which programs that only link need not have.
+# FSDP_TORCH, a variable of CMake or of the environment, names a LibTorch folder or the folder of an installed `torch`
+# Python package. If it is not set, these places are searched in this order: CMAKE_PREFIX_PATH; LibTorch_HINT, which an
+# installed fsdp sets; and the virtual environment FSDP_VENV, by default .venv of the repository. torch's own
+# TorchConfig.cmake is not used, because with a GPU build it requires the CUDA toolkit, which programs that only link do
+# not need.
 #
 # Result variables: LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT, LibTorch_HAS_CUDA
 
@@ -23,7 +24,8 @@ endif()
 
 unset(LibTorch_ROOT)
 foreach(_candidate IN LISTS _candidates)
-  # The folder itself, one that holds `torch`, or torch.utils.cmake_prefix_path and its subfolder Torch.
+  # A candidate is the folder itself, a folder that contains `torch`, or torch.utils.cmake_prefix_path or its subfolder
+  # Torch.
   foreach(_suffix "" "/torch" "/../.." "/../../..")
     if(NOT LibTorch_ROOT AND EXISTS "${_candidate}${_suffix}/include/torch/csrc/api/include/torch/torch.h")
       get_filename_component(LibTorch_ROOT "${_candidate}${_suffix}" REALPATH)
@@ -33,7 +35,8 @@ endforeach()
 
 unset(LibTorch_VERSION)
 if(LibTorch_ROOT)
-  # torch 2.9 and newer keep the numbers in torch/headeronly/version.h, older ones in torch/csrc/api/include/torch/version.h.
+  # torch 2.9 and newer have the numbers in torch/headeronly/version.h, and older releases in
+  # torch/csrc/api/include/torch/version.h.
   foreach(_header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
     if(NOT LibTorch_VERSION AND EXISTS "${LibTorch_ROOT}/include/${_header}")
       file(STRINGS "${LibTorch_ROOT}/include/${_header}" _lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
@@ -69,11 +72,11 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     LibTorch::LibTorch SYSTEM INTERFACE "${LibTorch_ROOT}/include" "${LibTorch_ROOT}/include/torch/csrc/api/include")
   target_compile_features(LibTorch::LibTorch INTERFACE cxx_std_20)
   target_link_options(LibTorch::LibTorch INTERFACE "LINKER:-rpath,${LibTorch_ROOT}/lib" "LINKER:--disable-new-dtags")
-  # LibTorch exports functions of std::filesystem from the C++ library that it was built with, and those of a GPU build crash
-  # (remove_all). A program takes them from the first library that has them, so its own C++ library comes first.
+  # LibTorch exports functions of std::filesystem from the C++ library that it was built with, and those of a GPU build
+  # crash (remove_all). A program uses the first library that has these functions, so its own C++ library comes first.
   target_link_libraries(LibTorch::LibTorch INTERFACE "-Wl,--no-as-needed,-lstdc++,--as-needed")
   foreach(_library IN LISTS _libraries)
-    # libtorch_cuda registers its kernels when it is loaded; no symbol of ours refers to it.
+    # libtorch_cuda registers its kernels when it is loaded. No symbol refers to it, so --no-as-needed must keep it.
     target_link_libraries(
       LibTorch::LibTorch INTERFACE "-Wl,--no-as-needed,${LibTorch_ROOT}/lib/lib${_library}.so,--as-needed")
   endforeach()

@@ -1,16 +1,18 @@
-# How tests are declared. A test's label says what it is about: `suites` (the library, from inside), `programs` (what is
-# installed, and what documents say), `repo` (the tree itself); `nightly` is what only `scripts/test --nightly` runs.
+# Declares tests. The label of a test says what it tests: `suites` (the library, from inside), `programs` (what is
+# installed, and what documents say) or `repo` (the source tree). Tests that also have the label `nightly` run only in
+# `scripts/test --nightly`.
 
 if(FSDP_BUILD_TESTS)
   find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter)
 endif()
 
-# Most tests wait most of the time, for ranks, timeouts and other threads, so ctest runs several at a time. A busy one
-# computes all the time and counts as three.
+# Most tests mostly wait for ranks, timeouts and other threads, so ctest runs several of them at a time. A busy test
+# computes all the time and counts as three tests.
 set(FSDP_BUSY_TEST 3)
 
-# fsdp_add_test(NAME LABEL COMMAND... [BUSY] [ALONE] [NIGHTLY] [TIMEOUT seconds] [ENVIRONMENT NAME=VALUE...]): one test of
-# ctest's. Exit status 77 means that it cannot run here; scripts/test lists it, and fails in continuous integration.
+# fsdp_add_test(NAME LABEL COMMAND... [BUSY] [ALONE] [NIGHTLY] [TIMEOUT seconds] [ENVIRONMENT NAME=VALUE...]) adds one
+# test to ctest. If the test exits with status 77, it cannot run on this machine. scripts/test lists such tests, and
+# fails because of them in continuous integration.
 function(fsdp_add_test name label)
   cmake_parse_arguments(arg "BUSY;ALONE;NIGHTLY" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -32,7 +34,8 @@ function(fsdp_add_test name label)
   endif()
 endfunction()
 
-# fsdp_script_test(NAME SCRIPT ARGUMENTS... [options of fsdp_add_test]): a test of programs, written in Python.
+# fsdp_script_test(NAME SCRIPT ARGUMENTS... [options of fsdp_add_test]) adds a test of programs that is written in
+# Python.
 function(fsdp_script_test name script)
   if(FSDP_BUILD_TESTS AND NOT FSDP_TESTS STREQUAL suites)
     fsdp_add_test(${name} programs COMMAND Python3::Interpreter -B "${CMAKE_CURRENT_SOURCE_DIR}/${script}" ${ARGN})

@@ -1,10 +1,11 @@
-# Sets NcclHeaders_FOLDERS to where the headers of CUDA and NCCL are that ProcessGroupNCCL.hpp needs, or to nothing.
+# Sets NcclHeaders_FOLDERS to the folders of the CUDA and NCCL headers that ProcessGroupNCCL.hpp needs, or to nothing if
+# one is missing.
 #
-# GPU builds of torch bring most of them along in packages beside it; crt and nv are in cuda-toolkit[crt,cccl], which
-# scripts/setup adds. If one is missing there, CUDA's come from a toolkit (CUDA_HOME, else /usr/local/cuda), all of them:
-# headers of two releases do not fit together.
+# Most of them come with GPU builds of torch, in packages beside it. The folders crt and nv are in
+# cuda-toolkit[crt,cccl], which scripts/setup adds. If a CUDA header is missing there, all CUDA headers come from a
+# toolkit (CUDA_HOME, else /usr/local/cuda), because headers of two releases do not work together.
 
-# Sets `result` to the folder of each header, or to nothing if one is in none of the folders.
+# Sets `result` to the folders of all headers, or to nothing if one header is in none of the folders.
 function(fsdp_folders_of result headers folders)
   set(_result)
   foreach(_header IN LISTS headers)
@@ -36,7 +37,7 @@ if(LibTorch_HAS_CUDA)
   if(_cuda AND _nccl)
     set(NcclHeaders_FOLDERS ${_cuda} ${_nccl})
     list(REMOVE_DUPLICATES NcclHeaders_FOLDERS)
-    list(REMOVE_ITEM NcclHeaders_FOLDERS /usr/include) # searched in any case
+    list(REMOVE_ITEM NcclHeaders_FOLDERS /usr/include) # The compiler always searches this folder.
   else()
     list(JOIN _cuda_headers ", " _names)
     message(STATUS "fsdp: no NCCL backend: LibTorch has CUDA, but not all headers were found: ${_names}, nccl.h")

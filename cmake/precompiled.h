@@ -1,15 +1,16 @@
 #pragma once
 /// \file
-/// The last of the precompiled headers. It makes Clang instantiate there what it would instantiate in every file otherwise.
+/// This header comes last in the precompiled header. It makes Clang instantiate there what it would otherwise
+/// instantiate in every file.
 
 #ifdef __clang__
 #include <torch/script.h>
 #include <torch/torch.h>
 
-// Clang instantiates templates in a precompiled header, except virtual functions: those of each class that the header
-// constructs follow at the end of every file that includes it, which takes more than a second a file. A local class is the
-// exception, whose virtual functions are instantiated at once, and with them those of its bases. The classes are those that
-// `-ftime-trace` names for an empty file.
+// Clang instantiates templates in a precompiled header, but not virtual functions of class templates: it instantiates
+// those of each constructed class at the end of every file that includes the header. This takes more than a second for
+// each file. The virtual functions of a local class, and of its bases, are instantiated at once. This header therefore
+// derives a local class from each class that `-ftime-trace` names for an empty file.
 namespace fsdp::precompiled {
 
 template <class Class>
@@ -23,7 +24,7 @@ void instantiate_virtual_functions_of() {
   (instantiate_virtual_functions<Classes>(), ...);
 }
 
-// Nobody calls it, so no file has code for it.
+// No code calls this function, so files contain no code for it.
 inline void instantiate() {
   namespace data = torch::data::datasets;
   namespace jit = torch::jit;
@@ -43,7 +44,7 @@ inline void instantiate() {
       nn::RNNCellImpl, nn::RNNImpl, nn::SoftmaxImpl, nn::SoftminImpl, nn::ThresholdImpl, nn::TransformerDecoderImpl,
       nn::TransformerDecoderLayerImpl, nn::TransformerEncoderImpl, nn::TransformerEncoderLayerImpl, nn::UnflattenImpl,
       nn::UnfoldImpl>();
-  // What these override is instantiated with them, too.
+  // This also instantiates the functions that these classes override.
   instantiate_virtual_functions_of<
       nn::Cloneable<nn::ModuleDictImpl>, nn::Cloneable<nn::SequentialImpl>, nn::ConvNdImpl<1, nn::ConvTranspose1dImpl>,
       nn::ConvNdImpl<2, nn::ConvTranspose2dImpl>, nn::ConvNdImpl<3, nn::ConvTranspose3dImpl>>();

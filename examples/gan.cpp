@@ -1,5 +1,6 @@
-// A GAN: a generator and a discriminator, each sharded and with an optimizer of its own, train in turns until noise
-// becomes points of a normal distribution. Shows detach(), and freezing a model for a part of a step.
+// A GAN: a generator and a discriminator train in turns until the generator turns noise into points of a normal
+// distribution. Each of the two is sharded and has an optimizer of its own. The example shows detach(), and how to
+// freeze a model for a part of a step.
 //
 //     fsdprun --nproc_per_node 2 ./example_gan
 #include <fsdp/fsdp.h>
@@ -18,12 +19,13 @@ void set_requires_grad(const Net& net, bool requires_grad) {
   for (auto& parameter : net.parameters()) parameter.requires_grad_(requires_grad);
 }
 
-// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
+// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
+// divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main() {
   fsdp::init_process_group();
-  torch::manual_seed(1);  // the same on every rank: points, noise and first values are equal
+  torch::manual_seed(1);  // Points, noise and initial values are the same on every rank.
   const auto center = torch::tensor({2.0F, -1.0F});
   Net generator = make_net(2, 2), discriminator = make_net(2, 1);
   const auto options = [](double lr) { return torch::optim::AdamOptions(lr).betas({0.5, 0.9}); };
@@ -36,13 +38,13 @@ int main() {
     const auto ones = torch::ones({real.size(0), 1}), zeros = torch::zeros({real.size(0), 1});
 
     set_requires_grad(discriminator, true);
-    const auto scores = discriminator(torch::cat({real, fake.detach()}));  // no gradients go on to the generator
+    const auto scores = discriminator(torch::cat({real, fake.detach()}));  // No gradients flow to the generator.
     const auto loss = torch::binary_cross_entropy_with_logits(scores, torch::cat({ones, zeros}));
     loss.backward();
     discriminator_optimizer.step();
     discriminator_optimizer.zero_grad();
 
-    set_requires_grad(discriminator, false);  // gradients pass through it, and it has none of its own to reduce
+    set_requires_grad(discriminator, false);  // Gradients pass through it, but it has none to reduce.
     torch::binary_cross_entropy_with_logits(discriminator(fake), ones).backward();
     generator_optimizer.step();
     generator_optimizer.zero_grad();

@@ -1,5 +1,6 @@
-// Low-rank adapters (LoRA) beside a frozen base: base and adapters are sharded, only adapters have gradients and
-// optimizer state, and the file has them alone. Goes on with the adapters in FILE if it is there.
+// Low-rank adapters (LoRA) with a frozen base. The base and the adapters are sharded, but only the adapters have
+// gradients and optimizer state. The program writes only the adapters to FILE, and continues with them if FILE already
+// exists.
 //
 //     fsdprun --nproc_per_node 2 ./example_lora FILE
 #include <fsdp/fsdp.h>
@@ -16,7 +17,7 @@ struct AdapterImpl : torch::nn::Module {
   AdapterImpl() {
     register_module("down", down);
     register_module("up", up);
-    torch::nn::init::zeros_(up->weight);  // at first it adds nothing to the base
+    torch::nn::init::zeros_(up->weight);  // At first, the adapter adds nothing to the base.
   }
   torch::Tensor forward(const torch::Tensor& x) { return up(down(x)); }
 };
@@ -44,7 +45,8 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
+// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
+// divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main(int argc, char** argv) {
@@ -53,7 +55,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   fsdp::init_process_group();
-  torch::manual_seed(1);  // the same on every rank, and in every run: it stands for the file of a pretrained base
+  torch::manual_seed(1);  // Every rank and every run makes the same base, which stands for a pretrained one.
   Net net;
   const auto x = torch::randn({48, kDim}), y = x.flip(1);
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Optimizers and clipping that need numbers of all rows, written for rows. docs/precision.md explains them. They
-/// run unsharded, too, since an ordinary tensor counts as one that every rank has whole.
+/// Optimizers and gradient clipping for rows that need sums over all rows. docs/precision.md explains them. They also
+/// run unsharded, because an ordinary tensor counts as a tensor that every rank has whole.
 
 #include <fsdp/norms.h>
 #include <fsdp/parameters.h>
@@ -14,8 +14,8 @@
 
 namespace own_optimizer {
 
-/// LAMB (Y. You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, 2020, algorithm 2):
-/// Adam's update of each parameter, scaled to the parameter's norm.
+/// LAMB (Y. You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, 2020, algorithm 2). It
+/// scales Adam's update of each parameter to the parameter's norm.
 class Lamb {
  public:
   Lamb(std::vector<torch::Tensor> parameters, double lr, double weight_decay)
@@ -51,22 +51,23 @@ class Lamb {
   int steps_ = 0;
 };
 
-/// Adaptive gradient clipping (A. Brock et al., High-Performance Large-Scale Image Recognition Without Normalization,
-/// 2021, equation 3): the gradient of each output unit is at most `clipping` times as long as the unit's weights.
+/// Clips gradients adaptively (A. Brock et al., High-Performance Large-Scale Image Recognition Without Normalization,
+/// 2021, equation 3): the gradient of each output unit becomes at most `clipping` times as long as the unit's weights.
 /// Collective.
 inline void clip_adaptively(const std::vector<torch::Tensor>& parameters, double clipping) {
   const torch::NoGradGuard no_grad;
   for (const auto& p : parameters) {
     if (!p.grad().defined()) continue;
-    std::vector<int64_t> dims;  // all but the first; of a vector it is the whole
+    std::vector<int64_t> dims;  // all dims but the first; none for a vector, so that all its elements are summed
     for (size_t dim = 1; dim < fsdp::global_sizes(p).size(); ++dim) dims.push_back(static_cast<int64_t>(dim));
     const auto longest = fsdp::sum(p * p, dims, true).sqrt().clamp_min(1e-3) * clipping;
     const auto length = fsdp::sum(p.grad() * p.grad(), dims, true).sqrt().clamp_min(1e-6);
-    p.mutable_grad().mul_((longest / length).clamp_max(1));  // each rank uses its rows of the factors
+    p.mutable_grad().mul_((longest / length).clamp_max(1));  // Each rank uses its rows of the factors.
   }
 }
 
-/// The orthogonal factor of a matrix, roughly (K. Jordan et al., Muon, 2024: five steps of Newton and Schulz).
+/// Returns approximately the orthogonal factor of a matrix, by five steps of Newton and Schulz (K. Jordan et al., Muon,
+/// 2024).
 inline torch::Tensor orthogonal(const torch::Tensor& matrix) {
   auto x = matrix / (matrix.norm() + 1e-7);
   const bool is_tall = x.size(0) > x.size(1);
@@ -78,7 +79,7 @@ inline torch::Tensor orthogonal(const torch::Tensor& matrix) {
   return is_tall ? x.t() : x;
 }
 
-/// Muon, for parameters with two dims: momentum whose singular values become 1.
+/// Muon for parameters with two dims. It updates them by a momentum whose singular values become about 1.
 class Muon {
  public:
   Muon(std::vector<torch::Tensor> matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {

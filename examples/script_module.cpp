@@ -1,5 +1,5 @@
-// A TorchScript module, sharded: each block is a group, loops and branches stay in the script. Trains it and writes it
-// whole to FILE, which torch::jit::load and Python's torch.jit.load open.
+// A sharded TorchScript module. Each block is a group; loops and branches stay in the script. The program trains the
+// module and writes it whole to FILE, which torch::jit::load and Python's torch.jit.load open.
 //
 //     fsdprun --nproc_per_node 2 ./example_script_module FILE
 #include <fsdp/fsdp.h>
@@ -19,7 +19,7 @@ torch::jit::Module make_block(int64_t dim) {
   return block;
 }
 
-// Stands for torch::jit::load of a file that Python has written.
+// Makes a module in place of torch::jit::load of a file that Python has written.
 torch::jit::Module make_net() {
   torch::jit::Module net("Net");
   net.register_module("first", make_block(16));
@@ -34,7 +34,8 @@ torch::jit::Module make_net() {
   return net;
 }
 
-// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
+// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
+// divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main(int argc, char** argv) {
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   fsdp::init_process_group();
-  torch::manual_seed(1);  // the same on every rank: data and first values are equal
+  torch::manual_seed(1);  // Data and initial values are the same on every rank.
   auto net = make_net();
   const auto x = torch::randn({48, 16}), y = x.flip(1);
 

@@ -1,5 +1,6 @@
-// Predicts from a checkpoint without a rank that holds the whole model, with any number of ranks that divides 48, which
-// need not be the number that saved it. Trains one and saves it if FOLDER has none.
+// Predicts from a checkpoint, although no rank could hold the whole model. The number of ranks must divide 48, but it
+// may differ from the number of ranks that saved the checkpoint. If FOLDER has no checkpoint, the program first trains
+// a model and saves it.
 //
 //     fsdprun --nproc_per_node 4 ./example_sharded_inference FOLDER    trains, saves and predicts
 //     fsdprun --nproc_per_node 2 ./example_sharded_inference FOLDER    predicts the same
@@ -9,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-// Which of four numbers is the largest?
+// A network that tells which of four numbers is the largest.
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear in{4, 32}, out{32, 4};
   NetImpl() {
@@ -20,7 +21,8 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
+// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
+// divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 void train_and_save(const std::string& folder) {
@@ -41,11 +43,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   fsdp::init_process_group();
-  torch::manual_seed(1);  // the same on every rank: points and first values are equal
+  torch::manual_seed(1);  // Points and initial values are the same on every rank.
   const auto x = torch::randn({48, 4});
 
   auto model = fsdp::fully_shard(fsdp::meta_init([] { return Net(); }));
-  fsdp::to_empty(model, torch::kCPU);  // memory for this rank's rows
+  fsdp::to_empty(model, torch::kCPU);  // Allocates memory for this rank's rows.
   auto loaded = fsdp::load_checkpoint(argv[1], model, nullptr, {.if_any = true});
   if (loaded.path.empty()) {
     train_and_save(argv[1]);
@@ -54,7 +56,7 @@ int main(int argc, char** argv) {
   model->eval();
 
   const torch::NoGradGuard no_grad;
-  const auto scores = fsdp::all_gather(model(share_of(x))).flatten(0, 1);  // of all points, on every rank
+  const auto scores = fsdp::all_gather(model(share_of(x))).flatten(0, 1);  // Every rank gets the scores of all points.
   if (fsdp::rank() == 0) {
     std::cout << loaded.path << " of " << loaded.world_size << " ranks, read by " << fsdp::world_size() << std::endl;
     std::cout << scores.argmax(1).eq(x.argmax(1)).sum().item<int64_t>() << " of " << x.size(0) << " are right, loss "

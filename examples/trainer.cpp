@@ -1,5 +1,6 @@
-// Which points of the plane lie in a ring? Trains a small network on two ranks that it starts itself, and saves to a
-// folder: what ends it, e.g. Ctrl-C, costs nothing, the next start goes on. docs/trainer.md explains it.
+// Trains a small network to tell which points of the plane lie in a ring. The program starts two ranks itself, and
+// saves checkpoints to FOLDER. After an interruption, e.g. by Ctrl-C, the next start resumes where the last one ended.
+// docs/trainer.md explains this program.
 //
 //     example_trainer [FOLDER [EPOCHS]]
 #include <ATen/CPUGeneratorImpl.h>
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
     trainer.add({.on_epoch_end = [](const fsdp::TrainingPlace& place) {
       if (fsdp::rank() == 0) std::cout << "epoch " << place.epoch + 1 << " ends with step " << place.step << std::endl;
     }});
-    if (!trainer.fit(model, optimizer, data, loss)) return;  // a signal ended it
+    if (!trainer.fit(model, optimizer, data, loss)) return;  // A signal ended the training.
 
     const auto sums = trainer.test(model, data(0), [](auto& net, auto& batch) -> std::vector<torch::Tensor> {
       return {net(batch.data).argmax(1).eq(batch.target).sum(), torch::tensor(batch.target.size(0))};

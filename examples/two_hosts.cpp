@@ -1,26 +1,28 @@
-// Several hosts: the ranks of a host share the parameters out, and every host has all of them (HSDP). So a step sends
-// gradients between hosts, and no parameters. On two hosts, of which the first is called `head`:
+// Trains on several hosts. The ranks of a host shard the parameters, and every host has all of them (HSDP). A step
+// therefore sends gradients between hosts, but no parameters. For two hosts, the first of which is called `head`:
 //
 //     fsdprun --nnodes 2 --node-rank 0 --master-addr head --nproc-per-node 2 ./example_two_hosts    on head
 //     fsdprun --nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 2 ./example_two_hosts    on the other
 //
-// On one machine take 127.0.0.1 for head, and put FSDP_HOST=a in front of one command and FSDP_HOST=b of the other.
+// On one machine use 127.0.0.1 for head, and begin one command with FSDP_HOST=a and the other with FSDP_HOST=b.
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <iostream>
 
-// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
+// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
+// divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main() {
   namespace nn = torch::nn;
   fsdp::init_process_group();
-  torch::manual_seed(1);  // the same on every rank: data and first values are equal
+  torch::manual_seed(1);  // Data and initial values are the same on every rank.
   const auto x = torch::randn({48, 128}), y = x.flip(1);
 
-  // By rank the number of its host, from 0. The mesh has a row per host: ranks of a host follow each other.
+  // hosts() has the number of each rank's host, from 0. The ranks of a host have consecutive numbers, so the mesh has
+  // one row for each host.
   const int hosts = *std::ranges::max_element(fsdp::default_process_group()->hosts()) + 1;
   fsdp::FullyShardOptions options;
   options.mesh = fsdp::init_device_mesh({hosts, fsdp::world_size() / hosts}, {"replicate", "shard"});

@@ -1,5 +1,6 @@
-// What groups cost: 100 equal linear layers as 1 group, as 5 groups of 20 and as 100 groups of 1, on two ranks that it
-// starts itself, over shared memory and over Gloo. docs/choosing.md has its figures.
+// Measures what groups cost: 100 equal linear layers form 1 group, 5 groups of 20, or 100 groups of 1. The program
+// starts two ranks itself, and they communicate over Gloo and then over shared memory. docs/choosing.md has the
+// results.
 //
 //     example_wrapping [WIDTH [STEPS]]
 #include <fsdp/fsdp.h>
@@ -26,7 +27,7 @@ struct PartImpl : torch::nn::Module {
 };
 TORCH_MODULE(Part);
 
-// Seconds of the shortest step.
+// Trains for `steps` steps and returns the seconds of the shortest one.
 double train(fsdp::Sharded<torch::nn::Sequential>& model, const torch::Tensor& batch, int64_t steps) {
   fsdp::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(1e-3));
   double shortest = std::numeric_limits<double>::max();
@@ -50,7 +51,7 @@ void measure(const char* backend, int64_t parts, int64_t width, int64_t steps) {
     for (const auto& part : net->children()) fsdp::fully_shard(*part);
   auto model = fsdp::fully_shard(net);
   const auto batch = torch::randn({32, width});
-  train(model, batch, /*steps=*/2);  // from the second step on groups are gathered ahead
+  train(model, batch, /*steps=*/2);  // From the second step on, groups are gathered ahead.
   model.reset_peak_stats();
   const auto before = model.stats();
   const double seconds = train(model, batch, steps);

@@ -1,7 +1,7 @@
 """Prints what `pip install --dry-run --report FILE` would fetch: first the sum in MiB, then a line for each large file.
 
-Sizes come from the disk, or from the server's answer to a HEAD request. Where the server does not tell the size of a
-large package, the sum is at least what a build of torch with all its packages is known to need.
+Sizes come from the disk, or from the server's answer to a HEAD request. If the server does not tell the size of a
+large package, the sum is at least the known size of a build of torch with all its packages.
 """
 
 import http.client
@@ -23,7 +23,7 @@ LARGE = ("torch", "triton", *CUDA)
 
 
 def certificates():
-    """The certificates that pip trusts; a small system has none of its own."""
+    """Returns the certificates that pip trusts, because a small system has none of its own."""
     if os.environ.get("PIP_CERT"):
         return os.environ["PIP_CERT"]
     command = [sys.executable, "-m", "pip", "config", "list"]
@@ -39,7 +39,7 @@ def certificates():
 
 
 def size_of(url, context):
-    """Bytes behind a URL, or None if they cannot be found out."""
+    """Returns the number of bytes behind a URL, or None if it is unknown."""
     parts = urllib.parse.urlparse(url)
     try:
         if parts.scheme == "file":
@@ -77,7 +77,7 @@ def describe(install):
 
 
 def sum_up(total, unknown, install):
-    """The bytes to count with, and a text that tells them and the kind of build."""
+    """Returns the number of bytes to reckon with, and a text that states this number and the kind of build."""
     build_mib, kind = GPU_BUILD_MIB, ""
     if any("+cpu" in i["metadata"]["version"] for i in install):
         build_mib, kind = CPU_BUILD_MIB, " (CPU build)"

@@ -1,9 +1,9 @@
 """Draws what --metrics and --trace wrote, and what fsdp-bench schedule printed.
 
     scripts/plot runs OUT.png [NAME=]METRICS.jsonl...    loss, throughput and memory of several runs in one picture
-    scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and what of its communication
-                                                         goes on while it computes
-    scripts/plot schedule OUT.png SCHEDULE.json          what the ranks of a pipeline do when (fsdp-bench schedule --json)
+    scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and how much of its
+                                                         communication overlaps with computing
+    scripts/plot schedule OUT.png SCHEDULE.json          when pipeline ranks do what (fsdp-bench schedule --json)
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 
 CLASSES = ("rows", "whole", "gradient", "optimizer", "activation")
 CLASS_COLOURS = ("#4c72b0", "#8fb0d9", "#dd8452", "#55a868", "#bbbbbb")
-# Of the compute thread, by what the names of events begin with; what comes later lies on top.
+# Colours of the compute thread's events, by the beginnings of their names. Later entries are drawn on top.
 PARTS = {"forward": "#b8d4f0", "backward": "#c9e3b4", "optimizer step": "#f3d9a4", "unshard": "#8a8fd0",
          "prefetch": "#b39ddb", "reduce": "#6fae9b", "wait": "#d9534f"}
 COMMUNICATION = {"all_gather": "#5b6abf", "reduce_scatter": "#2f8f6f", "all_reduce": "#c28f2c"}
@@ -21,10 +21,11 @@ OTHER = "#999999"
 
 
 def read_metrics(path):
-    """Lines by step; a step that a resumed run did again is that of the last line. Seconds go on where it resumed.
+    """Returns the records of a file by step. If a resumed run repeated a step, its last record counts. Seconds continue
+    where the run resumed.
 
-    It has resumed where its clock or its steps go back: one that goes on at the next step, with a later clock than the
-    last line has, cannot be told apart.
+    A run has resumed where its clock or its steps go back. A resumed run is not recognised if it continues with the
+    next step and its clock is later than that of the last line.
     """
     steps, earlier, newest, last_step = {}, 0, 0, float("-inf")
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -35,7 +36,7 @@ def read_metrics(path):
             if resumed:
                 earlier = newest
             newest = record["seconds"] = earlier + record["seconds"]
-        if record["step"] == last_step and not resumed:  # e.g. a validation, which ended later than the step
+        if record["step"] == last_step and not resumed:  # such as a validation, which ends later than its step
             record.pop("seconds", None)
         last_step = record["step"]
         steps.setdefault(record["step"], {}).update(record)
@@ -43,7 +44,7 @@ def read_metrics(path):
 
 
 def series(records, name, over="step"):
-    """Steps or seconds, and values, of a metric where it is a number."""
+    """Returns the steps or seconds, and the values, of a metric where it is a number."""
     points = [(record[over], record[name]) for record in records
               if over in record and isinstance(record.get(name), (int, float))]
     return [x for x, _ in points], [value for _, value in points]
@@ -55,7 +56,8 @@ def throughput_of(records):
 
 
 def megabytes(records, kind, over="step"):
-    """Steps or seconds, and the sum over classes of `kind`: bytes, after the step, or peak_bytes, each class's so far."""
+    """Returns the steps or seconds, and the sums over the classes of `kind`: "bytes" after the step, or "peak_bytes"
+    so far."""
     xs, sums = [], []
     for record in records:
         values = [record[f"{kind}/{name}"] for name in CLASSES if f"{kind}/{name}" in record]
@@ -67,7 +69,7 @@ def megabytes(records, kind, over="step"):
 
 def draw_lines(loss, speed, memory, runs, over):
     for number, (name, records) in enumerate(runs.items()):
-        # Lines that coincide are seen by their widths.
+        # Lines have different widths, so that lines that coincide can be seen.
         style = {"color": f"C{number}", "marker": "o" if len(records) < 15 else None, "markersize": 3}
         width = 1.2 + 1.4 * (len(runs) - 1 - number)
         loss.plot(*series(records, "loss", over), label=name, linewidth=width, **style)
@@ -87,7 +89,8 @@ def draw_lines(loss, speed, memory, runs, over):
 
 
 def draw_classes(axes, runs):
-    """What rank 0 held at most of each class, one upon the other; the classes are not at their peaks together."""
+    """Draws the peak of each class of bytes on rank 0, stacked. The classes do not reach their peaks at the same
+    time."""
     below = dict.fromkeys(runs, 0)
     for part, colour_of_part in zip(CLASSES, CLASS_COLOURS):
         peaks = {name: max((record.get(f"peak_bytes/{part}", 0) for record in records), default=0) / 1e6
@@ -122,14 +125,15 @@ def intervals(trace, category, pid):
 
 
 def steps_of(trace, pid):
-    """[begin, end) of each step of a rank: from the end of one optimizer step to the end of the next one."""
+    """Returns [begin, end) of each step of a rank, from the end of one optimizer step to the end of the next one."""
     ends = sorted(event["ts"] + event["dur"] for event in intervals(trace, "compute", pid)
                   if event["args"]["what"] == "optimizer step")
     return list(zip(ends, ends[1:]))
 
 
 def joined(parts):
-    """Disjoint stretches, ascending, that cover what `parts`, (begin, end), cover."""
+    """Returns disjoint intervals in ascending order that cover the same times as `parts`, which are pairs (begin,
+    end)."""
     result = []
     for begin, end in sorted(parts):
         if result and begin <= result[-1][1]:
@@ -144,7 +148,7 @@ def length(parts):
 
 
 def common(a, b):
-    """What both cover; each disjoint and ascending."""
+    """Returns the times that both lists of intervals cover. Both must be disjoint and in ascending order."""
     result, j = [], 0
     for begin, end in a:
         while j < len(b) and b[j][1] <= begin:
@@ -157,7 +161,7 @@ def common(a, b):
 
 
 def hidden_share(events, step):
-    """Of the time in which something is communicated, the part in which the compute thread does not wait."""
+    """Returns the part of the time with communication in which the compute thread does not wait."""
     def within(chosen):
         return joined((max(e["ts"], step[0]), min(e["ts"] + e["dur"], step[1])) for e in chosen
                       if e["ts"] < step[1] and e["ts"] + e["dur"] > step[0])
@@ -173,7 +177,8 @@ def kind_of(event, kinds):
 
 
 def draw_events(axes, events, step, begin, row):
-    """A rank's events within `step`, from `row` on downwards; returns the rows' names and the bars by kind of event."""
+    """Draws a rank's events within `step`, downwards from `row`. Returns the names of the rows and the bars by kind
+    of event."""
     within = [event for event in events if event["ts"] < step[1] and event["ts"] + event["dur"] > step[0]]
     found = {kind_of(event, COMMUNICATION) for event in within if event["cat"] != "compute"}
     names, bars = ["computes", *(kind for kind in (*COMMUNICATION, "other") if kind in found)], {}
@@ -211,7 +216,7 @@ def draw_step(pyplot, out, trace, number):
         if share is not None:
             shares.append(share)
     axes.set_yticks(list(labels), list(labels.values()))
-    axes.set_ylim(row - 1, -0.6)  # the first rank on top
+    axes.set_ylim(row - 1, -0.6)  # The first rank is on top.
     axes.set_xlim(0, (max(steps[rank][number][1] for rank in ranks) - begin) / 1000)
     axes.set_xlabel("ms")
     title = f"Step {number + 1 if number >= 0 else len(steps[ranks[0]]) + number + 1} of the trace"
@@ -232,7 +237,7 @@ def draw_schedule(pyplot, out, schedule):
     for row, rank in enumerate(ranks):
         for action in rank:
             colour = PARTS[action["kind"]]
-            # Later stages of a rank are lighter.
+            # Later stages of a rank have lighter colours.
             shade = 0.55 + 0.45 * (1 - action["stage"] // len(ranks) / max(1, stages // len(ranks)))
             width = action["end"] - action["begin"]
             axes.barh(row, width, left=action["begin"], height=0.9, color=colour, alpha=shade, edgecolor="white")

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The flags --checkpoint-activations and --offload-activations, alike in all programs that train.
+/// Defines the flags --checkpoint-activations and --offload-activations, which all programs that train share.
 
 #include <functional>
 
@@ -18,7 +18,7 @@ namespace frame {
 
 struct ActivationFlags {
   bool checkpoint = false;
-  /// As in fairseq it means `checkpoint` too.
+  /// True if the inputs are kept in host memory. As in fairseq, this flag implies `checkpoint`.
   bool offload = false;
   bool is_on() const { return checkpoint || offload; }
 };
@@ -27,7 +27,8 @@ void add_activation_flags(CLI::App& app, ActivationFlags& flags);
 
 fsdp::CheckpointOptions checkpoint_options(const ActivationFlags& flags);
 
-/// Runs the parts of a model by activation_checkpoint; empty without the flags.
+/// Returns a function that runs a part of a model by fsdp::activation_checkpoint; the function is empty without the
+/// flags.
 std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>& part, const at::Tensor& x)> part_runner(
     const ActivationFlags& flags);
 

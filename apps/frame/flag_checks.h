@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Checks of what flags are given, for CLI::Option::check. Numbers have to be finite.
+/// Validators for the values of flags, to be passed to CLI::Option::check. The validators of numbers refuse infinities
+/// and NaN.
 
 #include <limits>
 
@@ -12,13 +13,13 @@ namespace frame {
 
 CLI::Validator positive_number();
 CLI::Validator number_from_0(double most = std::numeric_limits<double>::max());
-/// Whole numbers, up to more than any use.
+/// Accepts whole numbers from 1 to 2^30.
 CLI::Validator count();
 CLI::Validator count_or_none();
 CLI::Validator seed();
-/// Of a rank.
+/// Accepts a number of threads for one rank.
 CLI::Validator threads();
-/// A path that is not empty, as that of a variable of the shell that is not set would be.
+/// Accepts a path that is not empty. An empty path usually comes from a shell variable that is not set.
 CLI::Validator path();
 
 }  // namespace frame

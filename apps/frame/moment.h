@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Moments in the work of a device, for timing it.
+/// Class Moment measures how long a device works.
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
@@ -10,12 +10,13 @@
 
 namespace frame {
 
-/// The moment at which it is made: on a GPU when the current stream has done what it was given by then, elsewhere by
-/// the clock. Belongs to one thread.
+/// The time at which a Moment was constructed. On a GPU this is the time at which the current stream has done all work
+/// that was queued by then; on the CPU it is the time of the clock. Only one thread may use a Moment.
 class Moment {
  public:
   explicit Moment(c10::Device device);
-  /// From `earlier`, a moment of the same device and stream; waits until the device has come to this one.
+  /// Returns the seconds since `earlier`, which must belong to the same device and stream. Waits until the device has
+  /// reached this moment.
   double seconds_since(const Moment& earlier) const;
 
  private:

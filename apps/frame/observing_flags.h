@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The flags --trace, --profile, --metrics, --tensorboard, --peak-flops and --explain, alike in all programs that
-/// train.
+/// Defines the flags --trace, --profile, --metrics, --tensorboard, --peak-flops and --explain, which all programs that
+/// train share.
 
 #include <memory>
 #include <string>
@@ -18,28 +18,29 @@ class Trace;
 namespace frame {
 
 struct ObservingFlags {
-  /// A file; empty: no trace.
+  /// Path of the trace file; no trace is written if it is empty.
   std::string trace;
-  /// With `trace`: LibTorch's operators too.
+  /// True if the trace also contains LibTorch's operators. Needs `trace`.
   bool profile = false;
-  /// A file of JSON lines, and a folder for TensorBoard; empty: none.
+  /// Paths of a file of JSON lines and of a folder for TensorBoard; each is written unless its path is empty.
   std::string metrics, tensorboard;
-  /// Operations a second that a rank could do; 0: measured.
+  /// Floating point operations per second that a rank's hardware can do at most; the program measures them if this is
+  /// 0.
   double peak_flops = 0;
   bool explain = false;
 };
 
 void add_observing_flags(CLI::App& app, ObservingFlags& flags);
 
-/// From here to `write_trace`; null without the flag.
+/// Begins a trace, which lasts until `write_trace`. Returns null without --trace.
 std::unique_ptr<fsdp::Trace> begin_trace(const ObservingFlags& flags);
-/// Collective; nothing without the flag.
+/// Writes the trace. Collective; does nothing without --trace.
 void write_trace(const fsdp::Trace* trace, const ObservingFlags& flags);
 
-/// `appends`: the run goes on.
+/// Opens the files of --metrics and --tensorboard. If `appends` is true, a resumed run appends to them.
 fsdp::ScalarLog open_scalar_log(const ObservingFlags& flags, bool appends);
 
-/// With --explain rank 0 prints what the groups are and cost.
+/// Prints on rank 0 what the groups are and what they cost. Does nothing without --explain.
 void print_explanation(const fsdp::Group& model, const ObservingFlags& flags);
 
 }  // namespace frame

@@ -10,7 +10,7 @@ namespace {
 
 using torch::optim::Optimizer;
 
-// Made of parameters and their decay; each group gets the options that `options` has and a decay of its own.
+// Constructs an optimizer of class `Made`. Each param group gets a copy of `options` with its own weight decay.
 template <class Made>
 std::unique_ptr<Optimizer> make(const std::vector<ParametersOfOptimizer>& groups,
                                 const typename Made::Options& options) {

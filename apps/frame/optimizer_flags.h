@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The flag --optimizer, alike in all programs that train.
+/// Defines the flag --optimizer, which all programs that train share.
 
 #include <memory>
 #include <string>
@@ -19,11 +19,11 @@ class Optimizer;
 
 namespace frame {
 
-/// `name` is the default, and becomes what is chosen: "adamw", "adam", "sgd" (with momentum 0.9), "rmsprop", "adagrad",
-/// "adadelta", or "cpu_adam", which is Adam for rows in host memory.
+/// Adds the flag --optimizer. `name` is the default and receives the user's choice: "adamw", "adam", "sgd" (with
+/// momentum 0.9), "rmsprop", "adagrad", "adadelta", or "cpu_adam", which is Adam for rows in host memory.
 void add_optimizer_flags(CLI::App& app, std::string& name);
 
-/// A learning rate with which it trains small models.
+/// Returns a learning rate with which the optimizer trains small models.
 double usual_learning_rate(const std::string& name);
 
 struct ParametersOfOptimizer {
@@ -31,8 +31,8 @@ struct ParametersOfOptimizer {
   double weight_decay = 0;
 };
 
-/// The optimizer of fsdp::optim, which is a fsdp::optim::FlatOptimizer, too. `betas`: of those that have them. Throws
-/// std::invalid_argument for cpu_adam if a parameter is not on the CPU.
+/// Returns an optimizer of fsdp::optim, which also is an fsdp::optim::FlatOptimizer. Optimizers without betas ignore
+/// `betas`. Throws std::invalid_argument for cpu_adam if a parameter is not on the CPU.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, double lr,
                                                         const std::vector<ParametersOfOptimizer>& groups,
                                                         std::tuple<double, double> betas = {0.9, 0.999});

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The flags --pipe, --micro-batches, --schedule and --chunks, alike in all programs that train.
+/// Defines the flags --pipe, --micro-batches, --schedule and --chunks, which all programs that train share.
 
 #include <fsdp/pipeline_schedule.h>
 
@@ -15,21 +15,21 @@ class App;
 namespace frame {
 
 struct PipelineFlags {
-  /// Ranks that have some layers each; 1: there is no pipeline.
+  /// Number of ranks of the pipeline, each of which has some of the layers; 1 means that there is no pipeline.
   int ranks = 1;
-  /// Parts of a batch, which pass one behind the other.
+  /// Number of micro-batches into which a batch is split.
   int micro_batches = 4;
-  /// "gpipe", "1f1b" or "interleaved".
+  /// Name of the schedule: "gpipe", "1f1b" or "interleaved".
   std::string schedule = "1f1b";
-  /// Stages of a rank, for "interleaved".
+  /// Number of stages on each rank if the schedule is "interleaved".
   int chunks = 2;
 };
 
-/// After --mesh, if there is one, which contradicts --pipe.
+/// Adds the flags. If `app` has a flag --mesh, it must have been added before, because --pipe excludes it.
 void add_pipeline_flags(CLI::App& app, PipelineFlags& flags);
 
-/// A schedule by the name that flags give it: "gpipe", "1f1b", "interleaved", whose ranks have `chunks` stages each, or
-/// "terapipe", of slices of so many tokens. Throws what the schedule's function throws.
+/// Returns the schedule with this name: "gpipe", "1f1b", "interleaved", for which each rank has `chunks` stages, or
+/// "terapipe", for which `slices` are the lengths of the slices in tokens. Throws what the schedule's function throws.
 fsdp::PipelineSchedule make_schedule(const std::string& name, int ranks, int micro_batches, int chunks,
                                      const std::vector<int64_t>& slices = {});
 

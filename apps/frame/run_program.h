@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What programs that use LibTorch do around their work.
+/// Defines what programs that use LibTorch do around their work.
 
 #include <functional>
 
@@ -10,7 +10,7 @@ class App;
 
 namespace frame {
 
-/// run_tool, with LibTorch's errors as one sentence too.
+/// Does what run_tool does, and prints an error of LibTorch as one sentence too, without its backtrace.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run);
 
 }  // namespace frame

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What every program does around its work. Needs no LibTorch.
+/// Defines what every program does around its work. This file does not need LibTorch.
 
 #include <functional>
 
@@ -10,9 +10,9 @@ class App;
 
 namespace frame {
 
-/// Lets `app` read the flags, then calls `run`. Returns what main is to return: 0; 2 for wrong flags; 1 if `run` throws
-/// or what it printed cannot be written, e.g. because the disk is full. An error is one sentence on stderr after the
-/// name of `app`.
+/// Lets `app` read the flags, then calls `run`. Returns the exit status for main: 0 after success; 2 after wrong flags;
+/// 1 if `run` throws or its output cannot be written, e.g. because the disk is full. An error is printed to stderr as
+/// one sentence after the name of `app`.
 int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& run);
 
 }  // namespace frame

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ways to carry attention out over ranks, by the names that flags give them.
+/// Maps the names that flags use to the methods of sequence parallelism.
 
 #include <fsdp/sequence_parallel.h>
 

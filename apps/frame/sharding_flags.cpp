@@ -22,14 +22,14 @@ const std::map<std::string, fsdp::Strategy>& strategies() {
   return all;
 }
 
-// From 1 to 999999; 0: it is no such number.
+// Returns the number in `text` if it is from 1 to 999999, else 0.
 int size_of_axis(std::string_view text) {
   const bool is_number = !text.empty() && text.size() <= 6 && text.front() != '0' &&
                          std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
   return is_number ? std::stoi(std::string(text)) : 0;
 }
 
-// One number, or two with an x between; empty: it is something else.
+// Returns the numbers in `text`, which is one number or two with an x between them. Returns no numbers for other text.
 std::vector<int> sizes_of_mesh(std::string_view text) {
   const auto x = text.find('x');
   std::vector<int> sizes{size_of_axis(text.substr(0, x))};

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The flags --strategy, --mesh and --cpu-offload, alike in all programs that train.
+/// Defines the flags --strategy, --mesh and --cpu-offload, which all programs that train share.
 
 #include <string>
 #include <vector>
@@ -14,23 +14,25 @@ struct FullyShardOptions;
 
 namespace frame {
 
-/// What --strategy takes: "full_shard", "shard_grad_op", "shard_optimizer", "replicate".
+/// Returns the values that --strategy takes: "full_shard", "replicate", "shard_grad_op" and "shard_optimizer".
 std::vector<std::string> strategy_names();
 
 struct ShardingFlags {
-  /// One of strategy_names().
+  /// Name of the strategy, one of strategy_names().
   std::string strategy = "full_shard";
-  /// "2x4": 2 replicas of 4 ranks that share the rows out; "8": one axis; empty: one axis of all ranks.
+  /// Sizes of the mesh: "2x4" means 2 replicas of 4 ranks that shard the parameters; "8" means one axis of 8 ranks. If
+  /// it is empty, all ranks form one axis.
   std::string mesh;
-  /// Rows, gradients and optimizer state in host memory; the model is built on the CPU then.
+  /// True if rows, gradients and optimizer state are in host memory. The program then builds the model on the CPU.
   bool cpu_offload = false;
 };
 
-/// After the flag --no-cuda, if there is one, which contradicts one of them.
+/// Adds the flags. If `app` has a flag --no-cuda, it must have been added before, because one of these flags excludes
+/// it.
 void add_sharding_flags(CLI::App& app, ShardingFlags& flags);
 
-/// The options that they are, with nothing else set. Collective if there is a mesh. Throws what init_device_mesh
-/// throws.
+/// Returns the options that the flags describe; all other options keep their defaults. Collective if the flags describe
+/// a mesh. Throws what init_device_mesh throws.
 fsdp::FullyShardOptions sharding_options(const ShardingFlags& flags);
 
 }  // namespace frame

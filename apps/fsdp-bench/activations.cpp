@@ -20,12 +20,12 @@
 namespace bench {
 namespace {
 
-/// Bytes that this thread, and the backwards that it calls, have from LibTorch's allocator.
+/// Counts the bytes that this thread, and the backwards that it calls, have from LibTorch's allocator.
 struct AllocatedBytes : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
                          c10::Device /*device*/) override {
     const int64_t now = current += bytes;
-    if (now > peak) peak = now;  // one thread computes at a time
+    if (now > peak) peak = now;  // Only one thread computes at a time.
   }
   bool memoryProfilingEnabled() const override { return true; }
 
@@ -55,7 +55,7 @@ void run_activations(const ActivationsArguments& arguments) {
                                : gpt(inputs, targets);
     loss.backward();
   };
-  step();  // what is made once
+  step();  // The first step allocates what stays.
   const auto bytes = std::make_shared<AllocatedBytes>();
   {
     const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, bytes);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What `fsdp-bench` can be told on the command line.
+/// The flags of `fsdp-bench`.
 
 #include <cstdint>
 #include <string>
@@ -19,117 +19,124 @@ namespace bench {
 struct StepArguments {
   int world = 2;
   std::string backend = "gloo";
-  /// "fsdp"; "none": every rank trains a whole model alone; "naive": the same, with the gradients' mean over the ranks.
+  /// Name of the engine. "fsdp" shards the model. With "none", every rank trains a whole model alone. "naive" is "none"
+  /// with gradients that are averaged over the ranks.
   std::string engine = "fsdp";
-  /// The engine to take steps in turns with; empty: none of them.
+  /// Name of a second engine, which takes steps in turns with `engine`; empty if there is none.
   std::string versus;
-  /// Of the engine that it is compared to; empty: the same strategy.
+  /// Strategy of the second engine; empty if it has the same strategy.
   std::string versus_strategy;
-  /// "always", "never", or "default": always, but never for the outermost group.
+  /// When groups reshard after forward: "always", "never", or "default", which means that all groups but the root group
+  /// reshard.
   std::string reshard = "default";
-  /// Among how many ranks whole parameters stay from forward to backward, whatever `reshard` is; 1: not.
+  /// Number of ranks that together keep whole parameters from forward to backward, whatever `reshard` is; 1 means that
+  /// no ranks do.
   int within = 1;
-  /// Whether the head of the model is a group of its own, whose gradients are the first ones, beside the blocks.
+  /// True if the model's head is a group of its own, besides the blocks. Its gradients are the first ones in backward.
   bool groups_head = false;
-  /// Of whole parameters; 0: one group, whatever its size.
+  /// Bytes of whole parameters that are gathered ahead; 0 means one group of any size.
   int64_t prefetched_bytes = 0;
-  /// "fp32"; "bf16" or "fp16": of whole parameters, of operators and of what ranks sum; rows and losses stay fp32.
+  /// Precision of whole parameters, operators and sums of gradients: "fp32", "bf16" or "fp16". Rows and losses are
+  /// always fp32.
   std::string precision = "fp32";
   frame::ShardingFlags sharding;
-  /// The ranks of a stage, which share its parameters out, are neighbours; those of the next stage come behind them.
+  /// Pipeline of the model. The ranks of a stage, which shard its parameters, are neighbours, and the ranks of the next
+  /// stage follow them.
   frame::PipelineFlags pipeline;
-  /// Of training state in files; empty: it is in memory.
+  /// Folder for training state in files; it is in memory if this is empty.
   std::string disk_folder;
-  /// With `versus`, of the engine alone.
+  /// Activation checkpointing; with `versus` it applies only to `engine`.
   frame::ActivationFlags activations;
-  /// Of what is computed again, all but products.
+  /// True if backward does not compute matrix products and attention again.
   bool keeps_products = false;
 
   int64_t dim = 256;
   int64_t layers = 6;
   int64_t heads = 8;
   int64_t vocab = 8192;
-  /// Of one rank; with a pipeline of the ranks that have the model together.
+  /// Sequences of one rank, or with a pipeline of the ranks that have the model together.
   int64_t batch = 4;
   int64_t seq = 128;
   int64_t steps = 12;
-  /// Of steps, with `versus`.
+  /// Number of pairs of steps, with `versus`.
   int64_t pairs = 60;
-  /// With `versus`: the engine's steps are traced and their metrics written, the other's are not.
+  /// True if the steps of `engine` are traced and their metrics written. The steps of `versus` never are.
   bool observe = false;
 };
 
 struct CollectivesArguments {
   int world = 2;
   std::string backend = "gloo";
-  /// Of a message.
+  /// Sizes of the smallest and the largest message.
   int64_t min_bytes = 4;
   int64_t max_bytes = int64_t{256} << 20;
-  /// Print JSON instead of a table.
+  /// True if the program prints JSON instead of a table.
   bool json = false;
 };
 
 struct InterceptArguments {
   int64_t rounds = 2001;
-  /// Operators of one kind in a row, per round. Few, so that most rounds are over before the system takes the
-  /// processor.
+  /// Number of calls of one operator in a measurement. It is small, so that most measurements end before the system
+  /// gives the processor to another process.
   int64_t operators = 200;
 };
 
 struct OptimArguments {
-  /// Parameters, and elements of all of them together.
+  /// Number of parameters, and number of elements of all parameters together.
   int64_t tensors = 200;
   int64_t numel = 10'000'000;
   int64_t rounds = 21;
   int64_t threads = 1;
-  /// "all", "adamw", "adam", "sgd", "rmsprop" or "adagrad".
+  /// Name of the optimizer: "all", "adamw", "adam", "sgd", "rmsprop" or "adagrad".
   std::string optimizer = "all";
-  /// Of the whole parameters, "fp32" or "bf16"; rows are fp32.
+  /// Dtype of whole parameters: "fp32" or "bf16". Rows are fp32.
   std::string param_dtype = "fp32";
 };
 
 struct ScalingArguments {
   int world = 2;
   std::string backend = "gloo";
-  /// "groups", "nesting", "parameters", or "all" of them.
+  /// What the models have more and more of: "groups", "nesting", "parameters", or "all" of them in turn.
   std::string of = "all";
-  /// Number of groups or parameters.
+  /// Number of groups or parameters of the largest model.
   int64_t largest = 10'000;
-  /// Print JSON instead of a table.
+  /// True if the program prints JSON instead of a table.
   bool json = false;
 };
 
 struct ScaleArguments {
-  /// Numbers of ranks, one job after the other.
+  /// Numbers of ranks of the jobs, which run one after another.
   std::vector<int> ranks = {8, 64, 1024, 16384};
-  /// "device", and of jobs that are not simulated "shm", "gloo" or "hierarchical", which any job can have.
+  /// How data travels: "device", "shm", "gloo" or "hierarchical". "device" can only be simulated.
   std::string transport = "device";
-  /// Real ranks, forks of this process, train a small model, and count what the simulation does.
+  /// True if real ranks, which are forks of this process, train a small model and count the same numbers as the
+  /// simulation.
   bool real = false;
-  /// Of the small model.
+  /// Number of blocks of the small model.
   int64_t layers = 3;
 };
 
 struct AttentionArguments {
   int world = 2;
   std::string backend = "shm";
-  /// Of the whole sequence, in tokens.
+  /// Length of the whole sequence in tokens.
   int64_t length = 8192;
   int64_t heads = 8;
   int64_t head_size = 64;
   bool is_causal = true;
   int64_t rounds = 9;
-  /// Print JSON instead of a table.
+  /// True if the program prints JSON instead of a table.
   bool json = false;
 };
 
 struct ActivationsArguments {
   int world = 2;
   std::string backend = "shm";
-  /// "tensor": ranks have a part of each block; else how attention goes over ranks that share sequences.
+  /// What ranks split: "tensor" means that each rank has a part of each block; other names are methods by which ranks
+  /// split sequences.
   std::string split = "head-tail";
   int64_t batch = 1;
-  /// Of whole sequences.
+  /// Length of whole sequences in tokens.
   int64_t length = 2048;
   int64_t dim = 256;
   int64_t layers = 12;
@@ -140,51 +147,53 @@ struct ActivationsArguments {
 struct OverheadArguments {
   int world = 2;
   std::string backend = "auto";
-  /// The number of groups of each model that is timed.
+  /// Number of groups of each model that is timed.
   std::vector<int64_t> groups = {10, 100, 1000};
-  /// How many steps of each model are timed, sharded and as many unsharded.
+  /// Number of steps of each model that are timed; the unsharded model takes as many.
   int64_t steps = 41;
-  /// Print JSON instead of a table.
+  /// True if the program prints JSON instead of a table.
   bool json = false;
 };
 
 struct ScheduleArguments {
-  /// "gpipe", "1f1b", "interleaved" or "terapipe".
+  /// Name of the schedule: "gpipe", "1f1b", "interleaved" or "terapipe".
   std::string schedule = "1f1b";
   int ranks = 4;
   int micro_batches = 8;
-  /// Stages that a rank holds, of "interleaved".
+  /// Number of stages on each rank, for "interleaved".
   int chunks = 2;
-  /// Tokens of each slice, of "terapipe".
+  /// Length of each slice in tokens, for "terapipe".
   std::vector<int64_t> slices = {};
-  /// How long a backward takes where a forward of a whole rank takes 1.
+  /// Time of a backward through all stages of a rank, whose forward takes 1.
   double backward = 2;
-  /// How long what a stage gives travels to another rank.
+  /// Time to send a stage's output to another rank.
   double transfer = 0;
-  /// Milliseconds of a rank's forward, for which ranks that are started sleep; 0: the schedule is simulated.
+  /// Milliseconds of a forward through all stages of a rank. If it is above 0, ranks are started and sleep instead of
+  /// computing; 0 means that the schedule is simulated.
   double measure = 0;
   int64_t rounds = 3;
-  /// Print JSON instead of a table.
+  /// True if the program prints JSON instead of a table.
   bool json = false;
 };
 
-/// What is trained and saved, and where.
+/// The model that is trained and saved, and the folder for its checkpoints.
 struct CheckpointArguments : StepArguments {
-  /// Lies on the disk that is measured; the files go to a new folder in it, which is removed in the end.
+  /// Folder on the disk that is measured. The program writes its files to a new folder in it, and removes that folder
+  /// in the end.
   std::string folder = ".";
   int64_t rounds = 5;
-  /// Print JSON instead of a table.
+  /// True if the program prints JSON instead of a table.
   bool json = false;
 };
 
-/// What is trained, in memory and in files of a folder.
+/// The model that is trained, once in memory and once with its training state in files.
 struct OffloadArguments : StepArguments {
-  /// On the disk to measure; needs room for the training state twice.
+  /// Folder on the disk that is measured. It needs room for the training state twice.
   std::string folder = ".";
   int64_t rounds = 5;
 };
 
-/// They let `app` fill the arguments, whose values are the defaults.
+/// These functions let `app` fill the arguments, whose values are the defaults.
 void add_flags(CLI::App& app, StepArguments& arguments);
 void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);

@@ -23,13 +23,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Queries, keys and values, [1, heads, tokens, size], and the gradient of what attention gives.
+/// Queries, keys and values of shape [1, heads, tokens, size], and the gradient of the attention's output.
 struct AttentionTensors {
   AttentionTensors(int64_t heads, int64_t tokens, int64_t size) {
     for (auto* leaf : {&query, &key, &value}) *leaf = torch::randn({1, heads, tokens, size}).requires_grad_();
     grad = torch::randn_like(query);
   }
-  /// Forward and backward.
+  /// Runs forward and backward.
   void attend(bool is_causal) {
     torch::scaled_dot_product_attention(query, key, value, {}, 0.0, is_causal).backward(grad);
     for (auto* leaf : {&query, &key, &value}) leaf->mutable_grad().reset();
@@ -38,7 +38,7 @@ struct AttentionTensors {
   at::Tensor query, key, value, grad;
 };
 
-/// Of the slowest rank; all of them begin together.
+/// Returns the seconds that `run` takes on the slowest rank. All ranks begin together. Collective.
 double seconds_of_slowest(const std::function<void()>& run) {
   fsdp::barrier();
   const auto start = std::chrono::steady_clock::now();
@@ -50,7 +50,7 @@ double seconds_of_slowest(const std::function<void()>& run) {
 struct TimedMethod {
   std::string name;
   std::function<void()> run;
-  std::vector<double> seconds = {}, ratios = {};  // round by round; to the ranks that compute alone
+  std::vector<double> seconds = {}, ratios = {};  // one for each round; ratios are to the ranks that compute alone
 };
 
 void print_methods(const std::vector<TimedMethod>& methods) {

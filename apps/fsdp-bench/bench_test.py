@@ -13,7 +13,7 @@ import unittest
 
 BENCH = BACKEND = ""
 MODEL = "--dim 16 --layers 2 --heads 2 --batch 2 --seq 8 --vocab 32"
-# What a step's flags make of its losses: how much they may differ from those of two ranks that shard everything.
+# Each entry has flags of a step, and how much the losses may differ from those of two ranks that shard everything.
 LOSSES = (
     ("--reshard always", 0), ("--reshard never", 0), ("--strategy shard_grad_op", 0), ("--strategy shard_optimizer", 0),
     ("--strategy replicate", 0), ("--strategy full_shard --mesh 2x1", 0), ("--checkpoint-activations", 0),
@@ -54,7 +54,7 @@ def output(words):
 
 
 def result(words):
-    """Of a command that prints one line of JSON, over the backend."""
+    """Returns the output of a command that prints one line of JSON, run over BACKEND."""
     return json.loads(output(f"{words} --backend {BACKEND}"))
 
 
@@ -80,8 +80,8 @@ class Step(unittest.TestCase):
             self.assertEqual(replica[name]["current"], one[name]["current"], name)
 
     def test_gathers_and_reductions_are_those_of_the_schedule(self):
-        # Two blocks and a root: forward gathers all, backward all but the root, which forward left whole, at most.
-        # Over shared memory whole parameters are there.
+        # The model has two blocks and a root group. Forward gathers all three groups, and backward at most the two
+        # blocks again, because the root group stays whole. Over shared memory nothing is gathered.
         least, most = (0, 0) if BACKEND == "shm" else (3, 5)
         plain = step()
         self.assertTrue(least <= plain["gathers_per_step"] <= most, plain["gathers_per_step"])
@@ -121,7 +121,7 @@ class OtherCommands(unittest.TestCase):
             for words in ("--world 2", "--world 3 --load"):
                 found = result(f"deferred {folder} --dim 768 --layers 12 --heads 12 --vocab 4096 --seq 64 {words}")
                 taken = found["peak_pss_mb"] - found["pss_before_mb"]
-                # Each rank has 110 MB of LibTorch's code as it is run, and of what its allocator keeps.
+                # Each rank also has 110 MB for LibTorch's code that it runs and for memory that its allocator keeps.
                 self.assertLess(taken, 1.25 * found["parameter_mb"] + 110 * found["world"], found)
                 self.assertGreater(taken, found["parameter_mb"], found)
 
@@ -129,12 +129,12 @@ class OtherCommands(unittest.TestCase):
         with tempfile.TemporaryDirectory(dir=".") as folder:
             found = result(f"offload {MODEL} --dim 128 --folder {folder} --rounds 1")
             self.assertEqual(os.listdir(folder), [])
-        state_mb = found["parameters"] * 4 * 4 / 1e6  # rows, gradients, AdamW's two
+        state_mb = found["parameters"] * 4 * 4 / 1e6  # The state has rows, gradients and two values of AdamW.
         self.assertGreater(found["files_mb"], 0.99 * state_mb, found)
-        self.assertGreater(found["written_mb"], 0.7 * state_mb, found)  # rows and AdamW's two
+        self.assertGreater(found["written_mb"], 0.7 * state_mb, found)  # A step writes rows and AdamW's two values.
 
     def test_every_optimizer_ends_where_torchs_does(self):
-        for words, tolerance in (("", 1e-6), ("--param-dtype bf16", 1e-3)):  # bf16 gradients differ
+        for words, tolerance in (("", 1e-6), ("--param-dtype bf16", 1e-3)):  # bf16 gradients differ.
             for one in json.loads(output(f"optim --tensors 4 --numel 5000 --rounds 3 {words}"))["optimizers"]:
                 self.assertLess(one["largest_difference"], tolerance, one)
 
@@ -198,7 +198,7 @@ class OtherCommands(unittest.TestCase):
         for row in rows:
             headers, calls, _goal, operations, _peers, joining = map(int, row[4:10])
             self.assertEqual(headers, 0)
-            self.assertLessEqual(calls, 2 * (operations // 64 + 4))  # four orders may each end a window
+            self.assertLessEqual(calls, 2 * (operations // 64 + 4))  # Each of four orders may end a window.
             self.assertLessEqual(joining, 8)
 
 

@@ -11,7 +11,7 @@ Interval bootstrap_median(const std::vector<double>& values, double confidence, 
   std::mt19937_64 random(seed);
   std::vector<double> medians, sample(values.size());
   for (int64_t i = 0; i < resamples; ++i) {
-    // Not a std::uniform_int_distribution, whose numbers differ between standard libraries.
+    // The numbers of std::uniform_int_distribution differ between standard libraries, so this code does not use it.
     for (double& value : sample) value = values[random() % values.size()];
     medians.push_back(median(sample));
   }

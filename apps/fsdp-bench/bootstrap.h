@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How far a median can be trusted.
+/// Computes how far a median can be trusted.
 
 #include <cstdint>
 #include <vector>
@@ -11,9 +11,9 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-/// The percentile bootstrap interval of the median: medians of `resamples` samples of the same size, drawn with
-/// replacement; a share of (1 - confidence) / 2 of them lies below `low`, as many above `high`. The same values and
-/// seed give the same interval. `values` is not empty.
+/// Returns the percentile bootstrap interval of the median. The function draws `resamples` samples of the same size
+/// with replacement; a share of (1 - confidence) / 2 of their medians lies below `low`, and the same share above
+/// `high`. The same values and seed give the same interval. `values` must not be empty.
 ///
 ///     auto [low, high] = bench::bootstrap_median(ratios);  // 95 %
 ///

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// A folder of this run, which rank 0 makes and removes.
+/// A folder for this run. Rank 0 makes it and removes it.
 class Workplace {
  public:
   explicit Workplace(const std::string& parent) : path_(parent + "/fsdp-bench-checkpoint") {
@@ -50,7 +50,7 @@ class Workplace {
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string plain() const { return path_ + "/plain-" + std::to_string(fsdp::rank()); }
 
-  /// Removes what a round wrote, so that each writes to new files. Collective.
+  /// Removes the files of a round, so that each round writes new files. Collective.
   void clear() const {
     fsdp::barrier();
     if (fsdp::rank() == 0) fs::remove_all(checkpoints());
@@ -70,7 +70,7 @@ std::vector<fs::path> files_in(const std::string& folder) {
   return files;
 }
 
-/// What this rank wrote of a checkpoint, and rank 0 the manifest too.
+/// Returns the bytes that this rank wrote for a checkpoint; on rank 0 they include the manifest.
 std::vector<std::byte> own_bytes(const std::string& checkpoints) {
   char own[32];
   std::snprintf(own, sizeof own, "-%05d-of-", fsdp::rank());
@@ -86,7 +86,7 @@ std::vector<std::byte> own_bytes(const std::string& checkpoints) {
   return bytes;
 }
 
-/// Of the slowest rank.
+/// Returns the seconds that `act` takes on the slowest rank. Collective.
 double seconds_of(const std::function<void()>& act) {
   fsdp::barrier();
   const frame::Moment start(c10::kCPU);
@@ -94,7 +94,7 @@ double seconds_of(const std::function<void()>& act) {
   return of_slowest_rank(frame::Moment(c10::kCPU).seconds_since(start));
 }
 
-/// Seconds, by rounds: of plain files, and of what stands beside them.
+/// Seconds in each round: `plain` for plain files or a step alone, `ours` for the library or a step during a save.
 struct Pair {
   std::vector<double> plain, ours;
 
@@ -109,13 +109,13 @@ struct Pair {
 struct Times {
   Pair write, read;
   double megabytes = 0;
-  /// A step alone, and one while a checkpoint is written.
+  /// Seconds of a step alone, and of a step while a checkpoint is written.
   Pair step;
-  /// Until training goes on.
+  /// Seconds until async_save_checkpoint returns and training goes on.
   std::vector<double> begin;
 };
 
-/// Both act in turns at going first.
+/// Times both functions. They take turns in going first.
 void take_turns(Pair& pair, int64_t round, const std::function<void()>& plain, const std::function<void()>& ours) {
   std::array<std::pair<std::vector<double>*, const std::function<void()>*>, 2> turns{
       {{&pair.plain, &plain}, {&pair.ours, &ours}}};
@@ -151,8 +151,8 @@ Times measure(const CheckpointArguments& arguments, Trainee& trainee, const Work
   return times;
 }
 
-/// As many steps as a save takes time, so that it is under way in all of them: its threads leave the processors to
-/// training.
+/// Times steps alone and steps during a save. The steps together last about as long as a save, so the save runs during
+/// all of them. The threads of a save leave the processors to training.
 void measure_steps(const CheckpointArguments& arguments, c10::Device device, Trainee& trainee, const Workplace& place,
                    Times& times) {
   const auto batch = batch_of(arguments, 0, device);
@@ -240,7 +240,7 @@ void run_checkpoint(const CheckpointArguments& arguments) {
   const c10::Device device = join_ranks(arguments.backend, arguments.world);
   {
     auto trainee = make_trainee(arguments, device);
-    train_step(trainee, batch_of(arguments, 0, device));  // the optimizer has its state from here on
+    train_step(trainee, batch_of(arguments, 0, device));  // This step creates the optimizer's state.
     const Workplace place(arguments.folder);
     auto times = measure(arguments, trainee, place);
     measure_steps(arguments, device, trainee, place, times);

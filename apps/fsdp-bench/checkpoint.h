@@ -1,13 +1,14 @@
 #pragma once
 /// \file
-/// `fsdp-bench checkpoint`: what saving and loading cost, beside plain files of the same bytes on the same disk.
+/// `fsdp-bench checkpoint` measures saving and loading, compared with plain files of the same bytes on the same disk.
 
 #include "arguments.h"
 
 namespace bench {
 
-/// Saves and loads as one rank, rounds of plain files between them; rank 0 prints the result. Every write waits for the
-/// disk, and nothing of what is read is in memory before. Collective. Throws fsdp::UsageError if the folder is in use.
+/// Saves and loads checkpoints as one rank, in turns with plain files. Rank 0 prints the result. Every write waits for
+/// the disk, and no file is in memory before it is read. Collective. Throws fsdp::UsageError if another run uses the
+/// folder.
 void run_checkpoint(const CheckpointArguments& arguments);
 
 }  // namespace bench

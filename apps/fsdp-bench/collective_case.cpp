@@ -18,10 +18,10 @@ std::string place(const Exercise& exercise, const char* name) {
                   " bytes");
 }
 
-/// So that what is left from before is not taken for a result.
+/// Fills a tensor with NaN, so that old values are not taken for a result.
 void spoil(const at::Tensor& tensor) { tensor.fill_(std::numeric_limits<float>::quiet_NaN()); }
 
-/// The elements of one rank's slice.
+/// Returns the number of elements of one rank's slice.
 int64_t slice_of(const Exercise& exercise) { return exercise.first.numel() / exercise.communicator.world_size(); }
 at::Tensor slices(const at::Tensor& tensor, const Exercise& exercise) {
   return tensor.narrow(0, 0, slice_of(exercise) * exercise.communicator.world_size());

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The collectives that `fsdp-bench collectives` runs: what each reads, does and must deliver.
+/// The collectives that `fsdp-bench collectives` runs: their inputs, their calls, and the check of their results.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
@@ -14,18 +14,20 @@ namespace bench {
 /// One repetition of a collective on this rank.
 struct Exercise {
   fsdp::Communicator& communicator;
-  /// Two flat fp32 tensors of the message's size.
+  /// Two flat fp32 tensors that have the size of the message.
   at::Tensor first, second;
-  /// Makes the numbers of each repetition differ.
+  /// Number of the repetition, which makes its numbers differ from those of other repetitions.
   uint32_t round = 0;
 };
 
-/// `prepare` and `verify` are local, `run` is collective and returns with the result in place.
+/// A collective that is measured. `prepare` and `verify` are local; `run` is collective and returns when the result is
+/// there.
 struct CollectiveCase {
   const char* name;
-  /// Bytes that pass the busiest link for each byte of the message, over `world` ranks: with it, figures of different
-  /// collectives and numbers of ranks compare with the link's own speed. From the documentation of nccl-tests,
-  /// "Performance reported by NCCL tests". The message is what the largest tensor of the call holds.
+  /// Returns the number of bytes that pass the busiest link for each byte of the message, if there are `world` ranks.
+  /// Multiplied by it, the bandwidth of different collectives and numbers of ranks can be compared with the speed of
+  /// the link. The factors are from the documentation of nccl-tests, "Performance reported by NCCL tests". The size of
+  /// the message is that of the call's largest tensor.
   double (*bus_share)(int world);
   void (*prepare)(const Exercise& exercise);
   void (*run)(const Exercise& exercise);
@@ -33,11 +35,11 @@ struct CollectiveCase {
   void (*verify)(const Exercise& exercise);
 };
 
-/// Those that move data. send_recv: of two neighbours the even rank sends to the odd one; the last of an odd number of
-/// ranks idles.
+/// Returns the collectives that move data. In send_recv each even rank sends to its next rank; if the number of ranks
+/// is odd, the last rank does nothing.
 std::span<const CollectiveCase> collective_cases();
 
-/// A copy by each rank in its own memory, all of them at once.
+/// Returns a case in which all ranks copy in their own memory at once.
 const CollectiveCase& copy_case();
 
 }  // namespace bench

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kWarmUps = 2;
 
-/// Microseconds of the clock that all processes of a host share.
+/// Returns the microseconds of the clock that all processes of a host share.
 double now() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -25,7 +25,7 @@ std::vector<double> over_ranks(std::vector<double> values, fsdp::ReduceOp op) {
   return values;
 }
 
-/// When this rank began and ended each repetition.
+/// The times at which this rank began and ended each repetition.
 struct Spans {
   std::vector<double> begin, end;
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How long collectives take, several in turns.
+/// Times several collectives in turns.
 
 #include <fsdp/communicator.h>
 
@@ -12,7 +12,8 @@
 
 namespace bench {
 
-/// How often a message is timed: about a quarter of a gigabyte in all, at least 5 and at most 100 times.
+/// Returns how often a message is timed: as often as messages of 256 MiB in all take, but at least 5 and at most 100
+/// times.
 int64_t repetitions(int64_t bytes);
 
 struct Contender {
@@ -20,14 +21,15 @@ struct Contender {
   fsdp::Communicator& communicator;
 };
 
-/// The median time of each contender, in microseconds. They take repetitions in turns; a repetition takes as long as on
-/// its slowest rank. `first` and `second` are buffers of the message's size. Throws fsdp::Error when a result is wrong.
-/// Collective over the default process group.
+/// Returns the median time of each contender in microseconds. The contenders take repetitions in turns. The time of a
+/// repetition is that of its slowest rank. `first` and `second` are buffers of the message's size. Throws fsdp::Error
+/// if a result is wrong. Collective over the default process group.
 std::vector<double> time_in_turns(std::span<const Contender> contenders, const at::Tensor& first,
                                   const at::Tensor& second);
 
-/// The same of a barrier over each communicator. Throws fsdp::Error when a rank left a barrier before the last one
-/// came; all ranks are on one host, whose clock they share.
+/// Returns the median time of a barrier over each communicator in microseconds. Throws fsdp::Error if a rank left a
+/// barrier before the last rank entered it. All ranks must be on one host, because the check uses the host's clock.
+/// Collective over the default process group.
 std::vector<double> time_barrier(std::span<fsdp::Communicator* const> communicators);
 
 }  // namespace bench

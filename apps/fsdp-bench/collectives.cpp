@@ -24,12 +24,12 @@ std::vector<int64_t> message_sizes(const CollectivesArguments& arguments) {
   return sizes;
 }
 
-/// Two of the largest message's size, reused by all.
+/// Two buffers of the largest message's size, which all measurements use.
 struct Buffers {
   at::Tensor first, second;
 };
 
-// Rounded up, so that every rank has equally many.
+// Returns `numel` rounded up to a multiple of the number of ranks.
 int64_t dealt_evenly(int64_t numel) {
   const int64_t world = fsdp::world_size();
   return (numel + world - 1) / world * world;

@@ -1,15 +1,16 @@
 #pragma once
 /// \file
-/// `fsdp-bench collectives`: time and bandwidth of every collective, verified, beside Gloo and a copy in memory.
+/// `fsdp-bench collectives` measures the time and bandwidth of every collective, compared with Gloo and a copy in
+/// memory. It also verifies the results.
 
 #include "arguments.h"
 
 namespace bench {
 
-/// Messages grow from `min_bytes` by factors of 4 to at most `max_bytes`. A barrier precedes each repetition; the
-/// backend, Gloo and a copy take repetitions in turns, fewer of large messages. Every result of every repetition is
-/// compared element by element: a wrong one throws fsdp::Error. A rank has two buffers of the largest message, beside
-/// what communicators need. Rank 0 prints. Collective; all ranks are on one host.
+/// Measures messages that grow from `min_bytes` by factors of 4 to at most `max_bytes`. A barrier precedes each
+/// repetition. The backend, Gloo and a copy take repetitions in turns; large messages have fewer repetitions. Every
+/// element of every result is compared, and a wrong one throws fsdp::Error. A rank has two buffers of the largest
+/// message, besides the memory of communicators. Rank 0 prints the result. Collective; all ranks must be on one host.
 void run_collectives(const CollectivesArguments& arguments);
 
 }  // namespace bench

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What `fsdp-bench collectives` prints.
+/// Formats the results of `fsdp-bench collectives`.
 
 #include <cstdint>
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace bench {
 
-/// One collective with one size of message.
+/// The times of one collective with one size of message.
 struct CollectiveRow {
   std::string collective;
-  /// Of the message; 0 for barriers.
+  /// Size of the message; 0 for barriers.
   int64_t bytes = 0;
   int64_t repetitions = 0;
-  /// See CollectiveCase.
+  /// The factor of CollectiveCase::bus_share.
   double bus_share = 0;
-  /// For each backend, and of a copy of as many bytes; 0 for barriers.
+  /// Time on each backend, and time of a copy of the same number of bytes; the copy's time is 0 for barriers.
   std::vector<double> microseconds;
   double copy_microseconds = 0;
 };
@@ -24,18 +24,19 @@ struct CollectiveRow {
 struct CollectivesReport {
   int world = 0;
   std::vector<std::string> backends;
-  /// Of one rank: the buffers of messages, and its largest resident set so far, which counts shared pages whole.
+  /// Memory of one rank: the size of its message buffers, and its largest resident set so far, in which shared pages
+  /// count fully.
   int64_t buffer_bytes = 0;
   double peak_resident_mb = 0;
   std::vector<CollectiveRow> rows = {};
 };
 
-/// Gigabytes (1e9) per second over the busiest link; 0 where nothing is moved.
+/// Returns the gigabytes (1e9 bytes) per second over the busiest link; 0 for a collective that moves no data.
 double bus_bandwidth(const CollectiveRow& row, double microseconds);
 
-/// Lines for people.
+/// Returns a table for people.
 std::string to_table(const CollectivesReport& report);
-/// One line.
+/// Returns one line of JSON.
 std::string to_json(const CollectivesReport& report);
 
 }  // namespace bench

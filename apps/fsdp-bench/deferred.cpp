@@ -21,7 +21,7 @@
 namespace bench {
 namespace {
 
-/// The largest proportional set size of this process while it lives, looked at every 50 ms.
+/// Measures the proportional set size of this process every 50 ms while the object exists, and keeps the largest.
 class PeakMemory {
  public:
   PeakMemory() : thread_([this] { watch(); }) {}
@@ -52,7 +52,7 @@ class PeakMemory {
   std::condition_variable ended_;
   bool ends_ = false;
   double peak_mb_ = 0;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // This is the last member, because the thread uses the others.
 };
 
 models::GPT build(const models::GPTConfig& config, bool without_values) {

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// `fsdp-bench deferred`: how much memory it takes to build, save and load a model that no rank could hold whole.
+/// `fsdp-bench deferred` measures the memory that it takes to build, save and load a model that no rank could hold
+/// whole.
 
 #include <cstdint>
 #include <string>
@@ -14,11 +15,11 @@ namespace bench {
 struct DeferredArguments {
   int world = 2;
   std::string backend = "shm";
-  /// Of the checkpoint that is written, or read with `loads`.
+  /// Folder of the checkpoint, which the program writes, or reads if `loads` is true.
   std::string folder;
   bool loads = false;
 
-  /// Together 1.2 billion parameters.
+  /// The default sizes give 1.2 billion parameters.
   int64_t dim = 2048;
   int64_t layers = 23;
   int64_t heads = 16;
@@ -27,9 +28,10 @@ struct DeferredArguments {
 };
 void add_flags(CLI::App& app, DeferredArguments& arguments);
 
-/// Builds a GPT without memory, shards its blocks and the model, and saves it; or shards it without values and loads
-/// them. Rank 0 prints one line of JSON: bytes of the parameters, the sum of the ranks' largest proportional set sizes
-/// and its ratio to them, beside what the library counts at most, of rows and of whole values. Collective.
+/// Builds a GPT without memory, shards its blocks and the model, and saves it. If `loads` is true, shards it without
+/// values and loads them. Rank 0 prints one line of JSON. The line has the bytes of the parameters, the sum of the
+/// ranks' largest proportional set sizes, the ratio of the two, and the most bytes of rows and of whole parameters that
+/// the library counted. Collective.
 void run_deferred(const DeferredArguments& arguments);
 
 }  // namespace bench

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// So small that the operators' own arithmetic hides nothing.
+// Width of the tensors. They are small, so that the time of the arithmetic does not hide the library's time.
 constexpr int64_t kWidth = 8;
 
 template <class Operator>

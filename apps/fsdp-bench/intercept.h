@@ -1,13 +1,14 @@
 #pragma once
 /// \file
-/// `fsdp-bench intercept`: what it costs that operators on sharded parameters pass through the library.
+/// `fsdp-bench intercept` measures the time that the library adds to operators on sharded parameters.
 
 #include "arguments.h"
 
 namespace bench {
 
-/// Times operators on a parameter of a sharded module, inside a forward scope and with its group whole, in turns with
-/// the same operators on a plain tensor. Prints one line of JSON; times are microseconds per operator. One rank.
+/// Times operators on a parameter of a sharded module, in turns with the same operators on a plain tensor. A forward
+/// scope is open, and the parameter's group is unsharded. Prints one line of JSON with times in microseconds per
+/// operator. Uses one rank.
 void run_intercept(const InterceptArguments& arguments);
 
 }  // namespace bench

@@ -1,4 +1,4 @@
-// fsdp-bench: times what the library does and prints the figures. apps/gpt/README.md describes it.
+// fsdp-bench times parts of the library and prints the results. apps/gpt/README.md describes it.
 #include <CLI/CLI.hpp>
 
 #include "activations.h"

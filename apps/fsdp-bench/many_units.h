@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// A model that has as many of one thing as wanted, and computes so little that it hides nothing of what the library
-/// does.
+/// A model that has many groups or parameters, and computes so little that its computation hides none of the library's
+/// time.
 
 #include <torch/torch.h>
 
@@ -11,7 +11,7 @@
 
 namespace bench {
 
-/// The elements of a unit, so few that at most 8 ranks have a row.
+/// Number of elements of a unit. It is so small that at most 8 ranks have a row.
 constexpr int64_t kUnitElements = 8;
 
 struct UnitImpl : torch::nn::Module {
@@ -20,8 +20,8 @@ struct UnitImpl : torch::nn::Module {
 };
 TORCH_MODULE(Unit);
 
-/// What a model has many of: groups side by side, groups inside one another, or parameters of one group. Each unit is a
-/// vector that forward multiplies by.
+/// What a model has many of: groups side by side, nested groups, or parameters of one group. Each unit is a vector by
+/// which forward multiplies.
 enum class ScalingUnit : uint8_t { kGroup, kNestedGroup, kParameter };
 
 struct ManyUnitsImpl : torch::nn::Module {
@@ -41,7 +41,7 @@ struct ManyUnitsImpl : torch::nn::Module {
       weights.push_back(made->weight);
     }
   }
-  // One by one: a chain of modules would end by as many calls inside one another.
+  // Destroys nested units one by one. Otherwise a chain of modules would be destroyed by as many nested calls.
   ~ManyUnitsImpl() override {
     for (auto& unit : units)
       if (!unit->children().empty()) unit->unregister_module("u");

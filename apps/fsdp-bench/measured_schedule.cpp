@@ -22,7 +22,7 @@ namespace {
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// Takes time in forward and in backward, and gives its input.
+// Sleeps in forward and in backward instead of computing. Its output equals its input.
 struct Sleep : torch::autograd::Function<Sleep> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& /*weight*/, double forward, double backward) {
@@ -37,8 +37,9 @@ struct Sleep : torch::autograd::Function<Sleep> {
   }
 };
 
-// The forwards and backwards of all micro-batches on one rank, and once more the part of them for which the last rank
-// waits at either end: a stage of a rank's chunks, or the longest slice.
+// Returns the seconds of a step: a rank's forwards and backwards of all micro-batches, plus the time that the last rank
+// waits at both ends. While it waits, the other ranks each run one part, which is one stage of a rank's chunks, or the
+// longest slice.
 double seconds_by_formula(const fsdp::PipelineSchedule& schedule, double forward, double backward) {
   const auto& slices = schedule.slice_lengths;
   double part = 1.0 / schedule.chunks;
@@ -63,7 +64,7 @@ void measure_as_rank(const ScheduleArguments& arguments, const fsdp::PipelineSch
   const auto step = [&] {
     pipeline.step(batch, batch, [](const at::Tensor& output, const at::Tensor&) { return output.mean(); });
   };
-  step();  // finds sizes out
+  step();  // The first step exchanges the sizes of activations.
   std::vector<double> seconds;
   for (int64_t round = 0; round < arguments.rounds; ++round) {
     fsdp::default_process_group()->communicator().barrier({"round", {}})->wait();

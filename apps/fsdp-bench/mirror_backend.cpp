@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLongest = size_t{16} << 10;
 
-// What was sent last under each tag.
+// Keeps the last message that was sent with each tag.
 struct Mirror {
   std::mutex mutex;
   std::map<int, std::vector<char>> latest;
@@ -39,7 +39,7 @@ class Sent : public c10d::Work {
   void abort() override {}
 };
 
-// Comes when somebody waits for it: a receive may be posted before this rank sends.
+// A receive that takes its message in wait(), because a rank may post the receive before it sends.
 class Arriving : public Sent {
  public:
   Arriving(std::shared_ptr<Mirror> mirror, int tag, at::Tensor tensor)

@@ -1,14 +1,14 @@
 #pragma once
 /// \file
-/// Messages of a rank that runs without its peers.
+/// Makes backends for a rank that runs without its peers.
 
 #include <fsdp/backend.h>
 
 namespace bench {
 
-/// Makes backends whose peers do what this rank does: what comes from a peer is what this rank sent last under the same
-/// tag, to whomever. In the collectives of sharding all ranks say the same of an operation, so that this rank finds its
-/// own confirmed. Of long messages only the length is kept, and they arrive as zeros.
+/// Returns a factory of backends whose peers do what this rank does: a receive delivers the message that this rank last
+/// sent with the same tag, to any peer. In the collectives of sharding all ranks send equal headers, so this rank
+/// receives the header that it expects. Long messages arrive as zeros, because the backend does not store them.
 fsdp::BackendFactory mirror_backends();
 
 }  // namespace bench

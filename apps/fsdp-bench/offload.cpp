@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// This process's memory in files below `folder`, which have no names any more.
+// Returns this process's mappings of files in `folder`. The files have been unlinked, so they have no names.
 std::vector<std::span<char>> mapped_from(const std::string& folder) {
   const auto below = fs::canonical(folder).string() + "/";
   std::vector<std::span<char>> found;
@@ -44,7 +44,7 @@ std::vector<std::span<char>> mapped_from(const std::string& folder) {
   return found;
 }
 
-// Nothing of it stays in memory, and what changed is on the disk.
+// Writes the mapped files to the disk, and lets the system drop them from memory.
 void send_out(const std::string& folder) {
   for (const auto memory : mapped_from(folder)) {
     if (msync(memory.data(), memory.size(), MS_SYNC) != 0)
@@ -59,7 +59,7 @@ struct Moved {
   Moved operator-(const Moved& earlier) const { return {read - earlier.read, written - earlier.written}; }
 };
 
-// Between this process and disks since it began.
+// Returns the bytes that this process has moved from and to disks since it began.
 Moved moved_so_far() {
   Moved moved;
   std::ifstream counts("/proc/self/io");
@@ -75,7 +75,7 @@ double total_over_ranks(double value) {
   return fsdp::all_gather(torch::full({1}, value, torch::kDouble)).sum().item<double>();
 }
 
-// Of the slowest rank.
+// Returns the seconds that `act` takes on the slowest rank. Collective.
 double slowest_seconds_of(const std::function<void()>& act) {
   fsdp::barrier();
   const frame::Moment start(c10::kCPU);
@@ -85,10 +85,10 @@ double slowest_seconds_of(const std::function<void()>& act) {
 
 struct OffloadTimes {
   std::vector<double> in_memory, in_files, from_disk, plain_write, plain_read;
-  std::vector<double> read_mb, written_mb;  // by a step from the disk, of all ranks
+  std::vector<double> read_mb, written_mb;  // moved by all ranks in a step from the disk
 };
 
-// A plain file of the bytes that a step moved.
+// Writes and reads a plain file that has as many bytes as a step moved.
 void measure_plain(const OffloadArguments& arguments, const Moved& moved, OffloadTimes& times) {
   const auto path = arguments.folder + "/fsdp-bench-offload-" + std::to_string(fsdp::rank());
   std::vector<std::byte> bytes(static_cast<size_t>(moved.written), std::byte{1});

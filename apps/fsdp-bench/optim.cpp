@@ -28,17 +28,17 @@ std::shared_ptr<Tensors> make_tensors(const OptimArguments& arguments) {
   return std::make_shared<Tensors>(arguments.tensors, arguments.numel);
 }
 
-// Gradients as backward leaves them: those of the parameters' squares, so both have the same.
+// Makes gradients by a backward of the parameters' squares, so both models have the same gradients.
 void run_backward(const Tensors& tensors) {
   std::vector<at::Tensor> sums;
   for (const auto& parameter : tensors.parameters()) sums.push_back(parameter.square().sum());
   torch::stack(sums).sum().backward();
 }
 
-// One kind of optimizer, made by either library.
+// One kind of optimizer, which both libraries can make.
 struct Contest {
   const char* name;
-  /// Numbers of state of an element.
+  /// Number of state values for each element.
   int64_t states;
   std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)> torchs, ours;
 };
@@ -89,14 +89,14 @@ Json run_contest(const Contest& contest, const OptimArguments& arguments) {
   std::vector<double> torch_ms, our_ms, ratios;
   for (int64_t round = 0; round <= arguments.rounds; ++round) {
     const double theirs = milliseconds([&] { torchs->step(); }), mine = milliseconds([&] { ours->step(); });
-    if (round == 0) continue;  // makes state
+    if (round == 0) continue;  // The first round creates the state.
     torch_ms.push_back(theirs);
     our_ms.push_back(mine);
     ratios.push_back(theirs / mine);
   }
   int64_t numel = 0;
   for (const auto& parameter : plain->parameters()) numel += parameter.numel();
-  // Parameters and state are read and written, gradients read.
+  // A step reads and writes parameters and state, and reads gradients.
   const int64_t bytes = numel * static_cast<int64_t>(sizeof(float)) * (3 + 2 * contest.states);
   return {{"optimizer", contest.name},
           {"torch_ms", round_to(median(torch_ms), 2)},

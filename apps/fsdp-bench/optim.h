@@ -1,15 +1,15 @@
 #pragma once
 /// \file
-/// `fsdp-bench optim`: steps of fsdp::optim's optimizers beside those of torch::optim.
+/// `fsdp-bench optim` compares steps of fsdp::optim's optimizers with those of torch::optim.
 
 #include "arguments.h"
 
 namespace bench {
 
-/// Steps the rows of a model on one rank by each optimizer, in turns with torch::optim's on plain tensors of the same
-/// sizes, values and gradients. Prints one line of JSON: medians of milliseconds and of the ratios within each round,
-/// the bytes that our step reads and writes in a second beside those of a copy and of a + s b in memory of the size of
-/// the rows, and how far the parameters of both are apart at the end.
+/// Runs steps of each optimizer on the rows of a model on one rank, in turns with torch::optim's optimizer on plain
+/// tensors of the same shapes, values and gradients. Prints one line of JSON: medians of the milliseconds and of the
+/// ratios in each round; the bytes that a step of fsdp::optim reads and writes per second, together with those of a
+/// copy and of a + s b in memory of the same size; and the largest difference between the parameters at the end.
 void run_optim(const OptimArguments& arguments);
 
 }  // namespace bench

@@ -25,7 +25,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kOverheadWarmUps = 3;
 
-/// Microseconds for each group, a value for each step: of this rank, but the whole step of the slowest one.
+/// Microseconds for each group, one value for each step. `step` is from the slowest rank, and the other times are from
+/// this rank.
 struct OverheadSeries {
   std::vector<double> forward, backward, optimizer, step;
 };
@@ -43,7 +44,8 @@ class GroupsModel {
 
   void take_step(const at::Tensor& x, bool is_counted) {
     fsdp::barrier();
-    // Once something is sharded, the library observes every backward of the process.
+    // Once a model is sharded, the library observes every backward of the process, so observers are off for the plain
+    // model.
     const at::RecordFunctionGuard observers(/*is_enabled=*/sharded_.has_value());
     const frame::Moment start(x.device());
     optimizer_->zero_grad();
@@ -77,7 +79,7 @@ class GroupsModel {
 struct OverheadRow {
   int64_t groups;
   OverheadSeries sharded, plain;
-  std::vector<double> overhead = {};  // pair by pair
+  std::vector<double> overhead = {};  // one for each pair of steps
 };
 
 OverheadRow measure_overhead(const OverheadArguments& arguments, int64_t groups, c10::Device device) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Files as a program without this library writes and reads them: what checkpoints are measured against.
+/// Writes and reads files like a program without this library, for comparison with checkpoints.
 
 #include <cstddef>
 #include <span>
@@ -8,14 +8,14 @@
 
 namespace bench {
 
-/// Writes a new file and waits until the disk has it and its name. Throws std::runtime_error.
+/// Writes a new file, and waits until the file and its name are on the disk. Throws std::runtime_error.
 void write_plain(const std::string& path, std::span<const std::byte> bytes);
 
 /// Fills `out` with the first bytes of a file. Throws std::runtime_error.
 void read_plain(const std::string& path, std::span<std::byte> out);
 
-/// Lets the system forget what it keeps of a file that is on the disk, so that who reads it next reads the disk. Has no
-/// effect where the file lies in memory alone.
+/// Makes the system drop its cached pages of a file that is on the disk, so that the next reader reads from the disk.
+/// Has no effect on files that are only in memory.
 void forget_cached(const std::string& path);
 
 }  // namespace bench

@@ -7,7 +7,7 @@
 namespace bench {
 namespace {
 
-/// The number after `key` in a file of lines such as "Pss:  12 kB".
+/// Returns the number after `key` in MiB, from a file of lines such as "Pss:  12 kB".
 double mebibytes(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {

@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// Memory of this process as the system sees it.
+/// Memory of this process, as the system counts it.
 
 namespace bench {
 
-/// Proportional set size in MiB: a page that n processes share counts as 1/n of a page.
+/// Returns the proportional set size in MiB, in which a page that n processes share counts as 1/n of a page.
 double pss_mb();
 
-/// The largest resident set so far, in MiB: a page that n processes share counts in each of them.
+/// Returns the largest resident set so far in MiB, in which a page that n processes share counts fully.
 double peak_resident_mb();
 
 }  // namespace bench

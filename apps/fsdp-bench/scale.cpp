@@ -23,11 +23,11 @@ namespace {
 
 using fsdp::str_cat;
 
-/// What a model's layout says of one rank.
+/// Costs of one rank that follow from a model's layout, in bytes.
 struct LayoutCosts {
-  int64_t state = 0;   // rows, their gradients and AdamW's state, all fp32
-  int64_t sent = 0;    // in a step: gathers of bf16, reductions of fp32
-  int64_t layout = 0;  // of the group whose layout takes most memory
+  int64_t state = 0;   // rows, their gradients and AdamW's state, all in fp32
+  int64_t sent = 0;    // sent in a step: all-gathers in bf16, reductions in fp32
+  int64_t layout = 0;  // memory of the largest layout of a group
 };
 
 LayoutCosts costs_of(const Llama& model, int64_t shards, int64_t replicas) {
@@ -49,7 +49,7 @@ LayoutCosts costs_of(const Llama& model, int64_t shards, int64_t replicas) {
   return costs;
 }
 
-/// The ranks of a job that are simulated.
+/// Returns the ranks of a job that are simulated.
 std::vector<int> some_of(int ranks) {
   const std::set<int> some{0, std::min(1, ranks - 1), ranks / 2, ranks - 1};
   return {some.begin(), some.end()};
@@ -62,7 +62,7 @@ RankCounts most_of(const std::vector<RankCounts>& all) {
   return most;
 }
 
-// A power of two that is about the root.
+// Returns a power of two near the square root of `ranks`.
 int replicas_of(int ranks) { return 1 << (static_cast<int>(std::log2(ranks)) / 2); }
 
 void print_heading() {
@@ -96,7 +96,7 @@ void run_simulation(const ScaleArguments& arguments) {
       }
 }
 
-// By rank. Collective.
+// Returns the counts of all ranks, in rank order. Collective.
 std::vector<RankCounts> gather_counts(const fsdp::ProcessGroup& group, const RankCounts& own) {
   const auto bytes = at::empty({sizeof own}, at::kByte);
   const auto all = at::empty({group.world_size() * bytes.numel()}, at::kByte);
@@ -107,7 +107,8 @@ std::vector<RankCounts> gather_counts(const fsdp::ProcessGroup& group, const Ran
   return counts;
 }
 
-// Real ranks over the CPU issue nothing to a device's backend.
+// Compares all numbers but `gathers` and `reductions`, because real ranks on the CPU issue nothing to a device's
+// backend.
 bool have_equal_messages(const RankCounts& a, const RankCounts& b) {
   return std::ranges::all_of(kRankNumbers, [&](const auto number) {
     return number == &RankCounts::gathers || number == &RankCounts::reductions || a.*number == b.*number;

@@ -6,8 +6,8 @@
 
 namespace bench {
 
-/// Simulates ranks of large jobs and prints what a step costs each beside its data; or, with `real`, starts ranks and
-/// compares what they count with the simulation. Throws fsdp::Error where it differs.
+/// Simulates ranks of large jobs, and prints what a step costs a rank besides its data. With `real` it starts ranks
+/// instead and compares their counts with the simulation. Throws fsdp::Error if they differ.
 void run_scale(const ScaleArguments& arguments);
 
 }  // namespace bench

@@ -10,7 +10,7 @@
 namespace bench {
 namespace {
 
-// What ranks of a host copy through memory that they share is no message.
+// Returns the bytes that this rank sent in messages. Copies through shared memory on one host are no messages.
 int64_t sent_bytes(const fsdp::Traffic& traffic, const Job& job) {
   return job.transport == "gloo" ? traffic.between_hosts.sent + traffic.inside_host.sent : traffic.between_hosts.sent;
 }

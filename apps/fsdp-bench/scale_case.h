@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a step costs one rank beside its data.
+/// Counts what a step costs one rank besides its data.
 
 #include <fsdp/process_group.h>
 
@@ -12,16 +12,16 @@
 
 namespace bench {
 
-/// Numbers of one rank; those of a step are of one that is like all later ones.
+/// Counts of one rank. The counts of a step are those of a step after which all steps are alike.
 struct RankCounts {
-  int64_t joining_calls = 0;  ///< of the store
-  int64_t calls = 0;          ///< of the store, in a step
-  int64_t headers = 0;        ///< messages in a step that say what an operation is
-  int64_t messages = 0;       ///< messages in a step that have data alone
-  int64_t sent_bytes = 0;     ///< in a step
-  int64_t gathers = 0;        ///< collectives of a device's backend in a step
-  int64_t reductions = 0;     ///< the same
-  int64_t peers = 0;          ///< that it has connections with
+  int64_t joining_calls = 0;  ///< calls of the store until the rank has joined
+  int64_t calls = 0;          ///< calls of the store in a step
+  int64_t headers = 0;        ///< messages in a step that describe an operation
+  int64_t messages = 0;       ///< messages in a step that contain only data
+  int64_t sent_bytes = 0;     ///< bytes sent in a step
+  int64_t gathers = 0;        ///< all-gathers that a device's backend runs in a step
+  int64_t reductions = 0;     ///< reductions that a device's backend runs in a step
+  int64_t peers = 0;          ///< ranks to which this rank has connections
   bool operator==(const RankCounts&) const = default;
 };
 
@@ -29,12 +29,12 @@ inline constexpr std::array kRankNumbers{&RankCounts::joining_calls, &RankCounts
                                          &RankCounts::messages,      &RankCounts::sent_bytes, &RankCounts::gathers,
                                          &RankCounts::reductions,    &RankCounts::peers};
 
-/// Trains the small model with `layers` blocks over the group, which this rank has just joined: `replicas` of them,
-/// each sharded over the other ranks. Collective.
+/// Trains the small model, which has `layers` blocks, over `group`, which this rank has just joined. There are
+/// `replicas` replicas, each sharded over an equal part of the ranks. Returns the counts of this rank. Collective.
 RankCounts count_steps(const std::shared_ptr<fsdp::ProcessGroup>& group, int64_t layers, int replicas, const Job& job,
                        const Counters& counters);
 
-/// Those of the ranks of a job, simulated.
+/// Returns the counts of `ranks` of a simulated job.
 std::vector<RankCounts> simulate(const Job& job, int64_t layers, int replicas, const std::vector<int>& ranks);
 
 }  // namespace bench

@@ -18,12 +18,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What a unit costs, and how often the least of all smaller models: 1 where cost grows as the number of units does.
+/// The cost of a unit, and its ratio to the least cost in smaller models. The ratio is 1 if the total cost is
+/// proportional to the number of units.
 struct Cost {
   double us = 0, growth = 1;
 };
 
-/// The costs of one kind of units, model by model.
+/// The costs of one kind of unit in models of growing size.
 class Costs {
  public:
   Cost next(double us) {
@@ -42,7 +43,7 @@ struct Row {
   Cost shard, step, step_unsharded, optimizer, optimizer_unsharded;
 };
 
-/// As they are called in what is printed, in the order of the columns.
+/// Returns the columns of the output in their order, with their names.
 const std::vector<std::pair<const char*, Cost Row::*>>& columns() {
   static const std::vector<std::pair<const char*, Cost Row::*>> all = {{"shard", &Row::shard},
                                                                        {"step", &Row::step},
@@ -58,7 +59,7 @@ void visit_rows(const ScalingArguments& arguments, const Visit& visit) {
       {"groups", ScalingUnit::kGroup}, {"nesting", ScalingUnit::kNestedGroup}, {"parameters", ScalingUnit::kParameter}};
   for (const auto& [name, unit] : kUnits) {
     if (arguments.of != "all" && arguments.of != name) continue;
-    time_units(unit, 10, true);  // what happens once in a process
+    time_units(unit, 10, true);  // This does work that a process does only once.
     Costs shard, step, step_unsharded, optimizer, optimizer_unsharded;
     for (int64_t units = 10; units <= arguments.largest; units *= 10) {
       const auto sharded = time_units(unit, units, true), unsharded = time_units(unit, units, false);

@@ -23,7 +23,7 @@ double microseconds(const std::function<void()>& act) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Of all repetitions, in microseconds.
+/// Times of all repetitions in microseconds.
 struct Samples {
   std::vector<double> shard, step, optimizer;
 };

@@ -8,15 +8,16 @@
 
 namespace bench {
 
-/// Of this rank, in microseconds per unit; medians over several models where these are small.
+/// Times of this rank in microseconds per unit. They are medians over all steps, and over several models if these are
+/// small.
 struct ScalingTimes {
-  /// `fully_shard` of the whole model by one call.
+  /// Time of one call of `fully_shard` for the whole model.
   double shard = 0;
-  /// Forward and backward, and `torch::optim::SGD`'s step.
+  /// Time of forward and backward, and time of `torch::optim::SGD`'s step.
   double step = 0, optimizer = 0;
 };
 
-/// Makes a model of `units` and trains it. Collective if it is sharded.
+/// Makes a model of `units` units and trains it. Collective if `sharded` is true.
 ScalingTimes time_units(ScalingUnit unit, int64_t units, bool sharded);
 
 }  // namespace bench

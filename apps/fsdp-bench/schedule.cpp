@@ -40,7 +40,7 @@ void run_schedule(const ScheduleArguments& arguments) {
                                              arguments.chunks, arguments.slices);
   const auto& slices = schedule.slice_lengths;
   const double tokens = static_cast<double>(std::accumulate(slices.begin(), slices.end(), int64_t{0}));
-  // A slice takes its share of the tokens, and a chunk its share of the rank's layers.
+  // The time of a slice is proportional to its tokens, and the time of a chunk to its share of the rank's layers.
   const auto duration = [&](const fsdp::PipelineAction& action) {
     const double share = slices.empty() ? 1 : static_cast<double>(slices[static_cast<size_t>(action.slice)]) / tokens;
     const bool is_forward = action.kind == fsdp::PipelineAction::Kind::kForward;
@@ -51,7 +51,7 @@ void run_schedule(const ScheduleArguments& arguments) {
     std::cout << json_of(schedule, times).dump() << std::endl;
     return;
   }
-  // The order alone: an action is one cell, however long it takes.
+  // The text shows only the order of actions: each action takes one cell, however long it lasts.
   std::cout << fsdp::to_text(schedule, fsdp::simulate(schedule, [](const auto&) { return 1; })) << std::fixed
             << std::setprecision(1) << schedule.name << ": a step takes " << times.total << ", and ranks are idle for "
             << 100 * times.bubble() << " % of that time" << std::endl;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Published language models, by the sizes of their parameters, and small ones with as many groups in their place.
+/// The parameter sizes of published language models, and small models with the same number of groups.
 
 #include <torch/nn/module.h>
 
@@ -12,20 +12,20 @@
 
 namespace bench {
 
-/// A Llama: a group for each block, and one for the rest.
+/// A Llama that is sharded as one group for each block and one group for all other parameters.
 struct Llama {
   std::string name;
   int64_t layers, dim, keys, hidden, vocab;
 
   std::vector<fsdp::layout::Item> block() const;
-  /// The embedding, the last norm and the head.
+  /// Returns the sizes of the embedding, the last norm and the head.
   std::vector<fsdp::layout::Item> root() const;
 };
 
-/// Llama 3 of 8 and of 70 billion parameters.
+/// Returns Llama 3 with 8 and with 70 billion parameters.
 std::vector<Llama> llamas();
 
-/// As many parameters as a Llama's block, of a few elements each.
+/// A block with as many parameters as a Llama's block; each parameter has only a few elements.
 struct StandInBlockImpl : torch::nn::Module {
   StandInBlockImpl();
   at::Tensor forward(at::Tensor x);
@@ -37,7 +37,7 @@ TORCH_MODULE(StandInBlock);
 
 struct StandInImpl : torch::nn::Module {
   explicit StandInImpl(int64_t layers);
-  /// The loss of a fixed input.
+  /// Returns the loss of a fixed input.
   at::Tensor forward();
 
  private:

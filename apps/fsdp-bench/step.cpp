@@ -18,20 +18,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A value for each step; times in milliseconds.
+/// One value for each step; times are in milliseconds.
 struct Series {
   std::vector<double> forward, backward, optimizer, total, losses;
 };
 
 struct Memory {
-  /// On the CPU the process's set after the backward of the first step that is not for warming up, on a GPU the most
-  /// that its memory held from there to the end.
+  /// Memory in MiB. On the CPU it is the process's proportional set size after the backward of the first step that
+  /// counts. On a GPU it is the peak of device memory from that step to the end.
   double mb = 0;
-  /// After that backward, and after the last step; peaks are taken from the latter.
+  /// Statistics after that backward, and after the last step; peaks are from the latter.
   fsdp::GroupStats then, last;
 };
 
-/// In the dtype of the losses, as the peer does it.
+/// Returns the mean loss over the ranks, which is computed in the losses' dtype, as in the Python script. Collective.
 double mean_over_ranks(const at::Tensor& loss) {
   const auto sum = loss.reshape({1}).clone();
   fsdp::default_process_group()->communicator().all_reduce(sum, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
@@ -48,7 +48,7 @@ void append(Series& series, const Step& step) {
 
 Json byte_class(int64_t current, int64_t peak) { return {{"current", current}, {"peak", peak}}; }
 
-// In megabytes, of a step.
+// Returns the megabytes of one step.
 Json megabytes(const fsdp::Traffic::Link& link, int64_t steps) {
   const auto of_a_step = [&](int64_t bytes) {
     return round_to(static_cast<double>(bytes) / 1e6 / static_cast<double>(steps), 3);
@@ -56,7 +56,7 @@ Json megabytes(const fsdp::Traffic::Link& link, int64_t steps) {
   return {{"sent", of_a_step(link.sent)}, {"received", of_a_step(link.received)}};
 }
 
-/// `traffic`: of the steps after those for warming up.
+/// Formats the result. `traffic` is that of the steps after the warm-up.
 Json result(const StepArguments& arguments, c10::Device device, const Series& series, const Memory& memory,
             const fsdp::Traffic& traffic) {
   const double total = median_after_warm_up(series.total);

@@ -37,7 +37,8 @@ StepObserver::StepObserver(const StepArguments& arguments) : state_(std::make_un
 StepObserver::~StepObserver() = default;
 
 StepTimes StepObserver::take_step(Trainee& trainee, const at::Tensor& batch) {
-  // A program makes one trace for all its steps. Here its memory comes and goes with each: no more than one needs.
+  // A program has one trace for all its steps. Here each step has a trace of its own, whose memory is limited to what
+  // one step needs.
   const fsdp::Trace trace({.max_events = kEventsOfStep});
   auto [times, loss] = train_step(trainee, batch);
   const auto value = loss.item<double>();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What it costs to look on: steps that are traced and whose metrics are written.
+/// Observes steps as --observe asks: traces them and writes their metrics.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// Writes to a folder of its own, which goes with it.
+/// Traces steps and writes their metrics to a temporary folder, which the destructor removes.
 class StepObserver {
  public:
   explicit StepObserver(const StepArguments& arguments);
@@ -20,8 +20,8 @@ class StepObserver {
   StepObserver(const StepObserver&) = delete;
   StepObserver& operator=(const StepObserver&) = delete;
 
-  /// A step under a trace, and a line of metrics and an event of TensorBoard about it, whose time counts as the
-  /// optimizer's.
+  /// Takes a step under a trace, and writes its metrics as a line of JSON and an event of TensorBoard. The time for
+  /// writing counts as time of the optimizer.
   StepTimes take_step(Trainee& trainee, const at::Tensor& batch);
 
  private:

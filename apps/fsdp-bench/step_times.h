@@ -1,17 +1,17 @@
 #pragma once
 /// \file
-/// What the time of a training step is made of, and the least that it can be.
+/// The parts of a training step's time, and a lower bound for it.
 
 namespace bench {
 
-/// In milliseconds. Forward begins with `zero_grad`.
+/// Times in milliseconds. `forward` includes `zero_grad`.
 struct StepTimes {
   double forward = 0, backward = 0, optimizer = 0;
   double total() const { return forward + backward + optimizer; }
 };
 
-/// The least that a step sharded over `world` ranks can take: forward and backward as if alone, and the optimizer on
-/// this rank's share of the parameters. `alone`: a step of engine "none".
+/// Returns the least time that a step sharded over `world` ranks can take: forward and backward of a rank that trains
+/// alone, and the optimizer on this rank's share of the parameters. `alone` is a step of engine "none".
 constexpr double bound(const StepTimes& alone, int world) {
   return alone.forward + alone.backward + alone.optimizer / world;
 }

@@ -30,11 +30,11 @@ fsdp::FullyShardOptions sharding(const StepArguments& arguments) {
   return options;
 }
 
-// Where the stages of a pipeline lie.
+// The mesh, the schedule and this rank's blocks of a pipeline.
 struct Stages {
   fsdp::DeviceMesh mesh;
   fsdp::PipelineSchedule schedule;
-  models::OwnBlocks own;  // of this rank
+  models::OwnBlocks own;  // blocks of this rank
 };
 
 std::optional<Stages> make_stages(const StepArguments& arguments) {
@@ -59,7 +59,7 @@ models::RunPart block_runner(const StepArguments& arguments) {
   };
 }
 
-// With `stages`, `gpt` has the blocks of this rank's stages.
+// Shards the model. If `stages` is set, `gpt` has only the blocks of this rank's stages.
 Trainee make_sharded(models::GPT gpt, const StepArguments& arguments, const std::optional<Stages>& stages) {
   auto options = sharding(arguments);
   if (stages) options.mesh = stages->mesh["data"];
@@ -107,7 +107,7 @@ Trainee make_unsharded(models::GPT gpt) {
       .forward = [gpt](const at::Tensor& ids) mutable { return gpt(ids); }, .optimizer = optimizer, .stats = measure};
 }
 
-// Sums all gradients over the ranks in one piece, once they are all there: nothing of it hides behind backward.
+// Averages all gradients over the ranks in one all-reduce after backward, so none of it overlaps with backward.
 void average_gradients(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The model of `fsdp-bench step` and its optimizer, sharded or not, behind one interface.
+/// The model of `fsdp-bench step` and its optimizer, with one interface for all engines.
 
 #include <fsdp/group.h>
 #include <fsdp/optim.h>
@@ -14,21 +14,23 @@
 namespace bench {
 
 struct Trainee {
-  /// Token numbers to logits; without a pipeline.
+  /// Computes logits from token numbers; not used with a pipeline.
   std::function<at::Tensor(const at::Tensor&)> forward;
-  /// With the settings of torch.optim.AdamW(lr=1e-3), as the peer's.
+  /// Has the settings of torch.optim.AdamW(lr=1e-3), as in the Python script.
   std::shared_ptr<fsdp::optim::AdamW> optimizer;
-  /// Of a model that is not sharded, bytes are measured at the tensors.
+  /// Returns byte counts. For a model that is not sharded they are computed from the tensors.
   std::function<fsdp::GroupStats()> stats;
-  /// None of a model that is not sharded.
+  /// Handle of the sharded model; not set if the model is not sharded.
   std::optional<fsdp::Group> group = std::nullopt;
-  /// Forward and backward of a batch through the stages of a pipeline, and its loss; empty: there is none.
+  /// Runs forward and backward of a batch through the stages of a pipeline and returns the loss; empty if there is no
+  /// pipeline.
   std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& targets)> run_stages = {};
-  /// What a backward ends with.
+  /// Called at the end of each backward.
   std::function<void()> after_backward = [] {};
 };
 
-/// The same initial values whatever the engine and the device. Collective for the engine "fsdp".
+/// Makes the model and its optimizer. The initial values are the same for all engines and devices. Collective for the
+/// engine "fsdp".
 Trainee make_trainee(const StepArguments& arguments, c10::Device device);
 
 }  // namespace bench

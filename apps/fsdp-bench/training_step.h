@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One training step of one rank, timed.
+/// Runs and times one training step of one rank.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,25 +14,25 @@
 
 namespace bench {
 
-/// Steps that only warm up.
+/// Number of steps that only warm up.
 constexpr int64_t kWarmUpSteps = 2;
 
 struct Step {
   StepTimes times;
-  /// Of this rank's part of the batch.
+  /// Loss of this rank's part of the batch.
   at::Tensor loss;
 };
 
-/// This rank's part of the joined batch of a step: token numbers, (batch, seq + 1). The same whatever the engine and
-/// the device.
+/// Returns this rank's part of the joined batch of a step: token numbers of shape (batch, seq + 1). They are the same
+/// for all engines and devices.
 at::Tensor batch_of(const StepArguments& arguments, int64_t step, c10::Device device);
 
-/// Predicts each token of `batch` from those before it; through a pipeline all of it is backward's time.
-/// `after_backward` is not timed. On a GPU times are between events on the current stream, and the step ends when the
-/// GPU has done it. Collective for sharded trainees.
+/// Runs a step that predicts each token of `batch` from the tokens before it. With a pipeline, all time of forward and
+/// backward counts as backward. The time of `after_backward` is not counted. On a GPU, times are between events on the
+/// current stream, and the function returns after the GPU has finished the step. Collective for sharded trainees.
 Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<void()>& after_backward = [] {});
 
-/// The median without the values of the steps that warm up.
+/// Returns the median of the values without those of the warm-up steps.
 double median_after_warm_up(const std::vector<double>& values);
 
 }  // namespace bench

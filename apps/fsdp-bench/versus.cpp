@@ -19,14 +19,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// An engine with a trainee of its own.
+/// An engine and its own trainee.
 struct Contestant {
   Trainee trainee;
-  /// Whether the bound of its steps is compared and not the steps.
+  /// True if ratios compare with the bound of this engine's steps, not with the steps.
   bool is_bound = false;
-  /// Of this rank, a value for each step.
+  /// Times of this rank in milliseconds, one value for each step.
   std::vector<double> forward = {}, backward = {}, optimizer_step = {};
-  /// What the ratios compare: of the slowest rank.
+  /// Times that the ratios compare, each from the slowest rank.
   std::vector<double> milliseconds = {};
   std::unique_ptr<StepObserver> observer = nullptr;
 };

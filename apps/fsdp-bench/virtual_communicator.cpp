@@ -69,7 +69,7 @@ class VirtualCommunicator : public fsdp::Front {
   }
 
  private:
-  // `times`: how often the data goes around.
+  // Counts an operation, whose data goes around the ring `times` times.
   std::shared_ptr<Work> done(Fingerprint fingerprint, int64_t times) {
     options_.issued->bytes += times * static_cast<int64_t>(fingerprint.bytes) * (world_size() - 1) / world_size();
     fingerprint.sequence = ++sequence_;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator of a rank that runs without its peers.
+/// Makes communicators for a rank that runs without its peers.
 
 #include <fsdp/communicator.h>
 
@@ -12,19 +12,20 @@
 
 namespace bench {
 
-/// What a rank issued. A backend that moves data in rings sends `bytes` for it.
+/// Counts of the operations that a rank issued. `bytes` is what a backend that moves data in rings would send for them.
 struct Issued {
   int64_t gathers = 0, reductions = 0, others = 0, bytes = 0;
 };
 
-/// Checks what callers pass as every communicator does, counts it, and moves nothing: outputs keep what they have.
+/// Makes a communicator that checks its callers' arguments as every communicator does, and counts them. It moves no
+/// data, so outputs keep their values.
 std::shared_ptr<fsdp::Communicator> make_virtual_communicator(fsdp::Ranks ranks, std::shared_ptr<Issued> issued);
 
-/// Makes a communicator whose operations are compared in windows, as those of a device's backend are.
+/// Makes a communicator whose operations are compared in windows, as for a device's backend.
 std::shared_ptr<fsdp::Communicator> make_virtual_device(fsdp::Ranks ranks, std::shared_ptr<Issued> issued,
                                                         std::shared_ptr<fsdp::IssuedWindows> windows);
 
-/// Makes a communicator whose ranks share memory, as those of one host do.
+/// Makes a communicator whose ranks share memory, as on one host.
 std::shared_ptr<fsdp::Communicator> make_virtual_host(fsdp::Ranks ranks);
 
 }  // namespace bench

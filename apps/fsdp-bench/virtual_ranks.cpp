@@ -23,7 +23,7 @@ using fsdp::Profile, fsdp::str_cat;
 
 std::string host_of(const Job& job, int rank) { return str_cat("host ", rank / job.ranks_per_host); }
 
-// Has a profile of each rank, made of the first one that was written.
+// A store that has a profile for each rank. It makes the profiles from the first profile that a rank wrote.
 class VirtualStore : public c10d::HashStore {
  public:
   using Bytes = std::vector<uint8_t>;
@@ -54,7 +54,7 @@ class VirtualStore : public c10d::HashStore {
   }
 
  private:
-  // Whose profile the key has; -1: it has none.
+  // Returns the rank whose profile `key` contains, or -1 if the key is for no profile.
   static int rank_in(const std::string& key) {
     constexpr std::string_view kProfile = "/profile/";
     const size_t begin = key.rfind(kProfile);
@@ -71,7 +71,7 @@ class VirtualStore : public c10d::HashStore {
 
 using Connect = std::function<std::shared_ptr<fsdp::Communicator>(const fsdp::Rendezvous&, const std::vector<int>&)>;
 
-// The communicator of a virtual rank.
+// Returns a function that makes the communicator of a virtual rank.
 Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
   return [=](const fsdp::Rendezvous& rendezvous, const std::vector<int>& hosts) {
     const auto& ranks = rendezvous.membership.ranks;

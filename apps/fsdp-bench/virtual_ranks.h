@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks of a job of any size, one at a time in this process: each runs the library without its peers.
+/// Runs ranks of a job of any size in this process, one after another. Each rank runs the library without its peers.
 
 #include <fsdp/process_group.h>
 
@@ -13,30 +13,31 @@
 
 namespace bench {
 
-/// What a job is like.
+/// Describes a job.
 struct Job {
   int ranks = 1;
-  /// Ranks of one host, which follow each other.
+  /// Number of ranks of a host. They have consecutive numbers.
   int ranks_per_host = 8;
-  /// "device": collectives of a device's backend; "gloo", "hierarchical", "shm".
+  /// How data travels: "device" (collectives of a device's backend), "gloo", "hierarchical" or "shm".
   std::string transport = "device";
 };
 
-/// What a rank did beside what its process group counts.
+/// Counts of a rank besides those of its process group.
 struct Counters {
-  /// Of the store, until the ranks knew each other.
+  /// Calls of the store until the ranks knew each other.
   int64_t joining_calls = 0;
   std::shared_ptr<Issued> issued = std::make_shared<Issued>();
 };
 
-/// Joins as the rank that a launcher has made of this process. Collective.
+/// Joins as the rank that a launcher has started. Collective.
 std::shared_ptr<fsdp::ProcessGroup> join_counted(const Job& job, const std::shared_ptr<Counters>& counters);
 
-/// Starts ranks of a job. Each joins by itself, for the store has what other ranks would write of themselves.
+/// Starts ranks of a job. A rank joins without the others, because the store returns what other ranks would have
+/// written.
 class VirtualRanks {
  public:
   explicit VirtualRanks(Job job);
-  /// Joins as this rank; rank 0 has to come first.
+  /// Joins as `rank`. Rank 0 must join first.
   std::shared_ptr<fsdp::ProcessGroup> join(int rank, const std::shared_ptr<Counters>& counters) const;
 
  private:

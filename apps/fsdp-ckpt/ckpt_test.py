@@ -1,4 +1,4 @@
-"""fsdp-ckpt: python3 ckpt_test.py PROGRAM GPT PYTHON. PYTHON: one that may have safetensors."""
+"""Tests fsdp-ckpt: python3 ckpt_test.py PROGRAM GPT PYTHON. If PYTHON has the package safetensors, more tests run."""
 
 import json
 import os
@@ -15,11 +15,11 @@ TENSORS = {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.0], [7.0, 1e-3], [9.0, 10.0]]
 
 
 NONE = float("nan")
-# The tensors of two files, how they are stored, and what `diff --json` says.
+# Each entry has the tensors of two files, their dtype and its struct code, and the output of `diff --json`.
 DIFFERENCES = (
     (TENSORS, {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]], "b": [0.1], "t": 1.0},
      "F32", "f", {"b": "sizes [2, 1] and [1]", "s": "missing in the second", "t": "missing in the first", "w": 0.5}),
-    ({"count": 2**60}, {"count": 2**60 + 1}, "I64", "q", {"count": 1}),  # exact
+    ({"count": 2**60}, {"count": 2**60 + 1}, "I64", "q", {"count": 1}),  # This difference is exact.
     ({"x": NONE}, {"x": 1.0}, "F32", "f", {"x": "one of the two tensors has a value that is not finite"}),
     ({"x": NONE}, {"x": NONE}, "F32", "f", {"x": 0}),
 )
@@ -39,7 +39,7 @@ def write_raw(path, header, data=b""):
 
 
 def write_file(path, tensors, dtype="F32", code="f"):
-    """A safetensors file of one dtype."""
+    """Writes a safetensors file whose tensors have one dtype."""
     header, data = {}, b""
     for name, values in tensors.items():
         numbers, begin = flat(values), len(data)

@@ -17,7 +17,7 @@ TensorRecords tensors_in(const Manifest& manifest, bool training) {
   return tensors;
 }
 
-// Of one tensor, which has as many elements in both.
+// Returns the largest difference between two tensors with equally many elements.
 double largest_difference(Source& a, const TensorRecord& in_a, Source& b, const TensorRecord& in_b,
                           const std::string& name, Progress& progress) {
   double largest = 0;
@@ -34,7 +34,7 @@ double largest_difference(Source& a, const TensorRecord& in_a, Source& b, const 
   return largest;
 }
 
-// Empty if the tensors can be compared.
+// Returns why the tensors cannot be compared, or an empty string if they can be.
 std::string misfit_of(const TensorRecord& a, const TensorRecord& b) {
   if (a.sizes != b.sizes) return "sizes " + text_of(a.sizes) + " and " + text_of(b.sizes);
   if ((a.dtype == Dtype::kComplex64) != (b.dtype == Dtype::kComplex64))

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How far the tensors of two sources are apart.
+/// Compares the tensors of two sources.
 
 #include <string>
 #include <vector>
@@ -11,14 +11,15 @@ namespace ckpt {
 
 struct Difference {
   std::string name;
-  /// What cannot be compared: "missing in the second", other sizes; empty otherwise.
+  /// The reason why the tensors cannot be compared, such as "missing in the second" or different shapes. It is empty if
+  /// they can be compared.
   std::string misfit;
-  /// See numbers.h.
+  /// The largest difference of two elements, as largest_difference in numbers.h defines it.
   double largest = 0;
 };
 
-/// One for each tensor that either has, by name: of the model, with `training` also of the optimizer's state and the
-/// ranks' random states.
+/// Returns one difference for each tensor that is in at least one of the sources, ordered by name. Compares the model's
+/// tensors; if `training` is true, also the optimizer's state and the ranks' random states.
 std::vector<Difference> compare(Source& a, Source& b, bool training);
 
 }  // namespace ckpt

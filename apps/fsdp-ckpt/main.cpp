@@ -1,4 +1,4 @@
-// fsdp-ckpt: looks into checkpoints, checks them, and writes them in other forms.
+// fsdp-ckpt inspects checkpoints, verifies them, and converts them.
 
 #include <CLI/CLI.hpp>
 #include <optional>

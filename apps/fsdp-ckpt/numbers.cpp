@@ -22,7 +22,7 @@ namespace {
 
 using fsdp::state::Dtype;
 
-// Calls `act` with a number of the C++ type that the dtype is.
+// Calls `act` with a number of the C++ type that represents `dtype`.
 auto with_type(Dtype dtype, const auto& act) {
   switch (dtype) {
     case Dtype::kBool:
@@ -67,7 +67,7 @@ auto with_type(Dtype dtype, const auto& act) {
   throw std::invalid_argument("expected a dtype");
 }
 
-// Integers beyond 53 bits are rounded.
+// Rounds integers of more than 53 bits.
 double to_double(auto number) {
   if constexpr (std::is_arithmetic_v<decltype(number)>)
     return static_cast<double>(number);
@@ -93,7 +93,8 @@ double distance(double a, double b) {
   return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
 }
 
-// Of integers of 64 bits, which differ by at least 1.
+// Returns the largest difference of 64-bit integers. It is exact, where a difference of doubles could be 0 for
+// different integers.
 template <class Number>
 double largest_distance_of(Bytes a, Bytes b) {
   uint64_t largest = 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Elements of files as numbers.
+/// Reads elements of files as numbers.
 
 #include <cstddef>
 #include <span>
@@ -12,12 +12,14 @@ namespace ckpt {
 
 using Bytes = std::span<const std::byte>;
 
-/// Whether it is F64, F32, F16 or BF16: what `convert` takes and gives.
+/// True for F64, F32, F16 and BF16, which are the dtypes that `convert` supports.
 bool is_float(fsdp::state::Dtype dtype);
-/// The same numbers in another dtype, rounded to nearest; from F64 to 16 bits by way of F32, as LibTorch does.
+/// Converts numbers to another dtype and rounds them to nearest. Like LibTorch, it converts F64 to 16 bits by way of
+/// F32.
 std::vector<std::byte> convert(Bytes bytes, fsdp::state::Dtype from, fsdp::state::Dtype to);
-/// The largest difference of two numbers at one place; infinite where one of them alone is not a number, 0 only where
-/// all numbers are equal. Complex numbers count as two. Both have equally many elements.
+/// Returns the largest difference of two numbers at the same index. It is infinite if exactly one of two numbers is
+/// NaN, and 0 only if all numbers are equal. A complex number counts as two numbers. `a` and `b` must have equally many
+/// elements.
 double largest_difference(Bytes a, fsdp::state::Dtype dtype_of_a, Bytes b, fsdp::state::Dtype dtype_of_b);
 
 }  // namespace ckpt

@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// How far the work on a large checkpoint has come.
+/// Reports progress while a command works on a large checkpoint.
 
 #include <cstdint>
 
 namespace ckpt {
 
-/// Prints a line to standard error at each tenth of the bytes; of less than 256 MiB nothing.
+/// Prints a line to standard error after each tenth of the bytes. Prints nothing for less than 256 MiB.
 class Progress {
  public:
   explicit Progress(uint64_t total_bytes) : total_(total_bytes) {}

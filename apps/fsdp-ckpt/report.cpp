@@ -33,35 +33,35 @@ void print_tensors(const char* title, const TensorRecords& tensors) {
   std::vector<std::vector<std::string>> rows{{"name", "dtype", "shape", "size", "files"}};
   for (const auto& [name, tensor] : tensors)
     rows.push_back({name, std::string(name_of(tensor.dtype)), text_of(tensor.sizes), text_of_bytes(bytes_in(tensor)),
-                    // Of a safetensors file by itself, there are no parts.
+                    // A safetensors file that is not part of a checkpoint has no parts.
                     std::to_string(std::max<size_t>(tensor.parts.size(), 1))});
   print_table(rows);
 }
 
 struct Checkpoints {
   std::vector<std::string> complete;
-  /// Names of what interrupted saves left in the folder.
+  /// The names of folders that interrupted saves have left.
   std::vector<std::string> incomplete;
 };
 
-// What a path means: a checkpoint, or all that are in the folder.
+// Returns the checkpoint at `path`, or all checkpoints in the folder `path`.
 Checkpoints checkpoints_at(const std::string& path) {
   if (std::filesystem::is_regular_file(path))
     throw FormatError(path +
                       ": expected a checkpoint or the folder of a run's checkpoints, found a file, which has no "
                       "checksums. Compare the file with another one: fsdp-ckpt diff");
   if (!std::filesystem::is_directory(path) || checkpoint_names(path) == std::vector<std::string>{"."})
-    return {{find_checkpoint(path)}, {}};  // which says what is missing
+    return {{find_checkpoint(path)}, {}};  // find_checkpoint throws an error that says what is missing.
   Checkpoints found{{}, incomplete_names(path)};
   for (const auto step : complete_steps(path))
     found.complete.push_back(places_of(path + "/" + name_of_step(step)).front());
-  if (found.complete.empty() && found.incomplete.empty()) find_checkpoint(path);  // throws
+  if (found.complete.empty() && found.incomplete.empty()) find_checkpoint(path);  // find_checkpoint throws.
   return found;
 }
 
 uint64_t bytes_of_tensors(const std::string& checkpoint) {
   uint64_t bytes = 0;
-  std::error_code ignored;  // problems_of says what is wrong
+  std::error_code ignored;  // problems_of reports the error.
   for (const auto& file : std::filesystem::directory_iterator(checkpoint, ignored))
     if (file.path().extension() == ".safetensors") bytes += file.file_size(ignored);
   return bytes;
@@ -86,7 +86,7 @@ void print_info(const Source& source, bool as_json) {
               << '\n';
     return;
   }
-  if (manifest.world_size > 0) {  // else it is a file
+  if (manifest.world_size > 0) {  // A world size of 0 means that the source is a file.
     std::cout << "step " << manifest.step << ", saved by " << manifest.world_size << " ranks";
     for (const auto& [name, version] : manifest.versions) std::cout << ", " << name << ' ' << version;
     std::cout << "\nextra: " << manifest.extra << '\n';
@@ -107,7 +107,7 @@ bool print_differences(const std::vector<Difference>& differences, bool as_json)
   json all = json::object();
   std::vector<std::vector<std::string>> rows{{"name", "largest difference"}};
   for (const auto& [name, misfit, largest] : differences) {
-    // JSON has no infinity.
+    // JSON cannot represent infinity.
     all[name] = !misfit.empty()       ? json(misfit)
                 : std::isinf(largest) ? json("one of the two tensors has a value that is not finite")
                                       : json(largest);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the commands print: tables for people, JSON for programs.
+/// Prints the results of the commands: tables for people, JSON for programs.
 
 #include <string>
 #include <vector>
@@ -12,10 +12,10 @@ namespace ckpt {
 
 void print_info(const Source& source, bool as_json);
 void print_written(const Written& written, bool as_json);
-/// Whether all are equal.
+/// Prints the differences. Returns true if all tensors are equal.
 bool print_differences(const std::vector<Difference>& differences, bool as_json);
-/// Reads all checkpoints of a run's folder, or one, and prints what is wrong with each; returns whether nothing is, and
-/// there is one.
+/// Verifies one checkpoint, or all checkpoints in a run's folder, and prints the problems of each. Returns true if
+/// there is at least one checkpoint and none has a problem.
 bool print_problems(const std::string& path, bool as_json);
 
 }  // namespace ckpt

@@ -15,7 +15,7 @@ namespace {
 
 using namespace fsdp::state;
 
-// What all files of a new checkpoint have in common.
+// The state that is common to all files of a new checkpoint.
 struct Rewriting {
   Source& source;
   std::string path;
@@ -30,10 +30,10 @@ std::string name_of_file(const char* section, int rank, int ranks) {
   return name;
 }
 
-// The first row of `rank`'s share: rows * rank / ranks, of any number of rows.
+// Returns the first row of `rank`'s share, which is rows * rank / ranks, without overflow.
 int64_t first_row_of(int64_t rows, int rank, int ranks) { return rows / ranks * rank + rows % ranks * rank / ranks; }
 
-// Writes `rank`'s share of the rows of every tensor.
+// Writes `rank`'s share of each tensor's rows to one file.
 void write_share(Rewriting& to, const std::string& file, const TensorRecords& tensors, int rank,
                  TensorRecords& records) {
   std::vector<Entry> entries;
@@ -69,7 +69,8 @@ void write_share(Rewriting& to, const std::string& file, const TensorRecords& te
         .parts.push_back({file, offsets.at(entry.name), entry.sizes, std::move(written.checksums.at(entry.name))});
 }
 
-// What is made of an older checkpoint would be the one that training goes on from.
+// Throws unless the step is at least that of the newest checkpoint in the folder. Otherwise training would not resume
+// from the checkpoint that is written.
 void require_newest(const std::string& folder, int64_t step) {
   if (checkpoint_names(folder).empty()) return;
   const auto newest = read_manifest(find_checkpoint(folder)).step;
@@ -104,7 +105,7 @@ Written export_to(Source& source, const std::string& path, std::optional<Dtype> 
 Written reshard_to(Source& source, const std::string& folder, int ranks, std::optional<int64_t> step) {
   const auto& old = source.manifest();
   auto training = old.training;
-  // A rank's random state is of no use to other ranks.
+  // Other ranks cannot use a rank's random state.
   if (ranks != old.world_size)
     std::erase_if(training, [](const auto& tensor) { return tensor.first.starts_with("random."); });
   Rewriting to{source, "", ranks, Progress(bytes_in(old.model) + bytes_in(training)), Manifest{}};

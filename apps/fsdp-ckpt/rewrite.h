@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The same tensors in other files.
+/// Writes the tensors of a source to other files.
 
 #include <cstdint>
 #include <optional>
@@ -10,17 +10,18 @@
 
 namespace ckpt {
 
-/// What was written, and where.
+/// The path of the written file or checkpoint, and what it contains.
 struct Written {
   std::string path;
   uint64_t tensors = 0, bytes = 0;
 };
 
-/// Writes the model's tensors whole to one safetensors file, floating ones as `dtype` if that is set.
+/// Writes the model's whole tensors to one safetensors file. If `dtype` is set, floating point tensors are converted to
+/// it.
 Written export_to(Source& source, const std::string& path, std::optional<fsdp::state::Dtype> dtype);
 
-/// Writes a checkpoint of `source`'s step, or `step` if that is set, to a run's folder: each tensor's rows in equal
-/// shares to the files of so many ranks.
+/// Writes a checkpoint to a run's folder. The files of `ranks` ranks get equal shares of each tensor's rows. The
+/// checkpoint has the step of `source`, or `step` if it is set.
 Written reshard_to(Source& source, const std::string& folder, int ranks, std::optional<int64_t> step);
 
 }  // namespace ckpt

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the commands read: a checkpoint, or a safetensors file of whole tensors.
+/// The inputs of the commands: checkpoints, and safetensors files of whole tensors.
 
 #include <cstdint>
 #include <functional>
@@ -12,23 +12,24 @@
 
 namespace ckpt {
 
-/// Tensors whose elements can be read. One thread.
+/// Tensors whose elements can be read. Only one thread may use a source.
 class Source {
  public:
   virtual ~Source() = default;
-  /// Of a file, that of no step by 0 ranks with all tensors in the model.
+  /// Returns the manifest of the checkpoint. For a file it has step 0, a world size of 0, and all tensors in the model.
   virtual const fsdp::state::Manifest& manifest() const = 0;
   virtual void read(const std::string& name, const fsdp::state::TensorRecord& tensor,
                     fsdp::state::ElementRange elements, std::span<std::byte> out) = 0;
 };
 
-/// `path`: a checkpoint, the folder of a run's checkpoints, or a file. Throws FormatError.
+/// Opens `path`, which is a checkpoint, a run's folder (its newest checkpoint is opened), or a safetensors file. Throws
+/// FormatError.
 std::unique_ptr<Source> open_source(const std::string& path);
 
 uint64_t bytes_in(const fsdp::state::TensorRecord& tensor);
 uint64_t bytes_in(const fsdp::state::TensorRecords& tensors);
 
-/// Calls `act(bytes)` with elements of a tensor, a few MiB at a time, in order.
+/// Reads `elements` of a tensor in order, and calls `act` with a few MiB of their bytes at a time.
 void for_each_piece(Source& source, const std::string& name, const fsdp::state::TensorRecord& tensor,
                     fsdp::state::ElementRange elements, const std::function<void(std::span<const std::byte>)>& act);
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What people read: sizes, tables.
+/// Formats sizes and tables for people.
 
 #include <cstdint>
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace ckpt {
 
-/// "4.8 GB"
+/// Returns a text such as "4.8 GB".
 std::string text_of_bytes(uint64_t bytes);
 
-/// Prints rows of equally many cells below each other; the first row is the heads.
+/// Prints a table. All rows have the same number of cells, and the first row has the headings.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace ckpt

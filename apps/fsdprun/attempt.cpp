@@ -63,7 +63,7 @@ void Attempt::start(int local_rank) {
   Rank& rank = ranks_.emplace_back();
   rank.number = context_.nodes.first_rank() + local_rank;
   rank.local_number = local_rank;
-  rank.status = fsdp::ExitStatus();  // Not running, should the start fail.
+  rank.status = fsdp::ExitStatus();  // not running in case the start fails
   rank.pid = start_rank(execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
                         context_.signals, pipes);
   rank.status.reset();
@@ -117,7 +117,7 @@ void Attempt::wait_for_news() {
 
 void Attempt::handle_signals() {
   while (const auto signal = context_.signals.next()) {
-    if (*signal == SIGCHLD) continue;  // reap() looks anyway.
+    if (*signal == SIGCHLD) continue;  // reap() looks for ended ranks anyway.
     if (asks_for_end(*signal)) {
       handle_request_to_end(*signal);
     } else {
@@ -146,7 +146,7 @@ void Attempt::reap() {
     const auto rank = std::ranges::find_if(
         ranks_, [&](const Rank& candidate) { return candidate.is_running() && candidate.pid == info.si_pid; });
     if (rank == ranks_.end()) {
-      waitpid(info.si_pid, nullptr, 0);  // Started by a rank and orphaned.
+      waitpid(info.si_pid, nullptr, 0);  // A rank started it and ended before it.
       continue;
     }
     finish(*rank);
@@ -156,7 +156,8 @@ void Attempt::reap() {
 }
 
 void Attempt::finish(Rank& rank) {
-  // Not yet waited for, its number cannot be anybody else's: this reaches only what it started.
+  // The rank is not waited for yet, so no other process can have its number. The signal reaches only processes that the
+  // rank started.
   kill(-rank.pid, SIGKILL);
   context_.guard.remove(rank.pid);
   int status = 0;
@@ -175,7 +176,7 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   ending_.note_failure();
 }
 
-// A rank that fails because of another one may end before that one does.
+// If a rank fails because another rank fails, it may still end before that rank.
 void Attempt::find_first_failed() {
   if (!result_.failed) return;
   const int first_rank = context_.nodes.first_rank();
@@ -196,7 +197,7 @@ void Attempt::check_other_nodes() {
   if (end->is_failure) {
     ending_.note_failure();
   } else {
-    ending_.ask(SIGTERM);  // No rank has anything to find out.
+    ending_.ask(SIGTERM);  // The ranks need no time to find the reason.
   }
 }
 

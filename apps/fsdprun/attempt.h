@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// All ranks of this node, from their start to the end of the last one.
+/// Runs all ranks of this node, from their start until the last one has ended.
 
 #include <chrono>
 #include <functional>
@@ -19,7 +19,7 @@
 
 namespace fsdprun {
 
-/// What an attempt needs and does not own.
+/// The objects that an attempt uses but does not own.
 struct AttemptContext {
   const Flags& flags;
   const std::string& program;
@@ -31,19 +31,20 @@ struct AttemptContext {
 };
 
 struct AttemptResult {
-  /// The local rank whose failure came first: by what the ranks say if they do, else by who ended first.
+  /// The local rank whose failure came first. If the ranks blame a rank, it is that one; otherwise it is the one that
+  /// ended first.
   std::optional<int> failed;
-  /// Why another node ended the attempt, if that came first.
+  /// The reason why another node ended the attempt, if that came first.
   std::optional<AttemptEnd> ended_elsewhere;
-  /// A signal asked the launcher to end.
+  /// True if a signal asked the launcher to end.
   bool was_asked_to_end = false;
 
   bool is_success() const { return !failed && !ended_elsewhere; }
 };
 
-/// Starts the ranks and watches them. When one fails, the others get the time of --peer-grace to find out and say
-/// so, then SIGTERM, then after the shutdown timeout SIGKILL. When run() returned or threw and the attempt is
-/// destroyed, no process that a rank started is left, but for those that cannot be killed, which are named.
+/// Starts the ranks and watches them. When one fails, the other ranks first get the time of --peer-grace to notice the
+/// failure and report it. Then they get SIGTERM, and SIGKILL after the shutdown timeout. The destructor kills every
+/// process that a rank started and that is still left. It prints the numbers of processes that it cannot kill.
 class Attempt {
  public:
   explicit Attempt(AttemptContext context);
@@ -76,7 +77,7 @@ class Attempt {
   const fsdp::Descriptor blame_board_ = fsdp::make_blame_board();
   std::vector<Rank> ranks_;
   AttemptResult result_;
-  Clock::time_point asked_at_{};  // if the result says so
+  Clock::time_point asked_at_{};  // valid if result_.was_asked_to_end
   fsdp::Ending ending_;
   Clock::time_point next_look_at_nodes_{};
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which launchers are there, as node 0 sees it.
+/// Tracks which launchers take part in the job. Node 0 uses it.
 
 #include <chrono>
 #include <cstdint>
@@ -13,28 +13,29 @@
 
 namespace fsdprun {
 
-/// What the store has of one launcher.
+/// What the store knows about one launcher.
 struct Sighting {
-  /// 0: it has not come yet.
+  /// Number of ranks on the launcher's node; 0 if the launcher has not come yet.
   int local_ranks = 0;
-  /// How often it has looked at the store.
+  /// Number of times that the launcher has looked at the store.
   int64_t beats = 0;
-  /// No rank of the last attempt runs there any more.
+  /// True if no rank of the last attempt still runs on that node.
   bool is_ready = false;
-  /// It said goodbye.
+  /// True if the launcher has said that it ends.
   bool has_left = false;
 };
 
-/// Launchers whose number of looks does not rise for the timeout are lost, until it does.
+/// Decides which launchers are lost. A launcher is lost while its `beats` have not risen for the timeout.
 class Attendance {
  public:
   explicit Attendance(std::chrono::seconds timeout) : timeout_(timeout) {}
 
-  /// By number, those that never came included. Call often: it counts the silence.
+  /// Takes note of all launchers in the order of their numbers, including those that have not come. The caller must
+  /// call this often, because only calls measure how long a launcher has been silent.
   void note(const std::vector<Sighting>& launchers);
-  /// Those that are there. One that did not run in `last` is ready at once.
+  /// Returns the launchers that are there. A launcher that did not take part in `last` counts as ready.
   std::vector<Candidate> candidates(const Round& last) const;
-  /// Why a member of `round` is not there any more; nullopt: all are.
+  /// Returns why a member of `round` is lost, or nullopt if no member is lost.
   std::optional<std::string> loss_in(const Round& round) const;
 
  private:
@@ -48,7 +49,7 @@ class Attendance {
   std::vector<Launcher> launchers_;
 };
 
-/// What is said of the launcher of node `node` when it is.
+/// Returns the message for a launcher of node `node` that has been silent for `timeout`.
 std::string silent(int node, std::chrono::seconds timeout);
 
 }  // namespace fsdprun

@@ -27,7 +27,7 @@ bool are_one_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-/// Passes on what is written to a stream, from any thread. What comes while there is no room is lost.
+/// Passes the text that any thread writes to a stream on to an Outlet. Text is lost while the Outlet has no room.
 class ToOutlet : public std::streambuf {
  public:
   explicit ToOutlet(std::shared_ptr<Outlet> outlet) : outlet_(std::move(outlet)) {}
@@ -49,7 +49,7 @@ class ToOutlet : public std::streambuf {
 
 }  // namespace
 
-/// Shared with the thread, which may outlive the Outlet.
+/// The state of an Outlet. It is shared with the thread, which may outlive the Outlet.
 struct Outlet::State {
   State(int its_file, std::shared_ptr<const fsdp::Descriptor> its_news) : file(its_file), news(std::move(its_news)) {}
 
@@ -63,7 +63,7 @@ struct Outlet::State {
   bool is_over = false;
 
   void run() {
-    constexpr size_t kAtOnce = 4096;  // What a pipe takes whole; progress is seen after each.
+    constexpr size_t kAtOnce = 4096;  // A pipe takes this much at once; note() reports progress after each piece.
     for (std::string text; take(text);) {
       int failure = 0;
       for (size_t done = 0; done < text.size() && failure == 0; done += kAtOnce) {
@@ -74,7 +74,7 @@ struct Outlet::State {
     }
   }
 
-  /// Waits for something to write; false: there will be nothing.
+  /// Waits for text to write. Returns false if there will be no more text.
   bool take(std::string& text) {
     std::unique_lock lock(mutex);
     changed.wait(lock, [this] { return is_over || !waiting.empty(); });
@@ -144,7 +144,7 @@ Console::Console()
       err_(are_one_file(STDOUT_FILENO, STDERR_FILENO)
                ? out_
                : std::make_shared<Page>(Page{std::make_shared<Outlet>(STDERR_FILENO, news_)})) {
-  // It is never deleted, since threads of LibTorch go on logging until the exit.
+  // This object is never deleted, because LibTorch's threads log until the process exits.
   std::cerr.rdbuf(new ToOutlet(err_->outlet));
 }
 
@@ -156,7 +156,7 @@ void Console::write(Stream stream, const void* source, std::string_view prefix, 
   if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
     text += kEraseToEndOfLine;
   }
-  const bool goes_on_elsewhere = piece != "\n" && unfinished != source;  // another rank broke into the line
+  const bool goes_on_elsewhere = piece != "\n" && unfinished != source;  // Another rank interrupted the line.
   if (starts_line || goes_on_elsewhere) text += prefix;
   text += piece;
   overwritable_ = piece.ends_with('\r') ? source : nullptr;

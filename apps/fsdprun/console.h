@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The launcher's stdout and stderr, whose readers may be slow, stopped or gone.
+/// Writes to the launcher's stdout and stderr, even if their readers are slow, stopped or gone.
 
 #include <unistd.h>
 
@@ -13,24 +13,26 @@
 
 namespace fsdprun {
 
-/// A file that a thread of its own writes, so that nobody else waits for whoever reads it.
+/// A file to which a thread of its own writes. Other threads therefore never wait for the reader of the file.
 class Outlet {
  public:
-  /// `news`, an eventfd, becomes readable when there is room again and when writing fails.
+  /// `news` is an eventfd. It becomes readable when text has been written and when writing fails.
   Outlet(int file, std::shared_ptr<const fsdp::Descriptor> news);
-  /// Leaves the thread behind if it waits for a reader.
+  /// Does not join the thread, which may be waiting for a reader.
   ~Outlet();
   Outlet(const Outlet&) = delete;
   Outlet& operator=(const Outlet&) = delete;
 
-  /// Never waits.
+  /// Appends `text` to the text that the thread writes. Never waits.
   void write(std::string_view text);
-  /// Whether less waits to be written than is worth keeping here.
+  /// True if less than 1 MiB of text waits to be written. If it is false, callers should keep their text for now.
   bool has_room() const;
-  /// Why nothing more is written, as errno says it: whoever read is gone, or the disk is full. 0: all is well.
+  /// The errno of the first write that failed, because the reader is gone or the disk is full; 0 if none failed.
+  /// Nothing more is written after a failure.
   int error() const;
-  /// Bytes written so far; nothing waits if `is_idle`.
+  /// Number of bytes that the thread has written.
   size_t written() const;
+  /// True if no text waits to be written.
   bool is_idle() const;
 
  private:
@@ -38,48 +40,50 @@ class Outlet {
   std::shared_ptr<State> state_;
 };
 
-/// What is written to one stream arrives in order, and in order with the other stream if both are one file.
+/// Writes to stdout and stderr. Text of one stream arrives in order. If both streams are one file, text of both arrives
+/// in the order of the calls.
 class Console {
  public:
   enum class Stream { kOut = STDOUT_FILENO, kErr = STDERR_FILENO };
 
-  /// Starts threads. From then on std::cerr, where LibTorch logs, waits for nobody either.
+  /// Starts the threads. It also makes std::cerr, to which LibTorch logs, write through an Outlet, so loggers never
+  /// wait.
   Console();
-  /// Writes one piece as a whole. `source` tells the ranks apart: one that breaks into another's line ends it. Never
-  /// waits.
+  /// Writes `piece` without interruption. `source` identifies the rank's stream. If the line of another source is
+  /// unfinished, a line break ends that line first. Never waits.
   void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);
   /// Writes "fsdprun: `message`" to stderr. Never waits.
   void say(const std::string& message);
 
-  /// Says that a file no longer gets what a rank prints; `error` as errno has it.
+  /// Prints that a file no longer receives what a rank prints. `error` is an errno value.
   void note_lost(const std::string& path, int error);
-  /// Whether any file does not.
+  /// True if note_lost was called.
   bool has_lost() const { return has_lost_; }
 
   bool has_room(Stream stream) const { return page(stream).outlet->has_room(); }
-  /// Of the stream that has one, as an Outlet's.
+  /// The errno of the stream whose writes fail, as in Outlet::error; 0 if there is none.
   int error() const { return out_->outlet->error() != 0 ? out_->outlet->error() : err_->outlet->error(); }
-  /// Readable when there may be room again, or an error; `take_news` makes it unreadable.
+  /// A descriptor that is readable if there may be room again or an error happened. `take_news` makes it unreadable.
   int descriptor() const { return news_->number(); }
   void take_news();
 
   bool is_idle() const { return out_->outlet->is_idle() && err_->outlet->is_idle(); }
-  /// Bytes written so far.
+  /// Number of bytes that were written so far to both streams.
   size_t written() const { return out_->outlet->written() + err_->outlet->written(); }
 
  private:
-  /// A file that is written to.
+  /// A file to which the console writes.
   struct Page {
     std::shared_ptr<Outlet> outlet;
-    /// The rank stream whose line has no end yet; null if the last piece ended its line.
+    /// The source of the unfinished line; null if the last piece ended its line.
     const void* unfinished = nullptr;
   };
   Page& page(Stream stream) const { return stream == Stream::kOut ? *out_ : *err_; }
 
   bool is_terminal_;
   std::shared_ptr<const fsdp::Descriptor> news_;
-  std::shared_ptr<Page> out_, err_;  // one, if both are one file
-  // Who wrote the line that the cursor stands at the start of, having ended it with "\r".
+  std::shared_ptr<Page> out_, err_;  // the same object if both streams are one file
+  // The source that ended its line with "\r". The cursor is at the start of this line.
   const void* overwritable_ = nullptr;
   bool has_lost_ = false;
 };

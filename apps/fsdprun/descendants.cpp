@@ -23,7 +23,7 @@ pid_t parent_of(const fs::path& process) {
   std::ifstream file(process / "stat");
   std::string text;
   std::getline(file, text, '\0');
-  // "PID (NAME) STATE PARENT ...", and the name may hold anything.
+  // The format is "PID (NAME) STATE PARENT ...". NAME may contain any character.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 > text.size()) return 0;
   const std::string rest = text.substr(name_end + 4);

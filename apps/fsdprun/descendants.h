@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Processes that left their rank's process group.
+/// Finds and kills processes that left their rank's process group.
 
 #include <sys/types.h>
 
@@ -9,11 +9,12 @@
 
 namespace fsdprun {
 
-/// Makes this process the parent of every orphan below it.
+/// Makes this process the parent of every orphan among its descendants.
 void adopt_orphans();
 
-/// Kills every child of this process but `spared`, and what they leave, until there is none or `patience` is over.
-/// Returns those that are left: another user's, or in a system call that no signal ends.
+/// Kills every child of this process but `spared`. Children of killed processes become children of this process, and
+/// are killed too. Returns when no child is left or `patience` is over. Returns the processes that it could not kill,
+/// because they belong to another user or are inside a system call that no signal interrupts.
 std::vector<pid_t> kill_descendants(pid_t spared, std::chrono::milliseconds patience);
 
 }  // namespace fsdprun

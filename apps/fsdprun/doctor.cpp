@@ -27,13 +27,13 @@ std::vector<HostFacts> hosts_of_environment() {
   return text == nullptr ? std::vector<HostFacts>{} : decode_hosts(text);
 }
 
-/// Seconds of one all-reduce of `elements` floats.
+/// Returns the seconds that an all-reduce of `elements` floats takes.
 double seconds_of_all_reduce(fsdp::Communicator& ranks, int64_t elements, int rounds, c10::Device device) {
   const auto tensor = torch::ones({elements}, torch::TensorOptions().device(device));
   const auto all_reduce = [&] { ranks.all_reduce(tensor, fsdp::ReduceOp::kMax, {"doctor", {}})->wait(); };
   const auto synchronize = [&] {
     static_cast<void>(tensor[0].item<float>());
-  };  // Waits until a device has finished, too.
+  };  // This also waits until a device has finished.
   for (int warm_up = 0; warm_up < 3; ++warm_up) all_reduce();
   synchronize();
   const auto begin = std::chrono::steady_clock::now();
@@ -42,7 +42,8 @@ double seconds_of_all_reduce(fsdp::Communicator& ranks, int64_t elements, int ro
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / rounds;
 }
 
-/// An all-reduce sends 2 (n - 1) / n of the bytes from each rank, in whatever pieces.
+/// Measures an all-reduce of few and of many bytes. A rank sends 2 (n - 1) / n of the bytes, however the backend splits
+/// them.
 Measurement measure(const std::string& where, fsdp::ProcessGroup& group, c10::Device device) {
   const int ranks = group.world_size();
   auto& communicator = group.communicator();
@@ -62,7 +63,8 @@ std::vector<std::vector<int>> ranks_by_host(const fsdp::ProcessGroup& group) {
   return ranks;
 }
 
-/// What the first rank of each host measured, on all ranks, in the order of hosts: those that have it say it.
+/// Returns on all ranks what the first rank of each host measured, in the order of hosts. `own` is this rank's
+/// measurement; it is empty on a host with only one rank. Collective.
 std::vector<Measurement> from_all(const std::vector<Measurement>& own, int place, size_t places,
                                   fsdp::ProcessGroup& group) {
   auto values = torch::zeros({static_cast<int64_t>(places), 3}, torch::kDouble);
@@ -84,7 +86,8 @@ std::vector<Measurement> from_all(const std::vector<Measurement>& own, int place
   return all;
 }
 
-/// Inside each host that has several ranks; of several hosts also between their first ranks, and of all ranks.
+/// Measures inside each host that has several ranks. With several hosts it also measures between the first ranks of the
+/// hosts, and among all ranks. Collective.
 std::vector<Measurement> measure_all(const std::string& backend) {
   const auto joined = fsdp::new_process_group({.backend = backend, .timeout = std::chrono::seconds(60)});
   auto& group = *joined;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// fsdprun --doctor: the launchers compare their hosts, and ranks measure what is between them.
+/// Implements fsdprun --doctor: launchers compare their hosts, and ranks measure the connections between them.
 
 #include <string>
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace fsdprun {
 
-/// Tells node 0 what this host is like; rank 0, which node 0 starts, finds there what all are like, and prints it.
-/// Returns whether all are alike, in node 0; elsewhere true.
+/// Sends the facts of this host to node 0. Node 0 puts the facts of all hosts into the environment of its ranks, and
+/// rank 0 prints them. Returns in node 0 whether all hosts are alike, and true in other nodes.
 bool compare_hosts(Nodes& nodes, SignalQueue& signals);
 
-/// What a rank does. `arguments`: the backend, and "text" or "json". Returns its exit status.
+/// Runs a rank of the doctor. `arguments` are the backend and "text" or "json". Returns the exit status.
 int run_doctor_rank(const std::vector<std::string>& arguments);
 
 }  // namespace fsdprun

@@ -1,20 +1,20 @@
 #pragma once
 /// \file
-/// How the launcher ends early.
+/// Exit statuses of the launcher, and the exception that ends it early.
 
 #include <stdexcept>
 #include <string>
 
 namespace fsdprun {
 
-// Exit statuses of the launcher itself; otherwise it returns the first failing rank's.
+// Exit statuses of the launcher itself. Otherwise it returns the status of the rank that failed first.
 constexpr int kFailure = 1;
 constexpr int kWrongFlags = 2;
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
 constexpr int kSignalBase = 128;
 
-/// Thrown to end the launcher: one sentence for the user, and the exit status.
+/// An exception that ends the launcher. It has one sentence for the user and the exit status.
 class Exit : public std::runtime_error {
  public:
   Exit(int status, const std::string& message) : std::runtime_error(message), status_(status) {}

@@ -12,11 +12,11 @@
 namespace fsdprun {
 namespace {
 
-// torchrun's defaults.
+// These are torchrun's defaults.
 constexpr uint16_t kStaticPort = 29500;
 constexpr uint16_t kC10dPort = 29400;
 
-/// The command line before its parts are checked against each other.
+/// The values of the flags as text, before they are checked.
 struct Text {
   std::string nodes = "1", node_rank, master_address = "127.0.0.1", master_port;
   bool standalone = false, module = false, no_python = false, prefix = false, no_prefix = false;
@@ -35,7 +35,7 @@ class UsageLine : public CLI::Formatter {
 
 [[noreturn]] void refuse(const std::string& message) { throw Exit(kWrongFlags, message + " (see fsdprun --help)"); }
 
-/// "--master-addr" as CLI11 wants it, also spelled "--master_addr".
+/// Returns names for CLI11: for "--master-addr" it adds the spelling "--master_addr".
 std::string both_spellings(const std::string& names) {
   const size_t start = names.rfind("--");
   std::string underscores = names.substr(start + 2);
@@ -43,7 +43,7 @@ std::string both_spellings(const std::string& names) {
   return underscores == names.substr(start + 2) ? names : names + ",--" + underscores;
 }
 
-/// As torchrun, every option can be set by the environment too: PET_MASTER_ADDR.
+/// Adds an option that, as in torchrun, the environment can set too: for --master-addr the variable is PET_MASTER_ADDR.
 template <typename T>
 void add_option(CLI::App& app, const std::string& names, T& value, const std::string& help) {
   std::string variable = "PET_" + names.substr(names.rfind("--") + 2);
@@ -119,7 +119,7 @@ uint16_t port_number(const std::string& flag, const std::string& text) {
   return static_cast<uint16_t>(number(flag, text, 1, std::numeric_limits<uint16_t>::max()));
 }
 
-/// N or MIN:MAX.
+/// Parses N or MIN:MAX.
 NodeRange node_range(const std::string& text) {
   const size_t colon = text.find(':');
   const int least = number("--nnodes", text.substr(0, colon), 1);
@@ -129,7 +129,7 @@ NodeRange node_range(const std::string& text) {
   return {.least = least, .most = most};
 }
 
-/// KEY=VALUE,... of torchrun's.
+/// Parses torchrun's KEY=VALUE,... settings.
 void read_rendezvous_settings(const std::string& text, Flags& flags) {
   std::istringstream settings(text);
   for (std::string setting; std::getline(settings, setting, ',');) {
@@ -146,7 +146,7 @@ void read_rendezvous_settings(const std::string& text, Flags& flags) {
   }
 }
 
-/// HOST, HOST:PORT or [IPv6]:PORT. Port 0 asks for a free one, as in torchrun.
+/// Parses HOST, HOST:PORT or [IPv6]:PORT. As in torchrun, port 0 means a free port.
 MeetingPlace parse_endpoint(const std::string& text, uint16_t default_port) {
   const size_t bracket = text.rfind(']');
   size_t colon = text.rfind(':');
@@ -212,7 +212,7 @@ void check_command(std::vector<std::string>& command) {
   if (command.empty()) refuse("no program to start was given");
 }
 
-/// The command of the doctor, which is no program of the user's.
+/// Sets the command of the doctor, in which fsdprun starts itself instead of a program of the user.
 void prepare_doctor(Flags& flags, const Text& text) {
   if (!flags.doctor) {
     if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are allowed only with --doctor");
@@ -264,7 +264,7 @@ Flags parse_flags(std::vector<std::string> arguments) {
   Text text;
   CLI::App app;
   declare(app, flags, text);
-  std::ranges::reverse(arguments);  // CLI11 takes them from the back.
+  std::ranges::reverse(arguments);  // CLI11 takes arguments from the back.
   try {
     app.parse(arguments);
   } catch (const CLI::CallForHelp&) {

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kNone = "none";
 
-/// The first line of `file`; empty if it cannot be read.
+/// Returns the first line of `file`, or an empty string if the file cannot be read.
 std::string first_line(const fs::path& file) {
   std::string line;
   std::getline(std::ifstream(file) >> std::ws, line);
@@ -35,7 +35,8 @@ std::string first_line(const fs::path& file) {
 
 std::string or_none(std::string text) { return text.empty() ? kNone : std::move(text); }
 
-/// What a library that this process has loaded says of its version, e.g. 13000; 0: it has not.
+/// Returns the version of a library that this process has loaded, e.g. 13000, or 0 if it is not loaded. `function` is
+/// the name of the library's function that returns the version.
 int version_of(const char* function) {
   int version = 0;
   const auto ask = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, function));
@@ -55,7 +56,7 @@ std::string nccl() {
          std::to_string(version % 100);
 }
 
-/// The compiler's CUDA, which need not be the one inside torch.
+/// Returns the version of CUDA's toolkit on this host, which may differ from the CUDA in LibTorch.
 std::string cuda_toolkit() {
   const char* home = std::getenv("CUDA_HOME");
   const fs::path folder = home != nullptr ? home : "/usr/local/cuda";
@@ -96,8 +97,8 @@ std::string shared_memory_folder() {
          bytes_text(block * static_cast<double>(found.f_blocks));
 }
 
-/// The memory limit at the root of the control groups that this process sees. In a container that is its own group, or
-/// one above it.
+/// Returns the memory limit at the root of the control groups that this process sees. In a container this root is the
+/// container's own group, or a group above it.
 std::string memory_limit_of_group() {
   for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     const std::string text = first_line(file);
@@ -108,7 +109,7 @@ std::string memory_limit_of_group() {
   return "unknown";
 }
 
-/// What is set of those that decide how ranks communicate and what they tell.
+/// Returns the environment variables that are set and that control how ranks communicate and what they log.
 std::string communication_variables() {
   std::set<std::string> found;
   for (char** entry = environ; *entry != nullptr; ++entry) {

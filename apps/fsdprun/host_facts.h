@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What fsdprun --doctor finds on the host that it runs on.
+/// Finds the facts of this host for fsdprun --doctor.
 
 #include <string>
 
@@ -8,8 +8,9 @@
 
 namespace fsdprun {
 
-/// Versions, devices, network interfaces and limits, as this process finds them and passes them on to its ranks.
-/// `host` and `port`: where the nodes meet; the interface on the way there is the one whose MTU is compared.
+/// Returns the versions, devices, network interfaces and limits of this process, which its ranks inherit. `host` and
+/// `port` are the address at which the nodes meet. MTU and offloads are those of the interface that leads to this
+/// address.
 HostFacts find_host_facts(const std::string& host, uint16_t port);
 
 }  // namespace fsdprun

@@ -32,7 +32,7 @@ std::string value_of(const HostFacts& node, const std::string& name) {
   return found == node.facts.end() ? "unknown" : found->value;
 }
 
-/// The value that more than half of the nodes have; empty if there is none.
+/// Returns the value that more than half of the nodes have, or an empty string if there is none.
 std::string value_of_most(const std::vector<std::string>& values) {
   std::map<std::string, size_t> counts;
   for (const std::string& value : values) {

@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// What fsdprun --doctor says of the hosts: pure, apart from how the facts are found.
+/// Compares the hosts for fsdprun --doctor and formats the result. All functions are pure.
 
 #include <string>
 #include <vector>
 
 namespace fsdprun {
 
-/// What hosts are compared by, and what is only shown.
+/// kCompared if a fact should be the same on all hosts, and kShown if it is only printed.
 enum class FactKind { kCompared, kShown };
 
 struct Fact {
@@ -17,7 +17,7 @@ struct Fact {
   bool operator==(const Fact&) const = default;
 };
 
-/// One node, in its own words. The names of its facts are those of every other node that has the same fsdprun.
+/// The facts of one node. Nodes with the same version of fsdprun have facts with the same names.
 struct HostFacts {
   std::string host;
   std::vector<Fact> facts;
@@ -25,45 +25,46 @@ struct HostFacts {
   bool operator==(const HostFacts&) const = default;
 };
 
-/// A fact that nodes do not have alike.
+/// A fact whose value is not the same on all nodes.
 struct Difference {
   std::string name;
-  /// By node.
+  /// The values in the order of nodes.
   std::vector<std::string> values;
-  /// The nodes that have another value than most; all of them if no value is that of more than half.
+  /// The nodes whose value differs from the value of more than half of the nodes. If there is no such value, these are
+  /// all nodes.
   std::vector<int> odd_nodes;
 };
 
-/// What ranks measured.
+/// The result of measuring all-reduces.
 struct Measurement {
-  /// "inside node0's host", "between hosts".
+  /// Where the ranks are, such as "inside host 0" or "between hosts".
   std::string where;
   int ranks = 0;
   double latency_microseconds = 0;
-  /// Of the bytes that each rank sends in an all-reduce of large tensors.
+  /// Throughput of an all-reduce of large tensors, which counts the bytes that each rank sends.
   double megabytes_per_second = 0;
 };
 
 struct Diagnosis {
   std::vector<HostFacts> nodes;
   std::vector<Measurement> measurements;
-  /// Why ranks could not measure; empty: they could.
+  /// The reason why ranks could not measure; empty if they could.
   std::string error = {};
 };
 
 std::vector<Difference> differences(const std::vector<HostFacts>& nodes);
-/// "ulimit -n: 1024 on node 1 (b), 4096 on the others"
+/// Returns a line such as "ulimit -n: 1024 on node 1 (b), 4096 on the others".
 std::string describe(const Difference& difference, const std::vector<HostFacts>& nodes);
 
-/// A table with a column for each node, and the differences below it.
+/// Returns a table with a column for each node, and the differences below the table.
 std::string table(const std::vector<HostFacts>& nodes);
 std::string table(const std::vector<Measurement>& measurements);
-/// {"nodes": [...], "differences": [...], "measurements": [...], "error": "", "ok": ...}
+/// Returns {"nodes": [...], "differences": [...], "measurements": [...], "error": "", "ok": ...}.
 std::string json(const Diagnosis& diagnosis);
 
 std::string encode(const HostFacts& facts);
 std::string encode(const std::vector<HostFacts>& nodes);
-/// Throw std::exception for anything else.
+/// The inverse functions of `encode`. They throw std::exception for other text.
 HostFacts decode_host(const std::string& text);
 std::vector<HostFacts> decode_hosts(const std::string& text);
 

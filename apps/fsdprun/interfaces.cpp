@@ -32,7 +32,7 @@ std::string mtu_of(const std::string& interface) {
   return mtu.empty() ? "none" : mtu;
 }
 
-/// "tso on, gso on, gro off", as `ethtool -k` names them in long.
+/// Returns a text such as "tso on, gso on, gro off". `ethtool -k` prints the same settings under their long names.
 std::string offloads_of(std::string_view interface) {
   const fsdp::Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   std::string text;

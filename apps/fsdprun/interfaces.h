@@ -1,19 +1,19 @@
 #pragma once
 /// \file
-/// The network interfaces of this host, for fsdprun --doctor.
+/// Lists the network interfaces of this host for fsdprun --doctor.
 
 #include <string>
 
 namespace fsdprun {
 
 struct Interfaces {
-  /// Those that are up, with addresses and MTU; empty: none.
+  /// The interfaces that are up, with their addresses and MTUs; empty if there are none.
   std::string list;
-  /// Of the one that has the address asked for, or "none".
+  /// MTU and offloads of the interface with the address `own_address`, or "none".
   std::string mtu, offloads;
 };
 
-/// `own_address`: the one of this host on the way to where the nodes meet.
+/// Returns the interfaces of this host. `own_address` is this host's address on the route to node 0.
 Interfaces find_interfaces(const std::string& own_address);
 
 }  // namespace fsdprun

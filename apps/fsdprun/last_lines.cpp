@@ -5,13 +5,13 @@ namespace {
 
 constexpr size_t kMost = 10;
 
-/// As the C++ library begins the message of an exception that nobody caught.
+/// True if the line begins the message of an uncaught exception, as the C++ library prints it.
 bool begins_message(std::string_view line) {
   const size_t first = line.find_first_not_of(' ');
   return first != std::string_view::npos && line.substr(first).starts_with("what():");
 }
 
-/// As LibTorch prints them behind its messages.
+/// True if LibTorch printed the line as a stack frame behind a message.
 bool is_frame(std::string_view line) { return line.starts_with("frame #"); }
 bool begins_frames(std::string_view line) { return line.starts_with("Exception raised from "); }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a failed rank said last.
+/// Keeps the last lines that a failed rank printed.
 
 #include <deque>
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace fsdprun {
 
-/// The last lines of a stream without stack frames, which crowd out the message that they belong to. What an exception
-/// that ended the program said ("what():") is kept, however much follows it.
+/// The last lines of a stream. Stack frames are left out, because they would push out the message that they belong to.
+/// The message of an exception that ended the program ("what():") is kept, even if many lines follow it.
 class LastLines {
  public:
   void add(std::string_view line);
-  /// The exception's message first.
+  /// Returns the lines, beginning with the exception's message.
   std::vector<std::string> lines() const;
 
  private:

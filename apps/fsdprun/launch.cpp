@@ -32,7 +32,7 @@ void report_first_failure(const Rank& rank, const Nodes& nodes, Console& console
   for (const std::string& line : lines) console.say("  " + line);
 }
 
-/// After a failure: says on stderr who failed first and how, and how the others ended.
+/// Prints to stderr which rank failed first and how, and how the other failed ranks ended.
 void report(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes, Console& console) {
   if (result.ended_elsewhere)
     console.say("the ranks were ended because of a failure on " + result.ended_elsewhere->text);
@@ -52,8 +52,8 @@ int exit_status(const AttemptResult& result, const Attempt& attempt) {
   return result.ended_elsewhere ? kFailure : 0;
 }
 
-/// Waits for those who read the output: after a failure for `patience` at most from one piece that they take to the
-/// next, and never longer than until a signal asks for the end.
+/// Waits until all output is written. Returns earlier if a signal asks for the end, or if `patience` is given and
+/// nothing has been written for that long.
 void flush(Console& console, SignalQueue& signals, std::optional<std::chrono::seconds> patience) {
   constexpr std::chrono::milliseconds kLook{50};
   auto last_progress = std::chrono::steady_clock::now();
@@ -65,7 +65,7 @@ void flush(Console& console, SignalQueue& signals, std::optional<std::chrono::se
   }
 }
 
-/// What this node takes for the reason.
+/// Returns the reason for the end of the attempt as this node sees it.
 AttemptEnd end_of(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes) {
   if (result.ended_elsewhere) return *result.ended_elsewhere;
   const Rank& rank = attempt.ranks()[static_cast<size_t>(*result.failed)];
@@ -74,7 +74,7 @@ AttemptEnd end_of(const AttemptResult& result, const Attempt& attempt, const Nod
                   rank.status->describe()};
 }
 
-/// Runs the ranks once. Returns the exit status of the job; nullopt: they are to start again.
+/// Runs the ranks once. Returns the exit status of the job, or nullopt if the ranks must start again.
 std::optional<int> run_attempt(const AttemptContext& context) {
   const auto& [flags, program, nodes, files, guard, signals, console] = context;
   Attempt attempt(context);
@@ -114,7 +114,7 @@ int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, c
   }
 }
 
-/// Tells the other nodes how it ends.
+/// Runs the attempts, and tells the other nodes how they ended.
 int run_node(const Flags& flags, const std::string& program, Nodes& nodes, const OrphanGuard& guard,
              SignalQueue& signals, Console& console) {
   try {
@@ -145,7 +145,7 @@ int run_job(const Flags& flags, const OrphanGuard& guard, SignalQueue& signals, 
 
 int launch_here(const Flags& flags) {
   adopt_orphans();
-  const OrphanGuard guard;  // Before the threads of the console and the store.
+  const OrphanGuard guard;  // It forks, so no thread may run yet.
   SignalQueue signals;
   Console console;
   const int status = run_job(flags, guard, signals, console);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The launcher, from flags to exit status.
+/// Runs the launcher, from parsed flags to the exit status.
 
 #include <string>
 
@@ -8,11 +8,11 @@
 
 namespace fsdprun {
 
-/// Runs the job. Returns 0, or the exit code of the rank that failed first (128 + number for a signal); if the ranks
-/// cannot be started, it says why and returns a status of its own.
+/// Runs the job. Returns 0, or the exit status of the rank that failed first (128 + the signal's number if a signal
+/// ended it). If the ranks cannot be started, prints the reason and returns an exit status of the launcher.
 int launch(const Flags& flags);
 
-/// Prints "fsdprun: `message`" to stderr, and waits for a moment at most for whoever reads it.
+/// Prints "fsdprun: `message`" to stderr, and waits at most 2 seconds for a slow reader.
 void say(const std::string& message);
 
 }  // namespace fsdprun

@@ -27,7 +27,7 @@ constexpr mode_t kOwnFile = 0600;
   throw Exit(kFailure, "the log file or folder " + path + " cannot be created: " + why);
 }
 
-/// A folder in `parent`, made if it is not there; not where a link leads.
+/// Opens a folder in `parent`, and makes it if it does not exist. Refuses symbolic links. `path` is for messages.
 fsdp::Descriptor enter(int parent, const std::string& name, const std::string& path) {
   if (mkdirat(parent, name.c_str(), kOwnFolder) != 0 && errno != EEXIST) refuse(path, strerror(errno));
   fsdp::Descriptor folder(openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -39,7 +39,7 @@ fsdp::Descriptor enter(int parent, const std::string& name, const std::string& p
                        : strerror(error));
 }
 
-/// Where the files of this user's jobs are if no flag says so.
+/// Returns the folder for this user's log files if --log-dir is not given.
 fs::path own_folder() {
   std::error_code error;
   const auto parent = fs::temp_directory_path(error);
@@ -50,17 +50,18 @@ fs::path own_folder() {
                            "; set TMPDIR to a different folder, or choose a folder with --log-dir");
 }
 
-/// The folder that the flags name, which may be anybody's and open to anybody.
+/// Opens the folder that --log-dir names. Its owner and its permissions do not matter.
 fsdp::Descriptor enter_chosen(const fs::path& path) {
   fs::path folder = path;
-  if (!folder.has_filename()) folder = folder.parent_path();  // "logs/"
+  if (!folder.has_filename()) folder = folder.parent_path();  // A path such as "logs/" has no file name.
   std::error_code error;
   if (folder.has_parent_path()) fs::create_directories(folder.parent_path(), error);
   if (error) refuse(path.string(), error.message());
   return enter(AT_FDCWD, folder.string(), folder.string());
 }
 
-/// In the folder for temporary files, where others may have put one of the same name.
+/// Opens this user's folder among the temporary files. Refuses a folder that belongs to another user or that other
+/// users may access.
 fsdp::Descriptor enter_own(const fs::path& path) {
   fsdp::Descriptor folder = enter(AT_FDCWD, path.string(), path.string());
   struct stat status{};
@@ -74,7 +75,7 @@ fsdp::Descriptor enter_own(const fs::path& path) {
   return folder;
 }
 
-/// The job's name as part of a file's name.
+/// Returns the job's name, with characters replaced that are unsuitable for a file's name.
 std::string file_name(std::string run_id) {
   std::ranges::replace_if(
       run_id, [](unsigned char c) { return std::isalnum(c) == 0 && std::strchr("-_.", c) == nullptr; }, '_');

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The files of --redirects and --tee.
+/// The log files of --redirects and --tee.
 
 #include <string>
 
@@ -11,12 +11,13 @@
 
 namespace fsdprun {
 
-/// LOG_DIR/RUN_XXXXXX/attempt_A/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out. The folder RUN_XXXXXX
-/// is new for each job and only this user's, and so is all that lies in it. No link is followed from LOG_DIR on, and
-/// what is below it is reached from there: whoever may write elsewhere cannot lead the files astray.
+/// Makes the files LOG_DIR/RUN_XXXXXX/attempt_A/LOCAL_RANK/stdout.log and stderr.log, which is torchrun's layout. The
+/// folder RUN_XXXXXX is new for each job, and only this user may access it and its files. LOG_DIR and everything below
+/// it must not be symbolic links, and each folder is opened relative to its parent. Other users therefore cannot
+/// redirect the files.
 class LogFiles {
  public:
-  /// Makes the job's folder if a flag asks for files. Throws Exit if it cannot be made.
+  /// Makes the folder of the job if a flag asks for log files. Throws Exit if the folder cannot be made.
   LogFiles(const Flags& flags, Console& console);
 
   LogFile open_stdout(int attempt, int local_rank) const;
@@ -26,7 +27,7 @@ class LogFiles {
   LogFile open(int attempt, int local_rank, const std::string& name) const;
 
   StreamChoice redirects_, tee_;
-  std::string path_;  // for messages
+  std::string path_;  // only for messages
   fsdp::Descriptor folder_;
 };
 

@@ -1,4 +1,4 @@
-// fsdprun: starts the ranks of a distributed program. docs/launching.md describes it.
+// fsdprun starts the ranks of a distributed program. docs/launching.md describes it.
 #include <exception>
 #include <iostream>
 #include <string_view>

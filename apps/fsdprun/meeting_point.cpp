@@ -17,7 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 std::string text(const std::vector<uint8_t>& value) { return {value.begin(), value.end()}; }
 
-/// Not in a thread that has to hear signals: LibTorch tries for minutes to connect to a store that cannot be reached.
+/// Opens the store. It must not run in a thread that handles signals, because LibTorch tries for minutes to connect to
+/// a store that cannot be reached.
 c10::intrusive_ptr<c10d::Store> host_store(const std::string& host, fsdp::StoreListener listener) {
   if (const int error = fsdp::try_to_connect(host, listener.port))
     throw std::system_error(error, std::generic_category());
@@ -79,7 +80,7 @@ bool MeetingPoint::listen(const Flags& flags, SignalQueue& signals) {
   return true;
 }
 
-/// The one that this launcher hosts.
+/// Opens the store that this launcher hosts.
 void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals) {
   auto open = [host = host_, listener = std::move(listener)]() mutable {
     return host_store(host, std::move(listener));
@@ -112,7 +113,8 @@ void MeetingPoint::require_same_run(SignalQueue& signals) {
                            run_id_ + "': give this run a different port, or all nodes the same --rdzv-id");
 }
 
-/// A node that may be another than node 0 can do without the port.
+/// Throws Exit if this launcher must be node 0 and cannot listen. If `may_connect`, another launcher may be node 0, so
+/// an occupied port or an address of another host is no error.
 void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const {
   using Result = fsdp::StoreListener::Result;
   const std::string port = "port " + std::to_string(port_);
@@ -137,7 +139,8 @@ void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreList
   }
 }
 
-/// Node 0 may still have to start; whoever listens has to answer as soon as a launcher does.
+/// Connects to the store of node 0. Node 0 may start later, so this waits for up to `patience` until a program listens.
+/// That program must then answer within the timeout of a launcher.
 void MeetingPoint::connect(std::chrono::seconds patience, SignalQueue& signals) {
   const std::string absent = "node 0 did not answer at " + address() + " within " + std::to_string(patience.count()) +
                              " s: is its launcher running, and is the address right?";

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The store through which the launchers of a job and its ranks meet.
+/// The store through which the launchers and the ranks of a job meet.
 
 #include <fsdp/error.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -20,21 +20,22 @@
 
 namespace fsdprun {
 
-/// How often who waits for other nodes looks again.
+/// Time between two looks at the store while a launcher waits for other nodes.
 constexpr std::chrono::milliseconds kPoll{100};
-/// How long an answer of the store may take that nobody waits for.
+/// Time to wait for an answer of the store if the caller can also continue without it.
 constexpr std::chrono::milliseconds kQuickAnswer{20};
 
-/// Waits for kPoll. Throws Exit if a signal asks for the end, and says that `whom` was waited for.
+/// Waits for kPoll. Throws Exit if a signal asks for the end; its message says that the launcher waited for `whom`.
 void pause(SignalQueue& signals, const char* whom = "other nodes");
 
-/// The launcher of node 0, and with it the store, is gone or does not answer.
+/// Thrown if the launcher of node 0, which hosts the store, is gone or does not answer.
 class HostIsLost : public Exit {
  public:
   explicit HostIsLost(const std::string& message) : Exit(kFailure, message) {}
 };
 
-/// What `future` has within `limit`, if no signal asks for the end before; else throws HostIsLost with `reproach`.
+/// Waits for `future` and returns its value. Throws Exit if a signal asks for the end, and HostIsLost with the message
+/// `reproach` after `limit`.
 template <class T>
 T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::string& reproach, SignalQueue& signals,
            const char* whom = "other nodes") {
@@ -45,8 +46,9 @@ T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::st
   return future.get();
 }
 
-/// What `act` returns, which may take long in a driver or a name server, unless a signal asks for the end before. `act`
-/// must own what it uses. `whom`: what is waited for.
+/// Runs `act` in another thread and returns its result. `act` may take long in a driver or a name server. Throws Exit
+/// if a signal asks for the end meanwhile. `act` must own the objects that it uses. `whom` names what the launcher
+/// waits for.
 template <class Act>
 auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
   constexpr std::chrono::hours kForEver{24 * 365};
@@ -54,33 +56,36 @@ auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
   return wait_for(thread.post(std::move(act)), kForEver, "", signals, whom);
 }
 
-/// The launcher of node 0 hosts the store, so the job ends with it; the others connect to it. All have made sure that
-/// they belong to one run, and have a number each that nobody else has.
+/// The connection of a launcher to the store. The launcher of node 0 hosts the store, so the job ends when it ends;
+/// other launchers connect to it. The constructor checks that this launcher belongs to the same run as the others, and
+/// gives it a number that no other launcher has.
 class MeetingPoint {
  public:
-  /// Throws Exit if the port is occupied, the store cannot be opened, nobody answers there, or two nodes have the same
-  /// number.
+  /// Throws Exit if the port is occupied, the store cannot be opened, no launcher answers there, or two nodes have the
+  /// same number.
   MeetingPoint(const Flags& flags, SignalQueue& signals);
 
   bool is_host() const { return id_ == 0; }
-  /// This launcher's number for as long as the job lasts.
+  /// This launcher's number, which stays the same until the job ends.
   int id() const { return id_; }
   const std::string& host() const { return host_; }
   uint16_t port() const { return port_; }
-  /// How long a launcher may be silent.
+  /// Time for which a launcher may be silent.
   std::chrono::seconds timeout() const { return timeout_; }
 
-  /// Asks or tells the store, and does not wait for it. `ask` must own what it uses.
+  /// Runs `ask` with the store in another thread and returns a future of its result. `ask` must own the objects that it
+  /// uses.
   template <class Ask>
   auto post(Ask ask) {
     return store_thread_.post([store = store_, ask = std::move(ask)] { return ask(*store); });
   }
-  /// Waits for the store's answer, for as long as its host may be silent and no signal asks for the end. Throws Exit.
+  /// Runs `ask` with the store and waits for its result. Throws Exit if node 0 is silent for longer than `timeout()` or
+  /// a signal asks for the end.
   template <class Ask>
   auto answer(SignalQueue& signals, Ask ask) {
     return or_exit([&] { return wait_for(post(std::move(ask)), timeout_, silence_of_host(), signals); });
   }
-  /// Returns what the counter is then.
+  /// Adds `increment` to the counter and returns its new value.
   int64_t count_in(const std::string& counter, int increment, SignalQueue& signals);
   void tell(const std::string& name, const std::string& value, SignalQueue& signals);
 
@@ -108,11 +113,11 @@ class MeetingPoint {
   StoreThread store_thread_;
 };
 
-/// What is under `key`; nullopt: nothing yet.
+/// Returns the value of `key`, or nullopt if it is not set yet.
 std::optional<std::string> read(c10d::Store& store, const std::string& key);
 std::vector<uint8_t> bytes(const std::string& text);
 
-/// What is said when the store is gone: there is no going on without it.
+/// The message for a store that is gone, after which the job cannot continue.
 extern const char* const kStoreIsGone;
 
 template <class Act>

@@ -51,8 +51,9 @@ void Nodes::begin(Round round) {
   silence_of_store_.begin_anew();
 }
 
-/// A heartbeat of this node's, and in node 0 a look at the others'. What launchers told before they left is read after
-/// they were seen to have left.
+/// Returns a function that looks at the store. It counts a heartbeat of this node; in node 0 it also reads the state of
+/// all launchers. It reads whether launchers have left before it reads their messages, so it does not miss messages
+/// that a launcher sent before it left.
 auto Nodes::look() const {
   const int listed = are_numbered_by_arrival_ ? 0 : range_.most;
   return
@@ -76,7 +77,7 @@ auto Nodes::look() const {
       };
 }
 
-/// In node 0: until enough are there.
+/// Waits in node 0 until enough nodes are there, and announces the next attempt.
 Round Nodes::gather(SignalQueue& signals) {
   const auto give_up = Clock::now() + join_timeout_;
   std::optional<Clock::time_point> end_of_last_call;
@@ -111,7 +112,7 @@ std::string Nodes::too_few(const std::vector<Candidate>& there) const {
          ". Start the other nodes with the address of this job, or ask for fewer nodes with --nnodes";
 }
 
-/// In the others: until node 0 says that this one takes part.
+/// Waits in the other nodes until node 0 announces an attempt in which this node takes part.
 Round Nodes::wait_for_round(SignalQueue& signals) {
   for (bool has_said_so = false;; pause(signals)) {
     const News news = meeting_point_.answer(signals, look());
@@ -131,7 +132,7 @@ Round Nodes::wait_for_round(SignalQueue& signals) {
 }
 
 void Nodes::tell_end(const AttemptEnd& end) {
-  // The first one stays. Without node 0 the others end by themselves.
+  // compareSet keeps the first reason. If node 0 is gone, the other launchers notice it themselves.
   meeting_point_.post([name = attempt_key("end"), value = bytes(end.encode())](c10d::Store& store) {
     store.compareSet(name, {}, value);
     return true;
@@ -181,8 +182,8 @@ std::optional<AttemptEnd> Nodes::end_elsewhere() {
   }
 }
 
-/// In node 0: members that are lost, and others that could be members. Once ranks of a node are done nobody is waited
-/// for.
+/// Returns in node 0 the reason to end the attempt: a member is lost, or more nodes wait and could take part. When the
+/// ranks of some node are done, the attempt no longer ends for nodes that wait.
 std::optional<AttemptEnd> Nodes::end_seen_in(const News& news) {
   attendance_.note(news.launchers);
   if (news.done == count()) return std::nullopt;
@@ -238,7 +239,7 @@ void Nodes::leave(const std::string& problem, SignalQueue& signals) {
       if (attendance_.candidates(round_).size() <= 1) return;
     }
   } catch (const std::exception&) {
-    // Everything is over; nobody misses the store, and who asks for the end need not wait for the others.
+    // The job is over, so a lost store does no harm, and a signal may end the wait for the other nodes.
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The launchers of all nodes of a job: which of them run an attempt together, and how it ends.
+/// The launchers of all nodes of a job decide which nodes run an attempt together, and how it ends.
 
 #include <chrono>
 #include <future>
@@ -18,67 +18,70 @@
 
 namespace fsdprun {
 
-/// This launcher's place among those of the job. Before each attempt they meet, and node 0 says who takes part.
-/// Launchers tell each other when ranks fail and when all are done; with one node there is nobody to tell. A lost store
-/// is a failure of node 0; so is its silence, and node 0 sees to the silence of the others, which show that they are
-/// there whenever they look.
+/// Represents this launcher among the launchers of the job. Before each attempt the launchers meet, and node 0 decides
+/// which of them take part. Launchers tell each other through the store when ranks fail and when all ranks are done. A
+/// launcher that is alone does none of this. If the store breaks or node 0 is silent for too long, the other launchers
+/// treat this as a failure of node 0. Node 0 checks whether other launchers are silent: each look at the store is a
+/// heartbeat.
 class Nodes {
  public:
-  /// Hosts the store or connects to it. Throws Exit, as MeetingPoint does.
+  /// Hosts the store or connects to it. Throws Exit as MeetingPoint does.
   Nodes(const Flags& flags, int local_ranks, Console& console, SignalQueue& signals);
 
-  /// Waits until the nodes of the next attempt are there, and this one among them. Call it when no rank of the last
-  /// attempt is left here. The ranks of all attempts meet at the same address; they keep their keys apart by the
-  /// attempt's number. Throws Exit if too few nodes come, or the job is over.
+  /// Waits until node 0 announces a next attempt in which this node takes part. No rank of the last attempt may still
+  /// run on this node. The ranks of all attempts use the same store; the attempt's number in their keys keeps attempts
+  /// apart. Throws Exit if too few nodes come or the job is over.
   void meet(SignalQueue& signals);
 
-  /// Where the ranks meet too.
+  /// The host of the store, which the ranks use too.
   const std::string& host() const { return meeting_point_.host(); }
   uint16_t port() const { return meeting_point_.port(); }
   int local_ranks() const { return local_ranks_; }
 
-  // Of the attempt for which they met.
+  // The following values belong to the current attempt.
   int attempt() const { return round_.attempt; }
-  /// How many attempts failed before it.
+  /// Number of failed attempts before this one.
   int failures() const { return round_.failures; }
   int node() const { return node_; }
   int count() const { return static_cast<int>(round_.members.size()); }
   int first_rank() const { return round_.first_rank(node_); }
   int world_size() const { return round_.world_size(); }
 
-  /// Whether no other node takes part, ever.
+  /// True if the job can have only one node.
   bool is_alone() const { return range_.most == 1; }
-  /// Tells the others that ranks failed here.
+  /// Tells the other nodes that a rank failed on this node.
   void tell_own_failure(const std::string& what);
-  /// Why the attempt is over, as another node told it, or who has fallen silent. Call every second or so: it also tells
-  /// the others that this node is there. Waits for the store for a few milliseconds at most. In node 0 it ends the
-  /// attempt when nodes wait for which there is room.
+  /// Returns why another node ended the attempt, or which node is silent; nullopt if the attempt goes on. The caller
+  /// must call this about once a second, because each call is also a heartbeat of this node. It waits for the store for
+  /// at most 20 ms. In node 0 it also ends the attempt if more nodes wait and the job has room for them.
   std::optional<AttemptEnd> end_elsewhere();
-  /// Waits until the ranks of every node are done. Returns what another node told if the attempt is void after all.
+  /// Waits until the ranks of every node are done. Returns the reason if another node ends the attempt meanwhile.
   std::optional<AttemptEnd> wait_until_all_are_done(SignalQueue& signals);
-  /// Why the attempt is over, the same for all nodes: `here`, unless another reason was told before.
+  /// Returns why the attempt ended, which is the same on all nodes: the first reason that a node told. `here` is this
+  /// node's reason.
   AttemptEnd agree_on_end(const AttemptEnd& here, SignalQueue& signals);
 
-  /// What every node tells, by node, in node 0; elsewhere nothing. Once for each name and attempt. Throws Exit if the
-  /// attempt ends meanwhile.
+  /// Sends `value` to node 0. Returns in node 0 the values of all nodes in their order, and nothing in other nodes. A
+  /// name may be used once in each attempt. Throws Exit if the attempt ends meanwhile.
   std::vector<std::string> tell_node_0(const std::string& name, const std::string& value, SignalQueue& signals);
 
-  /// Says goodbye, and in node 0 why the job failed; empty: it did not. Node 0 waits a moment for those of the others
-  /// that are there to read it: the store ends with it. The others do not wait.
+  /// Tells the other launchers that this one ends. Node 0 also tells `problem`, the reason why the job failed, which is
+  /// empty after success. The store ends with node 0, so node 0 waits up to 30 seconds for the other launchers to read
+  /// it. Other nodes do not wait.
   void leave(const std::string& problem, SignalQueue& signals);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// What the store knows that this node has to know all the time.
+  /// The part of the store's content that this node has to watch.
   struct News {
     int attempt;
-    /// By number; only for node 0.
+    /// All launchers by number; filled only in node 0.
     std::vector<Sighting> launchers = {};
     std::optional<std::string> end = std::nullopt;
     int64_t done = 0;
     std::optional<std::string> round = std::nullopt;
-    /// Why node 0 has ended the job; empty: it is done.
+    /// The reason why node 0 has ended the job; empty if the job succeeded.
     std::optional<std::string> over = std::nullopt;
   };
 
@@ -99,9 +102,9 @@ class Nodes {
   MeetingPoint meeting_point_;
   Round round_;
   int node_ = 0;
-  /// Of the attempts that are over.
+  /// Number of failed attempts so far.
   int failures_ = 0;
-  // The look that has not been answered yet, or not been taken notice of.
+  // The result of the last look at the store, which may be pending.
   std::future<News> look_;
   Patience silence_of_store_;
   bool store_is_lost_ = false;

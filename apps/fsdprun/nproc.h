@@ -1,14 +1,14 @@
 #pragma once
 /// \file
-/// The value of --nproc-per-node.
+/// Computes the number of ranks from --nproc-per-node.
 
 #include <string>
 
 namespace fsdprun {
 
-/// "gpu": the GPUs that LibTorch sees; "cpu": the processors that this process may use; "auto": the
-/// GPUs if there are any, else the processors; or a number. Throws Exit if `text` is none of these
-/// or means no process.
+/// Returns the number of ranks. "gpu" means the number of GPUs that LibTorch sees; "cpu" the number of processors that
+/// this process may use; "auto" the number of GPUs if there are any, else of processors. `text` may also be a number.
+/// Throws Exit for other text and if the number is 0.
 int count_processes(const std::string& text);
 
 }  // namespace fsdprun

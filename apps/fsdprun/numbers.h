@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Whole numbers in flags.
+/// Parses whole numbers in flags.
 
 #include <charconv>
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace fsdprun {
 
-/// `text` as a whole number from `least` to `most`, without signs, spaces or anything after it.
+/// Returns `text` as a whole number from `least` to `most`. Returns nullopt for other text, including signs and spaces.
 inline std::optional<int> parse_number(std::string_view text, int least, int most = std::numeric_limits<int>::max()) {
   int value = 0;
   const char* end = text.data() + text.size();

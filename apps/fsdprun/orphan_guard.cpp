@@ -17,17 +17,18 @@ namespace fsdprun {
 namespace {
 
 void leave_the_terminal(int pipe) {
-  setsid();  // Neither Ctrl-C nor a signal to the launcher's group may end it.
+  setsid();  // Ctrl-C and signals to the launcher's group must not end it.
   prctl(PR_SET_NAME, "fsdprun-guard");
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(number, SIG_IGN);
-  // Whoever reads the launcher's output must not wait for this process.
+  // A program that reads the launcher's output must not wait for this process to close it.
   const int nothing = open("/dev/null", O_RDWR);
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, standard);
   dup2(pipe, STDERR_FILENO + 1);
   close_range(STDERR_FILENO + 2, ~0U, 0);
 }
 
-/// Reads groups, negative ones for those that ended, until the launcher is gone.
+/// Reads process groups from the pipe until the launcher is gone, then kills them. A negative number removes a group
+/// that has ended.
 [[noreturn]] void watch(int pipe) {
   leave_the_terminal(pipe);
   std::set<pid_t> groups;
@@ -47,7 +48,7 @@ void leave_the_terminal(int pipe) {
 }
 
 void send(const fsdp::Descriptor& pipe, pid_t group) {
-  // Shorter than PIPE_BUF: written whole or not at all.
+  // The number is shorter than PIPE_BUF, so it is written as a whole or not at all.
   while (write(pipe.number(), &group, sizeof(group)) < 0 && errno == EINTR) {
   }
 }

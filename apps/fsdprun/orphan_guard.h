@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What ends the ranks when the launcher itself is killed.
+/// Ends the processes of the ranks if the launcher itself is killed.
 
 #include <sys/types.h>
 
@@ -8,13 +8,12 @@
 
 namespace fsdprun {
 
-/// A small process that outlives the launcher by a moment. It learns of each rank's process group,
-/// and when the pipe from the launcher closes, however the launcher ended, it kills those that are
-/// left. The ranks themselves die with the launcher anyway (PR_SET_PDEATHSIG); this is for the
-/// processes that they started.
+/// A small process that ends shortly after the launcher. The launcher sends it the process group of each rank through a
+/// pipe. When the pipe closes because the launcher ended, however it ended, the guard kills the process groups that are
+/// left. The kernel kills the ranks themselves (PR_SET_PDEATHSIG); the guard kills the processes that they started.
 class OrphanGuard {
  public:
-  /// Forks: make it before this process starts threads.
+  /// Forks, so no other thread may run yet.
   OrphanGuard();
   ~OrphanGuard();
   OrphanGuard(const OrphanGuard&) = delete;

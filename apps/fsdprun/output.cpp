@@ -39,7 +39,7 @@ void LineSplitter::finish(const Sink& sink) {
   is_inside_line_ = false;
 }
 
-/// What has come, and `end`.
+/// Passes on the rest, followed by `end`.
 void LineSplitter::pass_on(std::string_view end, const Sink& sink) {
   rest_ += end;
   sink(rest_, !is_inside_line_);
@@ -69,13 +69,13 @@ bool RankStream::read_some() {
 }
 
 void RankStream::read_available() {
-  constexpr int kFairShare = 16;  // A rank that never stops printing must not hold up the others.
+  constexpr int kFairShare = 16;  // A rank that prints without pause must not delay the others.
   for (int turn = 0; turn < kFairShare && descriptor() >= 0 && read_some(); ++turn) {
   }
 }
 
 void RankStream::finish() {
-  constexpr int kMoreThanAPipeHolds = 128;  // Somebody else may still be writing.
+  constexpr int kMoreThanAPipeHolds = 128;  // Another process may still be writing.
   for (int turn = 0; turn < kMoreThanAPipeHolds && pipe_.is_open() && read_some(); ++turn) {
   }
   pipe_.close();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the ranks print: cut into lines, marked, shown and written to files.
+/// Handles the output of ranks: splits it into lines, adds prefixes, shows it, and writes it to files.
 
 #include <functional>
 #include <string>
@@ -13,16 +13,17 @@
 
 namespace fsdprun {
 
-/// Cuts a stream of bytes into pieces that end with "\n", "\r" or "\r\n". "\r" ends a piece because
-/// progress lines end with it (or begin with it) and wait for no "\n". A line of many megabytes comes in several
-/// pieces, of which only the last one has its end.
+/// Splits a stream of bytes into pieces that end with "\n", "\r" or "\r\n". A "\r" ends a piece because progress lines
+/// end or begin with it and have no "\n". A line of more than 16 MiB is passed on in several pieces, of which only the
+/// last one has the line's end.
 class LineSplitter {
  public:
-  /// `starts_line` is false for a "\n" that came after its "\r" had gone out, and for a piece that goes on with a line.
+  /// Receives the pieces. `starts_line` is false for a "\n" whose "\r" was passed on before, and for a piece that
+  /// continues a line.
   using Sink = std::function<void(std::string_view piece, bool starts_line)>;
 
   void feed(std::string_view bytes, const Sink& sink);
-  /// The rest, completed by a "\n".
+  /// Passes on the rest of the last line, and ends it with a "\n".
   void finish(const Sink& sink);
 
  private:
@@ -32,7 +33,7 @@ class LineSplitter {
   bool after_return_ = false, is_inside_line_ = false;
 };
 
-/// Gets every byte that a rank prints as it came, until one cannot be written. Not open: there is no file.
+/// A file that receives every byte of a rank's output until a write fails. If `file` is not open, there is no log file.
 struct LogFile {
   fsdp::Descriptor file;
   std::string path;
@@ -50,11 +51,11 @@ class RankStream {
 
   RankStream(fsdp::Descriptor pipe, Options options, Console& console);
 
-  /// -1 at the end of the stream, and while the console has no room for what would be read.
+  /// The pipe from which to read; -1 at the end of the stream, and while the console has no room.
   int descriptor() const { return has_room() ? pipe_.number() : -1; }
-  /// Passes on what is there, without waiting.
+  /// Reads and passes on the output that has arrived, without waiting.
   void read_available();
-  /// Passes on what is there and closes the pipe, also if somebody could still write to it.
+  /// Passes on the output that has arrived and closes the pipe, even if another process can still write to it.
   void finish();
   std::vector<std::string> last_lines() const { return last_lines_.lines(); }
 

@@ -39,7 +39,7 @@ int pass_signals_on_until_it_ends(pid_t launcher) {
 int with_own_children_only(const std::function<int()>& act) {
   if (!may_have_foreign_children()) return act();
   const pid_t launcher = fsdp::fork_process([&act] {
-    setpgid(0, 0);  // Ctrl-C reaches it once, through the parent.
+    setpgid(0, 0);  // Ctrl-C reaches the fork only once, through its parent.
     const int status = act();
     fflush(nullptr);
     return status;

@@ -1,16 +1,16 @@
 #pragma once
 /// \file
-/// Which processes below the launcher are its own.
+/// Separates the launcher's own child processes from foreign ones.
 
 #include <functional>
 
 namespace fsdprun {
 
-/// Runs `act` in a process below which there is nothing that it did not start, and returns its result.
+/// Runs `act` in a process all of whose descendants `act` itself has started, and returns its result.
 ///
-/// That is this process, unless it has children already, since a shell that had started some became it, or may get
-/// foreign ones, since it is the first process of a container. Then it is a fork: this process passes signals on to it
-/// and ends as it does. Call before this process has started threads.
+/// This process can have foreign children if a shell with children became it by exec, or if it is the first process of
+/// a container. In these cases `act` runs in a fork. This process then passes signals on to the fork and returns its
+/// exit status. No other thread may run yet.
 int with_own_children_only(const std::function<int()>& act);
 
 }  // namespace fsdprun

@@ -1,18 +1,19 @@
 #pragma once
 /// \file
-/// How long somebody may be silent.
+/// Measures how long another process may be silent.
 
 #include <algorithm>
 #include <chrono>
 
 namespace fsdprun {
 
-/// Counts the time for which it is looked at, and none in which this process was stopped itself.
+/// Measures time only while the caller calls is_over. Time during which this process was stopped counts as at most one
+/// second.
 class Patience {
  public:
   explicit Patience(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  /// Call often.
+  /// True if more time than the limit has passed. The caller must call this often.
   bool is_over() {
     constexpr std::chrono::milliseconds kLongestStep{1000};
     const auto now = Clock::now();

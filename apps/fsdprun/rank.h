@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One rank while it runs and after it ended.
+/// One rank of this node, while it runs and after it has ended.
 
 #include <sys/types.h>
 
@@ -18,18 +18,18 @@ struct Rank {
   int number = 0;
   int local_number = 0;
   pid_t pid = 0;
-  /// Empty if the rank writes where the launcher does; else stdout and stderr.
+  /// The pipes of stdout and stderr; empty if the rank writes directly to the launcher's output.
   std::list<RankStream> streams;
-  /// Unset while it runs.
+  /// Exit status; not set while the rank runs.
   std::optional<fsdp::ExitStatus> status;
 
-  /// Before it was asked to.
+  /// True if the rank ended before the launcher asked it to.
   bool ended_by_itself = false;
 
   bool is_running() const { return !status; }
-  /// To the rank and what it started.
+  /// Sends a signal to the rank and the processes that it started, if the rank runs.
   void send(int signal) const;
-  /// What an uncaught exception said first.
+  /// Returns the last lines on stderr, beginning with the message of an uncaught exception.
   std::vector<std::string> last_error_lines() const;
 };
 

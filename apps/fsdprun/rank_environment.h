@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The variables that a rank finds.
+/// The environment variables of a rank.
 
 #include <string>
 #include <vector>
@@ -12,11 +12,12 @@
 
 namespace fsdprun {
 
-/// This process's environment with those variables that torchrun sets, and where ranks say whom they blame.
+/// Returns this process's environment, the variables that torchrun sets, and the descriptor through which ranks report
+/// which rank they blame.
 std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank,
                                           const fsdp::Descriptor& blame_board);
 
-/// Sets OMP_NUM_THREADS=1 for several ranks if it is not set, and says so.
+/// Sets OMP_NUM_THREADS=1 if there are several ranks and the variable is not set, and prints this.
 void limit_threads(int local_ranks, Console& console);
 
 }  // namespace fsdprun

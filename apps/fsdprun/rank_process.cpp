@@ -26,7 +26,7 @@ Pipe make_pipe() {
   return {fsdp::Descriptor(ends[0]), fsdp::Descriptor(ends[1])};
 }
 
-/// What a file that is there and may be executed lacks.
+/// Returns why the system could not execute a file that exists and is executable.
 std::string explanation(const std::error_code& error, const std::string& program) {
   if (error == std::errc::executable_format_error) return ": a script needs a first line such as #!/bin/sh";
   std::string line;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One rank: a process in a process group of its own.
+/// Starts a rank as a process in its own process group.
 
 #include <sys/types.h>
 
@@ -11,18 +11,18 @@
 namespace fsdprun {
 
 struct RankPipes {
-  /// The launcher's ends. Not open: the rank writes where the launcher does.
+  /// The launcher's ends of the pipes. They are not open if the rank writes directly to the launcher's output.
   fsdp::Descriptor out, err;
 };
 
 struct StartOptions {
   bool pipe_output = true;
-  /// Else it reads nothing: there is no telling which rank a line is meant for, and a process
-  /// outside the terminal's foreground group is stopped when it reads from it.
+  /// True if the rank reads the launcher's stdin. Otherwise its stdin is empty: with several ranks it would be unclear
+  /// which of them should get a line, and the terminal stops a process outside its foreground group that reads from it.
   bool inherit_stdin = false;
 };
 
-/// Starts a rank that dies with this thread's process. Throws Exit if the program cannot be executed.
+/// Starts a rank. The kernel kills the rank when this process ends. Throws Exit if the program cannot be executed.
 pid_t start_rank(const fsdp::Execution& execution, const StartOptions& options, const SignalQueue& signals,
                  RankPipes& pipes);
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which nodes run an attempt together. Pure.
+/// Decides which nodes run an attempt together. All functions are pure.
 
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fsdprun {
 
-/// How many nodes an attempt may have.
+/// The smallest and the largest number of nodes that an attempt may have.
 struct NodeRange {
   int least = 1, most = 1;
 
@@ -16,27 +16,28 @@ struct NodeRange {
   bool operator==(const NodeRange&) const = default;
 };
 
-/// A node of an attempt.
+/// A node that takes part in an attempt.
 struct Member {
-  /// Its launcher's number for as long as the job lasts: in the order of arrival, or as --node-rank says.
+  /// Number of its launcher, which stays the same until the job ends. Nodes are numbered in the order of arrival or by
+  /// --node-rank.
   int id = 0;
   int local_ranks = 0;
 
   bool operator==(const Member&) const = default;
 };
 
-/// What node 0 tells all launchers of an attempt before it begins.
+/// Describes an attempt. Node 0 sends it to all launchers before the attempt begins.
 struct Round {
-  /// From 0; -1: there was none yet.
+  /// Number of the attempt, from 0; -1 before the first attempt.
   int attempt = -1;
-  /// How many attempts before it failed: what --max-restarts bounds.
+  /// Number of failed attempts before this one, which --max-restarts limits.
   int failures = 0;
-  /// In the order of node numbers.
+  /// The members, in the order of their node numbers.
   std::vector<Member> members;
 
-  /// The number in this attempt of the node whose launcher is `id`.
+  /// Returns the node number that the launcher `id` has in this attempt, or nullopt if it does not take part.
   std::optional<int> node_of(int id) const;
-  /// The ranks of the nodes before `node`.
+  /// Returns the first rank of `node`, which is the number of ranks of the nodes before it.
   int first_rank(int node) const;
   int world_size() const { return first_rank(static_cast<int>(members.size())); }
 
@@ -44,26 +45,27 @@ struct Round {
   static Round decode(const std::string& text);
 };
 
-/// Why an attempt ended early. The first reason that a launcher tells counts for all of them.
+/// The reason why an attempt ended early. All launchers use the first reason that one of them tells.
 struct AttemptEnd {
-  /// Else other nodes came, which is no failure.
+  /// True after a failure; false if the attempt ended because more nodes came.
   bool is_failure = true;
-  /// Begins with the node.
+  /// The reason. It begins with the node.
   std::string text;
 
   std::string encode() const { return (is_failure ? "failure " : "joining ") + text; }
   static AttemptEnd decode(const std::string& text);
 };
 
-/// A launcher that is there.
+/// A launcher that is there and could take part.
 struct Candidate {
   Member member;
-  /// No rank of the last attempt runs there any more.
+  /// True if no rank of the last attempt still runs there.
   bool is_ready = true;
 };
 
-/// The members of the next attempt, those that came first; nullopt: more have to come, or may still. Once `range.least`
-/// are ready, others may come until the last call is over; those that have yet to end their ranks are waited for.
+/// Returns the members of the next attempt: of the launchers that are ready, those with the lowest numbers. Returns
+/// nullopt if more launchers have to come or may still come. When `range.least` launchers are ready, more may come
+/// until the last call is over. Launchers whose ranks of the last attempt still run are always waited for.
 std::optional<std::vector<Member>> choose_members(const std::vector<Candidate>& candidates, NodeRange range,
                                                   bool last_call_is_over);
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Signals to the launcher, read one by one instead of interrupting it.
+/// Queues signals to the launcher, so that the launcher reads them one by one.
 
 #include <signal.h>
 
@@ -13,25 +13,26 @@
 
 namespace fsdprun {
 
-/// While it lives, the signals that the launcher handles (SIGCHLD and those it forwards) are blocked
-/// in this thread and in every thread started from it, and wait here. SIGPIPE is ignored. Those that the launcher was
-/// started to ignore, as by nohup or in the background of a script, it and its ranks go on ignoring.
+/// While a SignalQueue exists, the signals that the launcher handles (SIGCHLD and the signals that it forwards) are
+/// blocked in this thread and in threads that it starts, and wait in the queue. SIGPIPE is ignored. Some signals may be
+/// ignored from the launcher's start, for example under nohup or in the background of a script; the launcher and its
+/// ranks continue to ignore those.
 class SignalQueue {
  public:
   SignalQueue();
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
-  /// Readable when a signal waits.
+  /// A descriptor that is readable if a signal waits.
   int descriptor() const { return descriptor_.number(); }
-  /// The next signal; nullopt if none waits.
+  /// Takes the next signal; nullopt if no signal waits.
   std::optional<int> next();
-  /// The next signal that asks for the end. Waits for at most `timeout`; drops all others.
+  /// Takes the next signal that asks for the end, and drops other signals. Waits for at most `timeout`.
   std::optional<int> wait_for_end(std::chrono::milliseconds timeout);
 
-  /// Those that the launcher found blocked.
+  /// The signals that were blocked when the launcher started.
   const sigset_t& previous() const { return previous_; }
-  /// Whether it found SIGPIPE ignored.
+  /// True if SIGPIPE was ignored when the launcher started.
   bool ignored_broken_pipes() const { return ignored_broken_pipes_; }
 
  private:
@@ -42,7 +43,7 @@ class SignalQueue {
   fsdp::Descriptor descriptor_;
 };
 
-/// Whether `number` asks for the end of the program.
+/// True if the signal `number` asks the program to end.
 bool asks_for_end(int number);
 
 }  // namespace fsdprun

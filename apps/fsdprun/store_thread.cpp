@@ -8,7 +8,7 @@
 
 namespace fsdprun {
 
-/// Shared with the thread, which may outlive the StoreThread.
+/// The state of a StoreThread. It is shared with the thread, which may outlive the StoreThread.
 struct StoreThread::State {
   std::mutex mutex;
   std::condition_variable changed;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The store that the nodes share, which may never answer: it lives in the launcher of node 0.
+/// A thread that talks to the store. The store may never answer, because it is in the launcher of node 0.
 
 #include <functional>
 #include <future>
@@ -9,17 +9,18 @@
 
 namespace fsdprun {
 
-/// Opens, asks and tells the store, or whatever else may never answer, in a thread of its own, one thing after the
-/// other, so that nobody need wait for it.
+/// Runs tasks one after another in a thread of its own, so callers do not wait for tasks that may never end. Most tasks
+/// talk to the store.
 class StoreThread {
  public:
   StoreThread();
-  /// Leaves the thread behind if the store does not answer.
+  /// Waits for at most one second for the tasks. If they take longer, the thread continues without this object.
   ~StoreThread();
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
-  /// `ask` must own what it uses. The future also has what it throws.
+  /// Runs `ask` in the thread and returns a future of its result, or of the exception that it throws. `ask` must own
+  /// the objects that it uses.
   template <class Ask>
   auto post(Ask ask) -> std::future<std::invoke_result_t<Ask&>> {
     const auto task = std::make_shared<std::packaged_task<std::invoke_result_t<Ask&>()>>(std::move(ask));

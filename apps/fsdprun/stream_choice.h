@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The values of --redirects, --tee and --local-ranks-filter.
+/// Parses the values of --redirects, --tee and --local-ranks-filter.
 
 #include <map>
 #include <optional>
@@ -9,11 +9,11 @@
 
 namespace fsdprun {
 
-/// Which standard streams of which local ranks a flag means.
+/// The standard streams of local ranks that a flag selects.
 class StreamChoice {
  public:
-  /// "0" none, "1" stdout, "2" stderr, "3" both; or for single local ranks "0:3,2:1". nullopt if
-  /// `text` is neither.
+  /// Parses "0" (none), "1" (stdout), "2" (stderr) or "3" (both) for all local ranks, or a list such as "0:3,2:1" for
+  /// single local ranks. Returns nullopt for other text.
   static std::optional<StreamChoice> parse(const std::string& text);
 
   bool has_stdout(int local_rank) const { return (streams(local_rank) & 1) != 0; }
@@ -27,7 +27,7 @@ class StreamChoice {
   std::map<int, int> by_local_rank_;
 };
 
-/// "0,2,3" as a set. nullopt if `text` is not such a list.
+/// Parses a list such as "0,2,3". Returns nullopt if `text` is not such a list.
 std::optional<std::set<int>> parse_local_ranks(const std::string& text);
 
 }  // namespace fsdprun

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What `fsdp-gpt` reads from its command line or a file.
+/// The flags of `fsdp-gpt`, which come from the command line or from a file.
 
 #include <cstdint>
 #include <string>
@@ -21,12 +21,12 @@ enum class Architecture { kGpt, kLlama };
 enum class Vocabulary { kCharacters, kWords, kGpt2, kSentencePiece };
 
 struct Arguments {
-  /// A file, or a folder with train.txt and valid.txt; empty: the text that is part of the program.
+  /// Path of a file, or of a folder with train.txt and valid.txt. If it is empty, the program uses its embedded text.
   std::string text;
   Vocabulary tokenizer = Vocabulary::kCharacters;
-  /// Tokens that SentencePiece makes.
+  /// Number of tokens in the vocabulary that SentencePiece learns.
   int64_t vocab_size = 5000;
-  /// GPT-2's file vocab.bpe.
+  /// Path of GPT-2's file vocab.bpe.
   std::string merges;
 
   Architecture architecture = Architecture::kGpt;
@@ -34,26 +34,29 @@ struct Arguments {
   double dropout = 0;
   bool tanh_gelu = false;
 
-  /// Ranks that have some blocks each, and how micro-batches pass them.
+  /// Number of ranks that each have some of the blocks, and the schedule of the micro-batches.
   frame::PipelineFlags pipeline;
-  /// Slices of tokens of each micro-batch, a number or "auto"; empty: sequences stay whole.
+  /// Number of slices of tokens into which a micro-batch is split, or "auto". If it is empty, sequences are not split.
   std::string slices;
-  /// Ranks that share each sequence, and how attention goes over them: a name of sequence_methods().
+  /// Number of ranks that split each sequence, and the method by which they compute attention, a name of
+  /// sequence_methods().
   int64_t sequence_ranks = 1;
   std::string sequence_method = "head-tail";
-  /// Ranks that have a part of each block.
+  /// Number of ranks that split each block.
   int64_t tensor_ranks = 1;
 
-  /// Sequences per rank and micro-batch; of ranks that share sequences, blocks or the model, for all of these together.
+  /// Number of sequences per rank and micro-batch. Ranks that split sequences, blocks or the model share these
+  /// sequences.
   int64_t batch = 16;
-  /// Micro-batches of a step.
+  /// Number of micro-batches whose gradients are accumulated in a step.
   int64_t update_freq = 1;
   int64_t steps = 1700;
-  /// Passes over the text, which decide on the steps; 0: `steps` of sequences from anywhere.
+  /// Number of passes over the text, which determines the number of steps. If it is 0, training runs `steps` steps, and
+  /// each sequence begins at a random place of the text.
   int64_t epochs = 0;
   std::string optimizer = "adamw";
   double lr = 0;
-  /// Steps over which the learning rate rises to `lr`; then it falls to a tenth of it.
+  /// Number of steps in which the learning rate rises to `lr`; after them it falls to a tenth of `lr`.
   int64_t warmup = 100;
   double weight_decay = 0.1;
   double max_grad_norm = 1.0;
@@ -66,34 +69,34 @@ struct Arguments {
   bool no_reshard_after_forward = false;
   bool no_cuda = false;
 
-  /// Folder of the checkpoints that are written; empty: none.
+  /// Folder in which checkpoints are written; none are written if it is empty.
   std::string save;
-  /// Steps from one to the next; 0: only after the last step.
+  /// Number of steps between two checkpoints; 0 means that the only checkpoint is written after the last step.
   int64_t save_every = 0;
-  /// How many of them stay.
+  /// Number of checkpoints that stay in the folder.
   int64_t keep = 2;
-  /// They are written while training goes on.
+  /// True if checkpoints are written while training continues.
   bool async_save = false;
-  /// Folder of the checkpoints to go on from, or one of them.
+  /// Folder from whose newest checkpoint the program resumes, or one checkpoint.
   std::string resume;
-  /// What has the initial values: a checkpoint, a file of whole tensors, or the folder of a GPT-2.
+  /// Source of the initial values: a checkpoint, a safetensors file of whole tensors, or the folder of a GPT-2.
   std::string init_from;
 
-  /// Steps from one validation to the next; 0: only after an epoch and after the last step.
+  /// Number of steps between two validations; 0 means a validation only after each epoch and after the last step.
   int64_t eval_every = 250;
-  /// Seconds between two lines of progress where there is no terminal.
+  /// Seconds between two lines of progress if the output is not a terminal.
   double log_seconds = 5.0;
 
-  /// Tokens of text to write at the end.
+  /// Number of tokens of sample text that are written at the end.
   int64_t sample = 400;
   std::string prompt;
   double temperature = 0.8;
-  /// Draw from so many of the likeliest tokens; 0: from all.
+  /// Number of the likeliest tokens from which the sample is drawn; 0 means that it is drawn from all tokens.
   int64_t top_k = 0;
 };
 
-/// Lets `app` fill `arguments`, whose values are the defaults; what is not given gets the values of --size, or follows
-/// from other flags. Flags that contradict each other end the parsing with std::invalid_argument.
+/// Lets `app` fill `arguments`, whose values are the defaults. Flags that the user does not give get the values of
+/// --size, or follow from other flags. The parsing throws std::invalid_argument if flags contradict each other.
 void add_flags(CLI::App& app, Arguments& arguments);
 
 }  // namespace gpt

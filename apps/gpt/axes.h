@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What ranks share beside the data: --pipe, --sequence, --sequence-method and --tensor.
+/// The mesh axes along which ranks split the model and the tokens: --pipe, --sequence, --sequence-method and --tensor.
 
 #include <fsdp/device_mesh.h>
 #include <fsdp/sequence_parallel.h>
@@ -14,31 +14,33 @@
 
 namespace gpt {
 
-/// The sizes of the axes of a grid of ranks, the last one of neighbours: what moves most per step stays closest.
+/// Sizes of the mesh axes. Ranks along the last axis are neighbours, because they communicate most in a step.
 struct AxisSizes {
   int pipe = 1, data = 1, sequence = 1, tensor = 1;
 
   static std::vector<std::string> names() { return {"pipe", "data", "sequence", "tensor"}; }
   std::vector<int> shape() const { return {pipe, data, sequence, tensor}; }
-  /// Whether all ranks are on the data axis.
+  /// True if only the data axis has more than one rank.
   bool is_data_alone() const { return pipe * sequence * tensor == 1; }
-  /// A rank's place on the data axis: its share of the batch.
+  /// Returns a rank's place on the data axis, which determines its share of the batch.
   int share_of(int rank) const { return rank / (sequence * tensor) % data; }
 };
 
-/// As the flags say for `ranks` ranks. Throws std::invalid_argument where they do not divide them.
+/// Returns the sizes that the flags give for `ranks` ranks. Throws std::invalid_argument if the product of the flags
+/// does not divide `ranks`.
 AxisSizes axis_sizes(const Arguments& arguments, int ranks);
 
-/// The ranks along each axis around this one; null where there is one.
+/// This rank's process group along each axis. A group is null if its axis has only one rank.
 struct Axes {
   std::shared_ptr<fsdp::ProcessGroup> pipe, sequence, tensor;
   fsdp::SequenceMethod method = fsdp::SequenceMethod::kHeadTail;
 
-  /// Opens the scope in which attention goes over the ranks that share sequences, if there are several.
+  /// Opens the scope in which the ranks of the sequence axis compute attention together. Returns nullopt if there is no
+  /// such axis.
   std::optional<fsdp::SequenceParallel> open_sequence() const;
 };
 
-/// Those of a mesh with these names.
+/// Returns the process groups of `mesh`, whose axes have the names of AxisSizes::names().
 Axes make_axes(const fsdp::DeviceMesh& mesh, const Arguments& arguments);
 
 }  // namespace gpt

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What counting gives on the same tokens.
+/// Perplexities of models that only count tokens, as a baseline.
 
 #include <string>
 
@@ -8,8 +8,8 @@
 
 namespace gpt {
 
-/// A line with the perplexities of a unigram model and of an interpolated Kneser-Ney 3-gram model of the training text
-/// on the validation text. Takes a second for each million tokens.
+/// Returns a line with the perplexities on the validation text of a unigram model and of an interpolated Kneser-Ney
+/// 3-gram model. Both count the training text. This takes a second for each million tokens.
 std::string baseline_line(const Text& text);
 
 }  // namespace gpt

@@ -22,7 +22,8 @@ constexpr char kStepsOfEpoch[] = "steps_of_epoch";
 
 enum class Origin : int64_t { kGpt2Folder, kCheckpoint, kFile };
 
-// Rank 0 looks, so that all ranks do the same.
+// Returns what kind of file or folder `path` is. Rank 0 looks and broadcasts its result, so all ranks agree.
+// Collective.
 Origin origin_of(const std::string& path) {
   const auto seen = fs::exists(fs::path(path) / "config.json") ? Origin::kGpt2Folder
                     : fs::is_directory(path)                   ? Origin::kCheckpoint
@@ -30,7 +31,8 @@ Origin origin_of(const std::string& path) {
   return static_cast<Origin>(fsdp::broadcast(torch::tensor(static_cast<int64_t>(seen))).item<int64_t>());
 }
 
-// A GPT-2 that transformers saved. The sizes of its tensors do not tell all that the model has to be.
+// Loads a GPT-2 that transformers saved. First compares the configurations, because the shapes of the tensors do not
+// show the number of heads or the kind of GELU.
 void load_gpt2(Model& model, const std::string& path, const Arguments& arguments) {
   const auto config = models::gpt2_config(path);
   auto* gpt = dynamic_cast<models::GPTImpl*>(model.module().get());
@@ -59,7 +61,7 @@ void load_initial_values(Model& model, const Stages* stages, const std::string& 
   if (fsdp::rank() == 0) std::cout << "training begins with the values of " << path << std::endl;
 }
 
-// Where a training is when `step` steps are done.
+// Returns the place of a training that has done `step` steps.
 fsdp::TrainingPlace place_after(int64_t step, const fsdp::data::TextBatches& batches, int64_t micro_batches) {
   const int64_t steps = batches.steps_of_pass();
   return {.epoch = step / steps, .batches = step % steps * micro_batches, .step = step};

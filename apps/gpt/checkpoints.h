@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a training begins with, and what it leaves behind to go on from.
+/// Loads initial values and resumes from checkpoints.
 
 #include <fsdp/optim.h>
 #include <fsdp/trainer.h>
@@ -12,14 +12,17 @@
 
 namespace gpt {
 
-/// The step of a training at the place that `step` has in one whose epochs have `then` steps, where they have `now`, as
-/// other numbers of ranks make them; `step` itself without epochs (0). A step that is cut by this is done again. Pure.
+/// Converts a step between two numbers of ranks. `step` counts steps of a run whose epochs have `then` steps. Returns
+/// the step of a run whose epochs have `now` steps that lies at the same place of the epoch. The result is rounded
+/// down, so a part of a step may be repeated. Returns `step` itself if one of the runs has no epochs (0). A pure
+/// function.
 int64_t step_at(int64_t step, int64_t then, int64_t now);
 
-/// Begins with what the arguments name: the newest checkpoint of `resume`, or else the values of `init_from`, which are
-/// those of a checkpoint where the model is this rank's `stages` (null: it is whole); the trainer's checkpoints get
-/// what that needs. Collective. Throws fsdp::Error if there is none, but where `save` will write the first one. The
-/// trainer keeps references to `batches` and `arguments`.
+/// Resumes from the newest checkpoint of `resume`, or else loads the values of `init_from`. If the model is split into
+/// `stages`, `init_from` must be a checkpoint; `stages` is null if this rank has the whole model. Also makes the
+/// trainer store in its checkpoints how many steps an epoch has, because `restore` needs this number. Collective.
+/// Throws fsdp::Error if `resume` has no checkpoint and `save` is another folder. The trainer keeps references to
+/// `batches` and `arguments`.
 void restore(fsdp::Trainer& trainer, Model& model, const Stages* stages, torch::optim::Optimizer& optimizer,
              const fsdp::data::TextBatches& batches, const Arguments& arguments);
 

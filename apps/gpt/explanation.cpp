@@ -13,8 +13,8 @@ struct ForwardAndBackward {
   int64_t forward = 0, backward = 0;
 };
 
-// Of keys, values, their gradients, and of queries and outputs where heads are exchanged. `part`: the bytes of the
-// keys of one rank; n: the ranks.
+// Returns the bytes that a rank sends in one attention. All methods send keys, values and their gradients; "heads" also
+// sends queries and outputs. `part` is the number of bytes of one rank's keys, and `n` the number of ranks.
 ForwardAndBackward bytes_of_attention(const std::string& method, int64_t part, int64_t n) {
   const int64_t rounds = 2 * (n - 1) * part;
   if (method == "heads") return {4 * part * (n - 1) / n, 4 * part * (n - 1) / n};
@@ -32,7 +32,7 @@ std::string axes_text(const AxisSizes& sizes, const fsdp::Explanation& rows, con
   const int64_t micro_batches = has_pipe ? pipeline.micro_batches : 1;
   const int64_t blocks = (arguments.layers + sizes.pipe - 1) / sizes.pipe;
   const int64_t forwards = arguments.activations.is_on() ? 2 : 1;
-  // What a block gives of a step's tokens.
+  // This is the size of a block's output for the tokens of a step.
   const int64_t element = arguments.precision.bf16 || arguments.precision.fp16 ? 2 : 4;
   const int64_t tokens =
       arguments.batch * arguments.update_freq * ((arguments.seq + sizes.sequence - 1) / sizes.sequence);

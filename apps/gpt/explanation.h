@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What each axis of the mesh moves in a step, by formulas.
+/// Explains what ranks communicate along each axis of the mesh in a step.
 
 #include <fsdp/explain.h>
 
@@ -11,8 +11,9 @@
 
 namespace gpt {
 
-/// The mesh, and a line for each axis with more than one rank: the bytes that a rank sends at most in a step. `rows` is
-/// the explanation of the model that this rank has. Pure; docs/axes.md has the formulas.
+/// Returns the mesh, and a line for each axis with more than one rank. The line says how many bytes a rank sends at
+/// most in a step. `rows` is the explanation of the model that this rank has. A pure function; docs/axes.md has the
+/// formulas.
 std::string axes_text(const AxisSizes& sizes, const fsdp::Explanation& rows, const Arguments& arguments);
 
 }  // namespace gpt

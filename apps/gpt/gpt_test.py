@@ -19,11 +19,12 @@ import unittest
 GPT = FSDPRUN = ""
 SMALL = "--dim 16 --layers 2 --heads 2 --seq 16 --steps 4 --eval-every 2 --warmup 1 --sample 12 --log-seconds 0".split()
 TEXT = "".join(f"{i} bottles of beer on the wall, take one down, pass it around.\n" for i in range(40))
-EPOCH_TOKENS = len(TEXT) * 9 // 10 - 1  # the rest validates
-ALIKE = 0.0011  # three digits of a loss are printed; larger tolerances are relative
+EPOCH_TOKENS = len(TEXT) * 9 // 10 - 1  # The rest of the text is for validation.
+ALIKE = 0.0011  # The program prints three digits of a loss. Tolerances larger than this one are relative.
 
 LOW_PRECISION = [("--bf16", 0.05), ("--autocast", 0.05), ("--fp16", 0.05), ("--fp16 --autocast", 0.05)]
-# Flags and a number of ranks, and what two ranks add to train to the same losses, each with a tolerance.
+# Each entry has flags and a number of ranks, and a list of further flags with which two ranks train to the same losses.
+# Each of these has a tolerance.
 SAME_LOSSES = (
     ("--batch 4 --steps 10 --lr 0.02", 1, [("--batch 2", ALIKE)]),
     ("--batch 8 --epochs 1", 1, [("--batch 4", ALIKE)]),
@@ -36,7 +37,7 @@ SAME_LOSSES = (
     ("--batch 2 --steps 6 --size llama --lr 0.001", 2, [
         *LOW_PRECISION, ("--batch 4 --sequence 2", ALIKE), ("--batch 4 --tensor 2", ALIKE)]),
 )
-# Stages on so many ranks, which train on the joined batch that one rank has with --batch 8.
+# Flags of pipelines and their numbers of ranks. They train on the joined batch that one rank has with --batch 8.
 STAGES = (
     ("--pipe 2", 2), ("--pipe 2 --micro-batches 3 --schedule gpipe", 2), ("--pipe 4 --micro-batches 1", 4),
     ("--pipe 2 --schedule interleaved", 2), ("--pipe 2 --schedule interleaved --batch 4", 4),
@@ -66,7 +67,7 @@ WRONG_FLAGS = (
     ("--config nowhere", "nowhere"), ("--config bad", "batsch"),
     ("--save-every 2", "--save-every requires --save"),
 )
-# What the text is, further flags, and what is wrong.
+# Each entry has the content of the text file, further flags, and a part of the error message.
 WRONG_TEXTS = (
     (b"short", "", "expected at least"), (b"", "", "is empty"), (b"a\0b" * 999, "", "is not a text"),
     (b"a", "", "expected at least"), (b"\n" * 999, "--tokenizer words", "without words"),
@@ -89,7 +90,7 @@ class Case(unittest.TestCase):
         small = [word for word in SMALL if "--epochs" not in words or word not in ("--steps", "4")]
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
         return subprocess.run([*launcher, GPT, "--text", "text", *small, *shlex.split(words)], cwd=self.folder,
-                              text=True, errors="replace",  # a model may write bytes that are not UTF-8
+                              text=True, errors="replace",  # A model may write bytes that are not UTF-8.
                               timeout=120, check=False, **settings)
 
     def train(self, words="", world=1):
@@ -103,7 +104,7 @@ class Case(unittest.TestCase):
         return [float(loss) for loss in found]
 
     def assert_fails(self, done, status, why):
-        """One sentence and the status."""
+        """Asserts that the program ended with `status` and printed one sentence, which contains `why`."""
         self.assertEqual(done.returncode, status, f"{done.stdout}{done.stderr}")
         self.assertRegex(done.stderr, rf"^fsdp-gpt: .*({why}).*\n\Z")
 
@@ -115,7 +116,7 @@ class Training(Case):
             for more, tolerance in others:
                 with self.subTest(f"{words} {more}"):
                     found = self.losses(f"{words} {more}", world=2)
-                    if more in ("--bf16", "--autocast"):  # fp16 differs in digits that are not printed
+                    if more in ("--bf16", "--autocast"):  # fp16 changes only digits that are not printed.
                         self.assertNotEqual(found, expected)
                     for ours, theirs in zip(found, expected, strict=True):
                         self.assertAlmostEqual(ours, theirs, delta=tolerance * (theirs if tolerance > ALIKE else 1))
@@ -181,7 +182,7 @@ class Training(Case):
             self.assertLessEqual({"reduce_scatter blocks.0", "reduce blocks.1", "aten::mm"}, set(names))
             self.assertEqual(sum(name.startswith("optimizer step") for name in names), 4)
             passes = [event for event in own if event["name"].split()[0] in ("forward", "backward")]
-            for product in (event for event in own if event["name"] == "aten::mm"):  # by the same clock
+            for product in (event for event in own if event["name"] == "aten::mm"):  # Both use the same clock.
                 self.assertTrue(any(one["ts"] <= product["ts"] <= one["ts"] + one["dur"] for one in passes), product)
         lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         trained = [line for line in lines if "loss" in line]
@@ -200,7 +201,8 @@ class Training(Case):
 
     def test_epochs_decide_on_the_steps(self):
         output = self.train("--epochs 2 --batch_size 4 --update-freq 2 --eval-every 0", world=2)
-        steps = EPOCH_TOKENS // 16 // 16  # 16 tokens in a sequence, 2 ranks * 2 micro-batches * 4 sequences in a step
+        # A step has 16 tokens in a sequence, 4 sequences in a micro-batch, and 2 micro-batches on each of 2 ranks.
+        steps = EPOCH_TOKENS // 16 // 16
         for pattern in (rf"step {2 * steps}/{2 * steps} ", rf"epoch 2, step {2 * steps}: validation loss",
                         rf"epoch 1, step {steps}: validation loss \d\.\d+ nats per character, perplexity \d"):
             self.assertRegex(output, pattern)
@@ -257,18 +259,19 @@ class Checkpoints(Case):
             self.assertIn(f"step 3: is being saved in {half}", output)
             self.assertIn(f"goes on after step 2 from {whole / first}, saved by {world} rank", output)
             self.assertEqual([path.name for path in half.glob("step-*")], [last])
-            for path in (whole / last).iterdir():  # parameters, moments, random state, options
+            for path in (whole / last).iterdir():  # Files hold parameters, moments, random state, options.
                 self.assertEqual(path.read_bytes(), (half / last / path.name).read_bytes(), path.name)
 
     def test_resumes_with_other_ranks_at_the_same_place_of_the_epochs(self):
         words = "--epochs 2 --batch 2 --sample 0 --save run --resume run"
-        steps = EPOCH_TOKENS // 16 // 4 * 2  # of 2 ranks
-        self.train(f"{words} --save-every {steps // 2} --keep 3", world=2)  # the folder is still empty
+        steps = EPOCH_TOKENS // 16 // 4 * 2  # These are the steps of 2 ranks in one run.
+        self.train(f"{words} --save-every {steps // 2} --keep 3", world=2)  # The folder is still empty.
         for checkpoint in (self.folder / "run").glob("step-*"):
             if int(checkpoint.name[5:]) > steps // 2:
                 shutil.rmtree(checkpoint)
         output = self.train(words)
-        self.assertRegex(output, rf"goes on after step {steps} from .*, saved by 2 ranks")  # of as many for an epoch
+        # One rank needs as many steps for one epoch as two ranks need for two epochs.
+        self.assertRegex(output, rf"goes on after step {steps} from .*, saved by 2 ranks")
         self.assertRegex(output, r"epoch 2, step (\d+): validation loss")
 
     def test_stages_and_whole_models_resume_and_begin_with_each_others_checkpoints(self):
@@ -303,7 +306,7 @@ class Checkpoints(Case):
         self.assertIn("begins with the values of", self.train(f"--init-from {file}"))
 
     def write_gpt2(self):
-        """A folder as Python's transformers makes it, of a model whose values are all 0."""
+        """Writes a folder as Python's transformers writes it, with a GPT-2 whose values are all 0."""
         folder = self.folder / "gpt2"
         folder.mkdir()
         vocabulary = len(set(TEXT))
@@ -328,7 +331,7 @@ class Checkpoints(Case):
         output = self.train("--init-from gpt2 --tanh-gelu", world=2)
         self.assertIn("begins with the values of gpt2", output)
         loss = float(re.search(r"step 1/4 +loss (\S+)", output)[1])
-        self.assertAlmostEqual(loss, math.log(len(set(TEXT))), delta=0.001)  # all tokens are as likely
+        self.assertAlmostEqual(loss, math.log(len(set(TEXT))), delta=0.001)  # All tokens are equally likely.
         for words, why in (("", "--heads 2 with --tanh-gelu"), ("--tanh-gelu --heads 4", "--heads 2 with"),
                            ("--tanh-gelu --layers 3", "h.2"), ("--tanh-gelu --dim 32", r"\[32\]|32\]")):
             self.assert_fails(self.run_gpt(f"--init-from gpt2 {words}"), 1, why)

@@ -1,4 +1,4 @@
-// fsdp-gpt: trains a GPT from scratch on a text, sharded over the ranks it is started on. README.md describes it.
+// fsdp-gpt trains a GPT from scratch on a text. The model is sharded over all ranks. README.md describes the program.
 #include <fsdp/fsdp.h>
 #include <malloc.h>
 #include <torch/utils.h>
@@ -39,8 +39,9 @@ void print_result(const Outcome& outcome, std::string_view unit, const std::stri
             << std::endl;
 }
 
-/// A step's large tensors come and go. glibc gives their pages back to the system each time, which clears them anew:
-/// with large vocabularies that is a good part of a step.
+/// Makes glibc keep freed memory. A step allocates and frees large tensors. By default glibc returns their pages to the
+/// system each time, and the system clears pages before it hands them out again. With a large vocabulary this takes a
+/// considerable part of a step.
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());

@@ -16,7 +16,7 @@ c10::ScalarType dtype_of_products(const frame::PrecisionFlags& flags) {
   return flags.bf16 || flags.autocast ? c10::kBFloat16 : c10::kFloat;
 }
 
-// With the parts of blocks and the stages that other ranks have.
+// Returns the number of elements of the whole model, including the parts of blocks and the stages of other ranks.
 int64_t numel_of_all(const Model& model, const Axes& axes, const Arguments& arguments) {
   int64_t numel = model.stats().parameter_numel;
   for (const auto& module : model->modules()) {

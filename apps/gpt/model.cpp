@@ -32,7 +32,7 @@ Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device d
   const Module module = arguments.architecture == Architecture::kLlama
                             ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments, tensor_axis, own)
                             : make<models::GPTImpl, models::GPTConfig>(vocabulary, arguments, tensor_axis, own);
-  if (!arguments.sharding.cpu_offload) module->to(device);  // else fully_shard leaves each rank its rows in host memory
+  if (!arguments.sharding.cpu_offload) module->to(device);  // With CPU offload, fully_shard moves it.
   module->run_block = frame::part_runner(arguments.activations);
   return module;
 }

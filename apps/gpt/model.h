@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The model that the arguments describe, and how it is trained.
+/// Makes the model that the arguments describe, and the options of its trainer.
 
 #include <fsdp/sharded.h>
 #include <fsdp/trainer_options.h>
@@ -16,13 +16,13 @@ namespace gpt {
 using Module = std::shared_ptr<models::LanguageModelImpl>;
 using Model = fsdp::Sharded<Module>;
 
-/// On `device`, with the same values for the same seed; this rank's part of each block where ranks of a tensor axis
-/// share them, and of the blocks `own` alone.
+/// Makes the model on `device`. The same seed gives the same values on every rank. If `tensor_axis` is not null, this
+/// rank has its part of each block. It has only the blocks in `own`, or all blocks if `own` is empty.
 Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device device,
                    const std::shared_ptr<fsdp::ProcessGroup>& tensor_axis = nullptr, const models::OwnBlocks& own = {});
 
-/// What the trainer does with it: each block becomes a group of its own, the rest the outermost one. Collective where
-/// the arguments name a mesh.
+/// Returns the options of the trainer. They make each block a group of its own, and all other parameters belong to the
+/// root group. Collective if the arguments describe a mesh.
 fsdp::TrainerOptions trainer_options(const Arguments& arguments, const AxisSizes& sizes, int64_t steps);
 
 }  // namespace gpt

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The optimizer of --optimizer with decay on matrices only.
+/// Makes the optimizer of --optimizer. Only matrices have weight decay.
 
 #include <fsdp/optim.h>
 
@@ -11,7 +11,7 @@
 
 namespace gpt {
 
-/// Takes parameters whole or as rows: rows of a matrix are a matrix.
+/// Makes the optimizer for whole or sharded parameters. Rows of a matrix form a matrix too, so both cases decay alike.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
                                                         const Arguments& arguments);
 

@@ -10,12 +10,12 @@
 namespace gpt {
 namespace {
 
-/// What the next token is drawn from. `logits`: [vocabulary], on the CPU.
+/// Returns the probabilities from which the next token is drawn. `logits` has the shape [vocabulary] and is on the CPU.
 torch::Tensor expectations(torch::Tensor logits, const Arguments& arguments) {
   if (!logits.isfinite().all().item<bool>())
     throw std::runtime_error(
         "the model's outputs are not finite, so no sample can be drawn from them: try a smaller --lr");
-  logits = logits.to(torch::kDouble) - logits.max();  // the likeliest stays finite at any temperature
+  logits = logits.to(torch::kDouble) - logits.max();  // The likeliest token's logit is 0 at any temperature.
   if (arguments.top_k > 0) {
     const int64_t kept = std::min(arguments.top_k, logits.size(0));
     const auto least = std::get<0>(logits.topk(kept)).select(0, -1);
@@ -47,7 +47,7 @@ std::string write_sample(Model& model, const NextToken& next_token, const Text& 
   auto ids = torch::tensor(start).unsqueeze(0);
   fsdp::text::Tokens written = arguments.prompt.empty() ? fsdp::text::Tokens{} : std::move(start);
   for (int64_t i = 0; i < arguments.sample; ++i) {
-    // The model has positions for `seq` tokens only.
+    // The model has position embeddings for only `seq` tokens.
     const auto context = ids.slice(1, -arguments.seq);
     const auto next = torch::multinomial(expectations(next_token(context).cpu(), arguments), 1, false, generator);
     ids = torch::cat({context, next.unsqueeze(0)}, 1);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Models by name.
+/// The sizes of the models that --size names.
 
 #include <array>
 #include <string_view>
@@ -16,8 +16,8 @@ struct Size {
   double lr;
 };
 
-// The first is the default. gpt2 has the sizes of Radford et al. 2019 with 117 million parameters (124, or 163 with a
-// head of its own, as here).
+// The first size is the default. gpt2 has the sizes that Radford et al. 2019 give for 117 million parameters. In fact
+// these sizes have 124 million, and 163 million with a head that is not tied to the embedding, as here.
 inline constexpr std::array<Size, 4> kSizes = {{
     {"tiny", Architecture::kGpt, 128, 4, 4, 64, 3e-3},
     {"small", Architecture::kGpt, 256, 6, 8, 128, 1e-3},

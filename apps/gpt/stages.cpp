@@ -14,7 +14,7 @@
 namespace gpt {
 namespace {
 
-// As equally long as they can be.
+// Splits `tokens` tokens into `count` slices whose lengths differ by at most one.
 std::vector<int64_t> equal_slices(int64_t tokens, int64_t count) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < count; ++i) lengths.push_back(tokens * (i + 1) / count - tokens * i / count);
@@ -29,7 +29,7 @@ fsdp::PipelineSchedule schedule_of(const Arguments& arguments) {
   return frame::make_schedule(arguments.slices.empty() ? name : "gpipe", ranks, micro_batches, chunks);
 }
 
-// The tokens and targets of a batch that this rank has on the sequence axis, if there is one, on `device`.
+// Returns the tokens and targets of a batch on `device`. With a sequence axis it returns only this rank's part of them.
 std::pair<at::Tensor, at::Tensor> part_of(const fsdp::data::TextBatch& batch, const auto& sequence, at::Device device) {
   const auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
   if (!sequence) return {inputs, targets};
@@ -91,8 +91,9 @@ at::Tensor Stages::next_token(const at::Tensor& context) {
   return fsdp::broadcast(logits, schedule.rank_of(schedule.stages() - 1), axes_.pipe);
 }
 
-// The schedule needs a row for each micro-batch and a sequence as long as its slices. What is added to these ids comes
-// behind them, so a causal model gives them what it would give without it.
+// Returns the output of the last stage. The schedule needs at least one row for each micro-batch, and with slices a
+// sequence of `seq` tokens, so this function pads `ids` at the end. The model is causal, so the padding does not change
+// the outputs of the tokens before it.
 at::Tensor Stages::features(const at::Tensor& ids) {
   const auto& schedule = pipeline_.schedule();
   const int64_t rows = ids.size(0), tokens = ids.size(1);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The model as stages on the ranks of a pipeline's axis.
+/// Runs the model as the stages of a pipeline.
 
 #include <fsdp/pipeline.h>
 
@@ -13,22 +13,23 @@
 
 namespace gpt {
 
-/// The blocks of this rank's stages, as --pipe, --schedule and --chunks say; empty without --pipe.
+/// Returns the blocks of this rank's stages, which depend on --pipe, --schedule and --chunks; empty without --pipe.
 models::OwnBlocks own_blocks(const Axes& axes, const Arguments& arguments);
 
-/// Everything is collective over all ranks.
+/// The stages that this rank runs. All methods but `pipeline` are collective over all ranks.
 class Stages {
  public:
-  /// Of a model with the own blocks. With `--slices auto` the ranks measure slices, and rank 0 prints to `out` what it
-  /// expects of them.
+  /// `model` has the blocks that own_blocks returns. With `--slices auto` the ranks measure which slices are best, and
+  /// rank 0 prints the times that it expects to `out`.
   Stages(const Model& model, const Axes& axes, int64_t vocabulary, const Arguments& arguments, std::ostream& out);
 
-  /// Forward and backward of the joined batch of this rank's share, from `weight` times its mean loss, which is
-  /// returned.
+  /// Runs forward and backward on this rank's share of the batch, which the ranks of the pipeline have in common.
+  /// Backward starts from `weight` times the mean loss. Returns the mean loss.
   at::Tensor step(const fsdp::data::TextBatch& batch, double weight);
-  /// The mean loss on the ranks of the last stage, and an undefined tensor on the others.
+  /// Returns the mean loss on the ranks of the last stage, and an undefined tensor on other ranks.
   at::Tensor loss(const fsdp::data::TextBatch& batch);
-  /// What the model expects behind `context`, [1, tokens]: logits, [vocabulary], on every rank.
+  /// Returns on every rank the logits, of shape [vocabulary], of the token that follows `context`, of shape [1,
+  /// tokens].
   at::Tensor next_token(const at::Tensor& context);
   const fsdp::Pipeline& pipeline() const { return pipeline_; }
 

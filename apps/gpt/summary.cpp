@@ -16,7 +16,7 @@ namespace {
 
 using fsdp::train::bytes_text;
 
-// Parameters, gradients, optimizer state, and whole parameters at the peak.
+// The columns are parameters, gradients, optimizer state, and the peak of whole parameters.
 constexpr size_t kColumns = 4;
 using Row = std::array<int64_t, kColumns>;
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What sharding did: bytes that the ranks hold, against the same model unsharded.
+/// Compares the memory of the ranks with the memory of the unsharded model.
 
 #include <string>
 
@@ -9,9 +9,9 @@
 
 namespace gpt {
 
-/// A table with a line for each rank and one for the unsharded model; empty but on rank 0. Nothing in it is computed
-/// from sizes: `held` is what this rank measured, and rank 0 trains an unsharded model of the same sizes for a step to
-/// measure that. Collective.
+/// Returns a table with a line for the unsharded model and a line for each rank, and an empty string on ranks other
+/// than 0. All numbers are measured: `held` is this rank's measurement, and rank 0 trains an unsharded model of the
+/// same sizes for one step to measure it. Collective.
 std::string memory_table(const Model& model, const HeldBytes& held, int64_t vocabulary, const Arguments& arguments);
 
 }  // namespace gpt

@@ -25,7 +25,8 @@ std::string broadcast_text(const std::string& of_rank_0) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(size)};
 }
 
-/// Half a minute of work for one rank, and the same vocabulary on processors that round differently.
+/// Trains SentencePiece on rank 0 and returns its model on every rank. Training takes half a minute, so the other ranks
+/// do not repeat it. They also get the same vocabulary even if their processors round differently. Collective.
 std::string sentencepiece_of_rank_0(const std::string& text, int64_t vocab_size) {
   std::string model, error;
   if (fsdp::rank() == 0) {

@@ -23,7 +23,8 @@ torch::Tensor loss_on(Model& model, const TextBatch& batch, const Axes& axes) {
   return scope ? model(scope->shard(inputs, 1), scope->shard(targets, 1, -100)) : model(inputs, targets);
 }
 
-/// An epoch's micro-batches, or all of them if there are no epochs. Each is made when it is asked for.
+/// The micro-batches of one epoch, or of the whole training if there are no epochs. An iterator makes each micro-batch
+/// when the caller reads it.
 class MicroBatches {
  public:
   struct Iterator {
@@ -93,7 +94,7 @@ Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim
   };
   const auto on_step_end = [&](const fsdp::StepReport& report) {
     const int64_t done = report.place.step;
-    const double loss = report.mean_loss();  // every rank's shares are of one size
+    const double loss = report.mean_loss();  // All ranks have equally large shares.
     metrics.note(done, {{"loss", loss}, {"lr", fsdp::train::cosine_learning_rate(schedule, done - 1)}}, model);
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
     if (!validates_after(done, batches, arguments)) return;

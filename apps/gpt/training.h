@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Training, and what is printed of it.
+/// Trains the model and prints the progress.
 
 #include <fsdp/optim.h>
 #include <fsdp/trainer.h>
@@ -17,18 +17,18 @@
 namespace gpt {
 
 struct Outcome {
-  /// Nats per token, over all ranks' shares of the validation text.
+  /// Mean loss in nats per token over the whole validation text.
   double validation_loss = 0;
   double training_seconds = 0;
-  /// Tokens trained on, over all ranks.
+  /// Number of tokens on which all ranks together have trained.
   int64_t tokens = 0;
-  /// Not where a signal ended it.
+  /// False if a signal ended the training.
   bool is_complete = true;
 };
 
-/// Trains on this rank's share of every batch, and on its tokens of each sequence, from where the trainer is, through
-/// the `stages` of --pipe if they are not null; rank 0 prints progress, with losses in nats per `unit`; `metrics` gets
-/// every step. Collective.
+/// Trains from the trainer's place on, on this rank's share of every batch and on its part of each sequence. If
+/// `stages` is not null, its pipeline runs the steps. Rank 0 prints progress, with losses in nats per `unit`. `metrics`
+/// records every step. Collective.
 Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim::Optimizer& optimizer,
               const fsdp::data::TextBatches& batches, const Axes& axes, std::string_view unit,
               fsdp::train::StepMetrics& metrics, const Arguments& arguments);

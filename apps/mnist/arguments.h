@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the program is told by flags.
+/// The flags of `fsdp-mnist`.
 
 #include <cstdint>
 #include <string>
@@ -17,35 +17,36 @@ class App;
 namespace mnist {
 
 struct Arguments {
-  /// The folder with MNIST's files; empty: digits that the program draws.
+  /// Folder with MNIST's files. If it is empty, the program draws digits itself.
   std::string data;
-  /// Use no more than these; 0: all of MNIST, or kDrawnForTraining and kDrawnForTest.
+  /// Numbers of images to use. With 0 the program uses all images of MNIST, or draws kDrawnForTraining and
+  /// kDrawnForTest.
   int64_t train_samples = 0;
   int64_t test_samples = 0;
 
-  /// "convnet" or "resnet18".
+  /// Name of the network: "convnet" or "resnet18".
   std::string model = "convnet";
   bool auto_wrap = false;
-  /// With auto_wrap, modules with so many parameters become groups.
+  /// With auto_wrap, a module becomes a group if it has at least this many parameters.
   int64_t min_num_params = 20'000;
-  /// Trains by DDP, FSDP and FSDP with auto_wrap, one after the other, instead of by one of them.
+  /// True if the program trains three times: by DDP, by FSDP, and by FSDP with auto_wrap.
   bool compare = false;
   frame::ShardingFlags sharding;
   frame::PrecisionFlags precision;
   frame::ActivationFlags activations;
   frame::ObservingFlags observing;
   bool no_dropout = false;
-  /// Batch norms take their statistics over all ranks.
+  /// True if batch norms compute their statistics over all ranks.
   bool sync_bn = false;
 
-  /// Images per rank and step.
+  /// Number of images per rank and step.
   int64_t batch_size = 64;
   int64_t test_batch_size = 1000;
   int64_t epochs = 10;
   std::string optimizer = "adadelta";
-  /// 0: the optimizer's usual one.
+  /// Learning rate; 0 means the optimizer's usual one.
   double lr = 0;
-  /// The learning rate's factor from one epoch to the next.
+  /// Factor by which the learning rate is multiplied after each epoch.
   double gamma = 0.7;
   int64_t seed = 1;
 

@@ -29,13 +29,13 @@ constexpr std::array<Engine, 3> kEngines = {
     {{"DDP", "replicate", false}, {"FSDP", "full_shard", false}, {"FSDP+wrap", "full_shard", true}}};
 
 struct Compared {
-  int64_t peak_bytes = 0;  // of the rank that held most
+  int64_t peak_bytes = 0;  // on the rank that held most
   double seconds = 0;
   EpochResult last;
 };
 
-// The most that the rank held at one moment of what strategies share out: rows, whole parameters, gradients and
-// optimizer state of all groups together.
+// Returns the most bytes that the rank held at one time. They are the bytes that strategies shard: rows, whole
+// parameters, gradients and optimizer state of all groups together.
 int64_t peak_of(const std::vector<fsdp::MemoryEvent>& events) {
   std::map<std::pair<std::string_view, std::string>, int64_t> held;
   int64_t now = 0, peak = 0;

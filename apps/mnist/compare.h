@@ -1,14 +1,14 @@
 #pragma once
 /// \file
-/// The same training by DDP, FSDP and FSDP with wrapping.
+/// Trains the same network by DDP, by FSDP, and by FSDP with auto-wrap.
 
 #include "arguments.h"
 #include "data.h"
 
 namespace mnist {
 
-/// Trains with every rank's model replicated, sharded as one group, and sharded with --auto-wrap, one after the other
-/// from the same seed. Rank 0 prints each, then a table of them side by side. Collective.
+/// Trains three times from the same seed: with the model replicated on every rank, sharded as one group, and sharded
+/// with --auto-wrap. Rank 0 prints each training, then a table that compares them. Collective.
 void compare(const Arguments& arguments, const Parts& parts);
 
 }  // namespace mnist

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The images of a run.
+/// Loads the images of a run.
 
 #include <fsdp/images.h>
 
@@ -12,10 +12,11 @@ struct Parts {
   fsdp::data::Images train, test;
 };
 
-/// MNIST, or digits drawn from the seed. Throws fsdp::Error for files that are missing or wrong.
+/// Returns the images of MNIST, or digits that are drawn from the seed. Throws fsdp::Error if a file is missing or
+/// wrong.
 Parts load_images(const Arguments& arguments);
 
-/// Normalised as the tutorials do, in pinned memory if they go to `device` from there.
+/// Returns the images, normalised as in PyTorch's tutorials. They are in pinned memory if `device` is a GPU.
 fsdp::data::ImageDataset normalised(const fsdp::data::Images& images, c10::Device device);
 
 }  // namespace mnist

@@ -1,5 +1,5 @@
-// fsdp-mnist: trains a network on handwritten digits, sharded over the ranks it is started on. README.md beside this
-// file describes it.
+// fsdp-mnist trains a network on handwritten digits. The network is sharded over all ranks. README.md beside this file
+// describes the program.
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
 

@@ -24,7 +24,8 @@ EPOCH = re.compile(r"Train Epoch: (\d+)  Loss: (\d+\.\d{6})$", re.MULTILINE)
 TEST = re.compile(r"Test set: Average loss: \d+\.\d{4}, Accuracy: (\d+)/(\d+) \((\d+\.\d\d)%\)$", re.MULTILINE)
 GROUP = re.compile(r"\(group '(\w+)':")
 RESNET = "--model resnet18 --test-samples 10"
-# Flags, and what two ranks print with others too: nearly the same losses, within this part of them.
+# Each entry has flags, and further flags with which two ranks print nearly the same loss, with a relative tolerance of
+# 0.05.
 LOW_PRECISION = (
     ("--no-dropout --lr 0.1", "--bf16"), ("--no-dropout --lr 0.1", "--fp16"), ("--no-dropout --lr 0.1", "--autocast"),
     (f"{RESNET} --sync-bn", "--autocast"),
@@ -33,8 +34,8 @@ WRONG_FLAGS = (
     "--epocs 3", "--epochs 0", "--epochs many", "--model vgg", "--gamma 2", "--batch-size", "--seed -1", "--lr nan",
     "--data=", "--strategy vgg", "--optimizer vgg", "--mesh 2by1", "--compare --auto-wrap", "--min-num-params 5",
     "--min-num-params 0 --auto-wrap", "--compare --strategy replicate", "--compare --save-model",
-    "--cpu-offload",  # beside --no-cuda
-    "--sync-bn",  # of a network that has no batch norm
+    "--cpu-offload",  # This flag excludes --no-cuda.
+    "--sync-bn",  # This network has no batch norm.
 )
 OPEN_BOTH = """
 import sys, torch
@@ -54,7 +55,8 @@ def run_mnist(folder, words="", world=1, **settings):
 
 @functools.cache
 def joined(world, words=""):
-    """Trains with batches of 32 images over all ranks and saves, once for all tests: the output, and the folder."""
+    """Trains with batches of 32 images over all ranks and saves the model. All tests share this run. Returns the
+    output and the folder."""
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
     done = run_mnist(folder.name, f"--no-dropout --epochs 2 --train-samples 96 --batch-size {32 // world} "
@@ -75,7 +77,7 @@ class Digits(unittest.TestCase):
         return done.stdout
 
     def loss(self, words, world=1):
-        """Of the last epoch."""
+        """Returns the loss of the last epoch."""
         return float(EPOCH.findall(self.train(words, world))[-1][1])
 
     def assert_one_sentence(self, status, *parts, words="", **settings):
@@ -134,7 +136,7 @@ class Training(Digits):
             self.assertAlmostEqual(found, expected, delta=0.05 * expected, msg=more)
 
     def test_the_learning_rate_falls_after_the_first_epoch_already(self):
-        output = self.train("--epochs 3 --gamma 0")  # nothing is learnt with the rate 0
+        output = self.train("--epochs 3 --gamma 0")  # The network learns nothing with a learning rate of 0.
         first, second, third = (line for line in output.splitlines() if line.startswith("Test set: "))
         self.assertEqual([second, third], [first, first])
 
@@ -156,8 +158,8 @@ class Training(Digits):
         lines = [line.split() for line in done.stdout.splitlines()[1:-1]]
         self.assertEqual([(value, groups) for value, groups, *_ in lines],
                          [("1", "42"), ("1000000", "6"), ("100000000", "1")], done.stdout)
-        least, some, most = (int(line[2]) for line in lines)  # bytes of whole parameters
-        self.assertGreater(most, 4 * 11_000_000, done.stdout)  # all of them
+        least, some, most = (int(line[2]) for line in lines)  # The third column is the bytes of whole parameters.
+        self.assertGreater(most, 4 * 11_000_000, done.stdout)  # With one group, all parameters are whole at the peak.
         self.assertLess(some, 0.7 * most, done.stdout)
         self.assertLess(least, 0.5 * some, done.stdout)
         self.assertRegex(done.stdout, r"\nfastest: \d+, fewest bytes: \d+\n\Z")
@@ -178,7 +180,8 @@ class Training(Digits):
         self.assertEqual(epochs[2:4], epochs[:2], output)
 
     def test_activations_that_are_computed_again_change_nothing(self):
-        # Dropout draws its numbers again, and batch norm's statistics, of which the test tells, take a batch once.
+        # Dropout draws the same numbers again. Batch norms update their statistics only once for each batch; the test
+        # of the network uses these statistics.
         for words in ("--test-samples 10", RESNET):
             plain, again = (self.train(f"{words} {more}") for more in ("", "--checkpoint-activations"))
             self.assertIn("layer4" if words is RESNET else "fc1", plain)
@@ -186,7 +189,8 @@ class Training(Digits):
             self.assertEqual(TEST.findall(again), TEST.findall(plain))
 
     def test_ranks_with_synchronised_batch_norms_train_as_one_with_the_joined_batch(self):
-        # The first update at the default rate multiplies rounding, which differs by processor, to 1e-3 of the loss.
+        # At the default learning rate, the first update increases rounding errors to 1e-3 of the loss, and processors
+        # round differently.
         alone = self.loss(f"{RESNET} --lr 0.01 --sync-bn")
         ranks, apart = (self.loss(f"{RESNET} --lr 0.01 --batch-size 8 {more}", world=2) for more in ("--sync-bn", ""))
         self.assertLess(abs(alone - ranks), 1e-4 * alone)

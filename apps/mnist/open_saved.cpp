@@ -1,4 +1,5 @@
-// A plain LibTorch program that opens what `mnist --save-model` wrote and lists it. For the test of mnist.
+// The test of mnist runs this plain LibTorch program. It opens a file that `mnist --save-model` wrote and lists its
+// tensors.
 #include <torch/torch.h>
 
 #include <fstream>

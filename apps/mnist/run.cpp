@@ -27,7 +27,7 @@ std::shared_ptr<models::Classifier> make_net(const Arguments& arguments) {
 
 fsdp::TrainerOptions trainer_options(const Arguments& arguments) {
   fsdp::TrainerOptions options;
-  options.seed = static_cast<uint64_t>(arguments.seed);  // The same values on every rank; each drops out its own.
+  options.seed = static_cast<uint64_t>(arguments.seed);  // Every rank has the same values, but its own dropout.
   options.epochs = arguments.epochs;
   options.sharding = frame::sharding_options(arguments.sharding);
   if (arguments.auto_wrap)
@@ -41,7 +41,7 @@ fsdp::TrainerOptions trainer_options(const Arguments& arguments) {
 
 Model make_model(fsdp::Trainer& trainer, const Arguments& arguments) {
   const auto net = make_net(arguments);
-  // Else fully_shard leaves each rank its rows in host memory.
+  // With CPU offload, fully_shard moves the rows to host memory.
   if (!arguments.sharding.cpu_offload) net->to(trainer.device());
   if (arguments.sync_bn) fsdp::convert_sync_batchnorm(*net);
   return trainer.shard(net);

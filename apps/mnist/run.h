@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One training, from the seed to the last test.
+/// Runs one training, from the initial values to the last test.
 
 #include <functional>
 #include <vector>
@@ -14,12 +14,12 @@ namespace mnist {
 struct Run {
   Model model;
   std::vector<EpochResult> epochs;
-  /// Of training and tests with their data.
+  /// Seconds that training and tests took, including the time for loading images.
   double seconds = 0;
 };
 
-/// Makes the network, shards and trains it as the arguments say; rank 0 prints it and the epochs. `sharded` is called
-/// with it before training. Collective.
+/// Makes, shards and trains the network as the arguments say. Rank 0 prints the network and the results of the epochs.
+/// Calls `sharded` with the sharded model before training. Collective.
 Run train_and_test(const Arguments& arguments, const Parts& parts,
                    const std::function<void(const Model& model)>& sharded = [](const Model&) {});
 

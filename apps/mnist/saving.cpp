@@ -13,8 +13,8 @@ namespace {
 
 using Values = c10::Dict<std::string, torch::Tensor>;
 
-// What Python's torch.save makes of a dictionary. torch::pickle_save would write the dictionary's type beside it, which
-// Python's torch.load refuses unless it is told to trust the file.
+// Returns the bytes that Python's torch.save would write for a dictionary. torch::pickle_save also writes the
+// dictionary's type, and Python's torch.load refuses that unless the caller tells it to trust the file.
 std::string archive_of(const Values& values) {
   std::string pickled, archive;
   torch::jit::Pickler pickler([&](const char* bytes, size_t count) { pickled.append(bytes, count); },

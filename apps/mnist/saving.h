@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The trained model as a file.
+/// Saves the trained model to a file.
 
 #include <string>
 
@@ -8,9 +8,9 @@
 
 namespace mnist {
 
-/// Writes the whole parameters and rank 0's buffers as a dictionary from names to tensors, which Python's `torch.load`
-/// and LibTorch's `torch::pickle_load` read. Every rank takes part, tensor by tensor; rank 0 writes. Collective. Throws
-/// std::runtime_error on rank 0 if the file cannot be written; there is none then that was not there before.
+/// Writes the whole parameters and rank 0's buffers as a dictionary from names to tensors. Python's `torch.load` and
+/// LibTorch's `torch::pickle_load` read the file. The ranks gather one tensor after another, and rank 0 writes them.
+/// Collective. Throws std::runtime_error on rank 0 if the file cannot be written, and then leaves no new file.
 void save_model(const Model& model, const std::string& path);
 
 }  // namespace mnist

@@ -29,7 +29,7 @@ torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& target)
 TestResult test(fsdp::Trainer& trainer, Model& model, Share& share) {
   auto left = static_cast<int64_t>(share.sampler.counted());
   const auto measure = [&](Model& net, torch::data::Example<>& batch) -> std::vector<torch::Tensor> {
-    // Every rank runs the same number of batches; images at the end that another rank counts are left out.
+    // Every rank runs the same number of batches. Images at the end that another rank already counts are left out.
     const int64_t counted = std::min(left, batch.target.size(0));
     left -= counted;
     const auto output = net(on(share.device, batch.data)).narrow(0, 0, counted);
@@ -45,16 +45,16 @@ TestResult test(fsdp::Trainer& trainer, Model& model, Share& share) {
 std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
                                Share& tested, fsdp::train::StepMetrics& metrics, double gamma) {
   torch::optim::StepLR schedule(optimizer, /*step_size=*/1, gamma);
-  schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
+  schedule.step();  // LibTorch's first call does not change the rate. Python's schedules make this call themselves.
   std::vector<EpochResult> results;
   const auto batches = (static_cast<int64_t>(images.sampler.size()) + images.batch_size - 1) / images.batch_size;
-  // On a terminal, one line; files and pipes get the notes alone.
+  // On a terminal, progress is one line that changes. A file or a pipe gets only the results of the epochs.
   fsdp::train::Progress progress({.steps = trainer.options().epochs * batches,
                                   .items_per_step = images.batch_size * fsdp::world_size(),
                                   .items = "images",
                                   .is_silent = fsdp::rank() != 0});
   fsdp::RunningSums sums(2, images.device);
-  int64_t last_count = 0;  // of images in this rank's last batch
+  int64_t last_count = 0;  // number of images in this rank's last batch
   const auto on_step_end = [&](const fsdp::StepReport& report) {
     if (progress.is_due(report.place.step)) {
       const auto count = static_cast<double>(fsdp::world_size() * last_count);
@@ -84,7 +84,7 @@ std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::opti
     const auto loss = loss_sum(net(on(images.device, batch.data)), on(images.device, batch.target));
     last_count = batch.target.size(0);
     sums.add({loss, torch::tensor(batch.target.size(0))});
-    return loss * fsdp::world_size();  // Backward takes the mean over the ranks; that of the joined batch is the sum.
+    return loss * fsdp::world_size();  // Backward averages over the ranks, but the loss of the joined batch is the sum.
   };
   trainer.fit(model, optimizer, data, loss_of);
   return results;

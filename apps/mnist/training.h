@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Training over the epochs, with the test after each.
+/// Trains the network, and tests it after each epoch.
 
 #include <fsdp/images.h>
 #include <fsdp/optim.h>
@@ -18,7 +18,7 @@ namespace mnist {
 
 using Model = fsdp::Sharded<std::shared_ptr<models::Classifier>>;
 
-/// Images, and this rank's share of them.
+/// Images, and the sampler that gives this rank its share of them.
 struct Share {
   fsdp::data::ImageDataset dataset;
   fsdp::data::DistributedSampler sampler;
@@ -32,16 +32,16 @@ struct TestResult {
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
 };
 
-/// What an epoch gave, over all ranks.
+/// Results of an epoch over all ranks.
 struct EpochResult {
-  /// The mean of the images', each before the step that it is part of.
+  /// Mean loss of the training images. Each image's loss is from before the step in which the image takes part.
   double loss = 0;
-  /// Each image counted once.
+  /// Results on the test images, each of which is counted once.
   TestResult test = {};
 };
 
-/// Trains on this rank's share of the images and tests after each epoch; rank 0 prints both. The learning rate is
-/// multiplied by `gamma` from one epoch to the next. `metrics` gets every epoch. Returns what the epochs gave.
+/// Trains on this rank's share of the images and tests after each epoch. Rank 0 prints the results. The learning rate
+/// is multiplied by `gamma` after each epoch. `metrics` records every epoch. Returns the results of the epochs.
 /// Collective.
 std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
                                Share& tested, fsdp::train::StepMetrics& metrics, double gamma);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The network of PyTorch's MNIST example, with its names of modules. Nothing in it is about sharding.
+/// The network of PyTorch's MNIST example, with the same module names. It contains nothing about sharding.
 
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
@@ -11,7 +11,8 @@
 
 namespace models {
 
-/// Two convolutions, max-pooling and two linear layers: 1,199,882 parameters, of which fc1 has 1,179,776.
+/// A network of two convolutions, max-pooling and two linear layers. It has 1,199,882 parameters, of which fc1 has
+/// 1,179,776.
 class ConvNet : public Classifier {
  public:
   explicit ConvNet(bool drops_out = true);
@@ -20,7 +21,7 @@ class ConvNet : public Classifier {
   torch::nn::Conv2d conv1, conv2;
   torch::nn::Dropout dropout1, dropout2;
   torch::nn::Linear fc1, fc2;
-  /// How the convolutions are run, whose results are the largest.
+  /// Runs the convolutions, whose activations are the largest of this model.
   RunPart run_convolutions;
 
  private:

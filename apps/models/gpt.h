@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A GPT as anyone would write it for LibTorch: nothing in it is about sharding, but for fsdp::positions and a block of
+/// A GPT as anyone would write it for LibTorch. Only two things in it concern sharding: fsdp::positions, and a block of
 /// which each rank of a tensor axis has a part.
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -22,14 +22,14 @@ struct GPTConfig {
   int64_t dim = 0;
   int64_t layers = 0;
   int64_t heads = 0;
-  /// Share of the values set to zero in training: of the embeddings, of attention's weights, and of what attention and
-  /// the network of each block give.
+  /// Share of the values that training sets to zero: of the embeddings, of the attention weights, and of the outputs of
+  /// each block's attention and MLP.
   double dropout = 0;
-  /// GELU by its approximation with tanh, as GPT-2 has it.
+  /// True if GELU is approximated with tanh, as in GPT-2.
   bool tanh_gelu = false;
 };
 
-/// Attention and a two-layer network, each behind a norm and beside a residual connection.
+/// A transformer block: attention and an MLP of two layers. Each follows a layer norm and has a residual connection.
 template <class Layers>
 class BlockOf : public torch::nn::Module {
  public:
@@ -58,15 +58,15 @@ class BlockImpl : public BlockOf<WholeLayers> {
 };
 TORCH_MODULE(Block);
 
-/// The part of a Block that a rank of the axis has.
+/// The part of a Block that one rank of the tensor axis has.
 class BlockPartImpl : public BlockOf<LayerParts> {
  public:
   BlockPartImpl(const GPTConfig& config, const TensorAxis& axis) : BlockOf(config, {{}, axis}) {}
 };
 TORCH_MODULE(BlockPart);
 
-/// Modules are made in the order tok, pos, blocks, norm, head. The order is part of the contract: one seed gives the
-/// same initial values as the same model written in Python.
+/// The constructor makes the modules in the order tok, pos, blocks, norm, head. Callers rely on this order: with the
+/// same seed, a model that Python makes in this order has the same initial values.
 class GPTImpl : public LanguageModelImpl {
  public:
   explicit GPTImpl(const GPTConfig& config, const TensorAxis& axis = nullptr, const OwnBlocks& own = {});

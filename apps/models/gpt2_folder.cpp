@@ -19,7 +19,7 @@ namespace {
 using fsdp::state::FormatError;
 using nlohmann::json;
 
-// What a name of GPT-2's is made of, by that of ours.
+// Maps the parts of this GPT's parameter names to the parts of GPT-2's names.
 const std::map<std::string, std::string>& modules() {
   static const std::map<std::string, std::string> names = {
       {"tok", "wte"},          {"pos", "wpe"},     {"blocks", "h"},      {"norm", "ln_f"},
@@ -28,7 +28,7 @@ const std::map<std::string, std::string>& modules() {
   return names;
 }
 
-// "blocks.0.fc.weight" is "h.0.mlp.c_fc.weight".
+// Returns GPT-2's name of a parameter: for "blocks.0.fc.weight" it returns "h.0.mlp.c_fc.weight".
 std::string gpt2_name(const std::string& name) {
   std::string all;
   for (size_t begin = 0; begin <= name.size();) {
@@ -41,13 +41,13 @@ std::string gpt2_name(const std::string& name) {
   return all;
 }
 
-// GPT-2 has [inputs, outputs] there (Conv1D), torch::nn::Linear the other way round.
+// True if GPT-2 stores this weight as [inputs, outputs] (Conv1D). torch::nn::Linear stores [outputs, inputs].
 bool is_transposed(const std::string& gpt2_name) {
   return gpt2_name.ends_with(".weight") &&
          (gpt2_name.find(".attn.") != gpt2_name.npos || gpt2_name.find(".mlp.") != gpt2_name.npos);
 }
 
-// Masks, which older releases saved beside the parameters.
+// True for attention masks. Older releases of transformers saved them beside the parameters.
 bool is_mask(const std::string& gpt2_name) {
   return gpt2_name.ends_with(".attn.bias") || gpt2_name.ends_with(".attn.masked_bias");
 }
@@ -62,7 +62,7 @@ at::Tensor read_tensor(const fsdp::state::SafetensorsFile& file, const std::stri
   return values;
 }
 
-// A field that GPT can have one value of, which is also what it is without being there.
+// Throws if a field has another value than `expected`. The field may be absent, because `expected` is also its default.
 void require_value(const json& config, const char* field, const json& expected, const std::string& path) {
   const auto found = config.value(field, expected);
   if (found != expected)
@@ -105,7 +105,7 @@ GPTConfig gpt2_config(const std::string& folder) {
 void load_gpt2(GPTImpl& model, const std::string& folder) {
   const torch::NoGradGuard no_grad;
   const fsdp::state::SafetensorsFile file(folder + "/model.safetensors");
-  // Models with a head have their names below it.
+  // If the folder contains a model with a head, the names of all other parameters have this prefix.
   const std::string prefix = file.has("transformer.wte.weight") ? "transformer." : "";
   std::set<std::string> taken;
   for (const auto& item : model.named_parameters()) {

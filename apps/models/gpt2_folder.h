@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// GPT-2 as Python's `transformers` saves it: a folder with config.json and model.safetensors.
+/// Reads a GPT-2 that Python's `transformers` saved: a folder with config.json and model.safetensors.
 
 #include <string>
 
@@ -8,14 +8,14 @@
 
 namespace models {
 
-/// The configuration in `folder`/config.json, without dropout. Throws fsdp::state::FormatError, which names what of a
-/// configuration GPT cannot be.
+/// Returns the configuration in `folder`/config.json, with a dropout of 0. Throws fsdp::state::FormatError if this GPT
+/// does not support the configuration; the error names the field.
 GPTConfig gpt2_config(const std::string& folder);
 
-/// Gives `model`, a GPT of that configuration, the values of `folder`/model.safetensors, whichever floating dtype they
-/// have. The head is a parameter of its own here: where GPT-2 ties it to the embedding it becomes a copy. The model may
-/// be sharded, outside of scopes: each rank reads one whole tensor after the other and keeps its rows. Not collective.
-/// Throws fsdp::state::FormatError for a tensor that is missing, of other sizes, or of no use.
+/// Copies the values in `folder`/model.safetensors, of any floating dtype, into `model`, a GPT of that configuration.
+/// If GPT-2 ties its head to the embedding, the head of `model`, a separate parameter, gets a copy. The model may be
+/// sharded, but no scope may be open: each rank then reads the whole tensors one after another and keeps its rows. Not
+/// collective. Throws fsdp::state::FormatError if a tensor is missing, unknown or of another shape.
 ///
 ///     models::GPT model(models::gpt2_config("gpt2"));
 ///     models::load_gpt2(*model, "gpt2");

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What programs need of a model that continues texts, whichever it is.
+/// Defines the interface of language models that programs use.
 
 #include <torch/nn/modules/linear.h>
 
@@ -11,37 +11,40 @@
 
 namespace models {
 
-/// Consecutive blocks of a model. With the first block goes the embedding, with the last one the norm behind it and the
-/// head.
+/// Consecutive blocks of a model. The first block includes the embedding; the last block includes the norm behind it
+/// and the head.
 struct BlockRange {
   int64_t first = 0, end = std::numeric_limits<int64_t>::max();
 };
-/// The blocks that a rank has, those of its stages; empty: all. A model that lacks some draws the values of all, so its
-/// own are those of the whole model under the same seed, and names its parameters as the whole model does. An Identity
-/// stands for each block that it lacks.
+/// The blocks that a rank has, which are those of its pipeline stages; empty means all blocks. A model that lacks
+/// blocks still draws the initial values of all blocks. Its own blocks therefore have the values of the whole model
+/// under the same seed, and its parameters have the same names as in the whole model. An Identity module takes the
+/// place of each missing block.
 using OwnBlocks = std::vector<BlockRange>;
 
 class LanguageModelImpl : public torch::nn::Module {
  public:
-  /// `ids`: token numbers, [batch, at most the longest context]. Returns logits, [batch, tokens, vocab]; those of a
-  /// position depend on the tokens up to it only. With `targets`, the tokens that came, [batch, tokens]: the mean cross
-  /// entropy of these logits, which are never all in memory, over the targets that are not -100. In a
-  /// fsdp::SequenceParallel both are this rank's tokens, and the mean is that over all ranks.
+  /// `ids` holds token numbers of shape [batch, tokens], with at most as many tokens as the longest context. Returns
+  /// logits of shape [batch, tokens, vocab]; the logits of a position depend only on the tokens up to that position.
+  /// `targets` holds the next tokens, of shape [batch, tokens]. If it is given, returns the mean cross entropy over the
+  /// targets that are not -100, without ever holding all logits in memory. Inside an fsdp::SequenceParallel both
+  /// arguments are this rank's tokens, and the mean is taken over all ranks.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& targets = {});
 
-  /// Runs some of the blocks. `x`: token numbers for the first block, else what the block before gives, [batch, tokens,
-  /// dim]. Behind the last block it returns what `head` is given.
+  /// Runs some of the blocks. `x` holds token numbers for the first block; for other blocks it holds the previous
+  /// block's output, of shape [batch, tokens, dim]. Behind the last block it returns the input of `head`.
   virtual torch::Tensor run_blocks(torch::Tensor x, BlockRange blocks) = 0;
-  /// The loss of what the last block gave, as forward returns it.
+  /// Returns the loss as `forward` does, from the output of the last block.
   torch::Tensor loss(const torch::Tensor& features, const torch::Tensor& targets);
 
-  /// Without a bias.
+  /// The layer that returns logits. It has no bias.
   torch::nn::Linear head{nullptr};
-  /// How each block is run.
+  /// Runs each block.
   RunPart run_block;
 };
 
-/// Mean cross entropy of `logits` [batch, tokens, vocab] against the tokens that came, [batch, tokens].
+/// Returns the mean cross entropy of `logits`, of shape [batch, tokens, vocab], against the next tokens `targets`, of
+/// shape [batch, tokens].
 torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets);
 
 }  // namespace models

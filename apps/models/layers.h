@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The linear layers that a block is made of: whole ones, or the parts of them that a rank of a tensor axis has.
+/// The linear layers of a block: whole layers, or the parts of layers that one rank of a tensor axis has.
 
 #include <fsdp/tensor_parallel.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -14,11 +14,11 @@
 
 namespace models {
 
-/// The ranks of which each has a part of every block: some of the heads, and of the network's inner features. Null:
-/// every rank has all.
+/// The process group whose ranks each have a part of every block: some of the attention heads, and some of the MLP's
+/// inner features. If it is null, every rank has whole blocks.
 using TensorAxis = std::shared_ptr<fsdp::ProcessGroup>;
 
-/// Layers that every rank has.
+/// Makes whole layers, which every rank has.
 struct WholeLayers {
   using Inward = torch::nn::Linear;
   using Outward = torch::nn::Linear;
@@ -33,8 +33,9 @@ struct WholeLayers {
   bool has_bias = true;
 };
 
-/// Parts of them: `inward` layers give a rank's part of their outputs, of each of the matrices that are `fused`, which
-/// `outward` layers take.
+/// Makes parts of layers. An `inward` layer returns this rank's part of the output features, and an `outward` layer
+/// takes this part. An `inward` layer may fuse several matrices, `fused` in number; it then returns a part of the
+/// output of each.
 struct LayerParts {
   using Inward = fsdp::ColumnParallelLinear;
   using Outward = fsdp::RowParallelLinear;
@@ -55,13 +56,13 @@ struct LayerParts {
   TensorAxis axis;
 };
 
-/// Whether a block is one of these.
+/// True if `block` is one of the blocks `own`.
 inline bool has_block(const OwnBlocks& own, int64_t block) {
   const auto is_in = [block](const BlockRange& range) { return range.first <= block && block < range.end; };
   return own.empty() || std::ranges::any_of(own, is_in);
 }
 
-/// Blocks of a model: `Whole` ones, or with an axis `Part`s.
+/// Returns the blocks of a model: modules of class `Part` if `axis` is not null, else of class `Whole`.
 template <class Whole, class Part, class Config>
 torch::nn::ModuleList make_blocks(const Config& config, const TensorAxis& axis, const OwnBlocks& own) {
   torch::nn::ModuleList blocks;

@@ -14,7 +14,8 @@ int64_t head_size(const LlamaConfig& config) {
   return config.dim / config.heads;
 }
 
-/// SwiGLU has three matrices where a GPT has two of 4 dim: 8/3 dim, rounded up to a multiple of 32.
+/// A GPT's MLP has two matrices with 4 dim inner features. SwiGLU has three matrices, so it has as many parameters with
+/// 8/3 dim inner features, rounded up to a multiple of 32.
 int64_t hidden_size(int64_t dim) {
   constexpr int64_t kMultiple = 32;
   return (8 * dim / 3 + kMultiple - 1) / kMultiple * kMultiple;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A model in Llama's style (Touvron et al. 2023): RMSNorm, SwiGLU and rotary embeddings, no biases.
+/// A model in Llama's style (Touvron et al. 2023): it has RMSNorm, SwiGLU and rotary embeddings, and no biases.
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
@@ -21,15 +21,15 @@ struct LlamaConfig {
   int64_t dim = 0;
   int64_t layers = 0;
   int64_t heads = 0;
-  /// As GPTConfig's.
+  /// Share of the values that training sets to zero, as in GPTConfig.
   double dropout = 0;
 };
 
-/// Attention and SwiGLU, each behind a norm and beside a residual connection.
+/// A transformer block: attention and SwiGLU. Each follows an RMSNorm and has a residual connection.
 template <class Layers>
 class LlamaBlockOf : public torch::nn::Module {
  public:
-  /// `by`: the rotations of the positions of `x`.
+  /// `by` holds the rotations for the positions of `x`.
   torch::Tensor forward(torch::Tensor x, const Rotations& by);
 
   RMSNorm norm1, norm2;
@@ -53,7 +53,7 @@ class LlamaBlockImpl : public LlamaBlockOf<WholeLayers> {
 };
 TORCH_MODULE(LlamaBlock);
 
-/// The part of a LlamaBlock that a rank of the axis has.
+/// The part of a LlamaBlock that one rank of the tensor axis has.
 class LlamaBlockPartImpl : public LlamaBlockOf<LayerParts> {
  public:
   LlamaBlockPartImpl(const LlamaConfig& config, const TensorAxis& axis)
@@ -71,7 +71,7 @@ class LlamaImpl : public LanguageModelImpl {
   RMSNorm norm;
 
  private:
-  Rotations rotations_;  // of all positions; buffers
+  Rotations rotations_;  // Rotations of all positions; registered as buffers.
   double dropout_;
 };
 TORCH_MODULE(Llama);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// ResNet-18 (He et al., 2015, table 1) for images of one channel and ten classes, with Torchvision's names of modules.
+/// ResNet-18 (He et al., 2015, table 1) for images of one channel and ten classes, with Torchvision's module names.
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -12,7 +12,7 @@
 
 namespace models {
 
-/// Two convolutions, each with a batch norm, beside a connection that skips them.
+/// Two convolutions, each followed by a batch norm, and a connection that skips both.
 class BasicBlockImpl : public torch::nn::Module {
  public:
   BasicBlockImpl(int64_t in_channels, int64_t channels, int64_t stride);
@@ -22,7 +22,7 @@ class BasicBlockImpl : public torch::nn::Module {
   torch::nn::BatchNorm2d bn1;
   torch::nn::Conv2d conv2;
   torch::nn::BatchNorm2d bn2;
-  torch::nn::Sequential downsample{nullptr};  // null where the sizes stay
+  torch::nn::Sequential downsample{nullptr};  // Null if input and output have one shape.
 };
 TORCH_MODULE(BasicBlock);
 

@@ -1,14 +1,14 @@
 #pragma once
 /// \file
-/// A norm without a mean.
+/// A norm that does not subtract the mean.
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
 namespace models {
 
-/// x / sqrt(mean(x^2) + eps) * weight over the last dimension, which has `dim` elements: Zhang and Sennrich 2019, "Root
-/// mean square layer normalization". The weight begins with ones.
+/// Computes x / sqrt(mean(x^2) + eps) * weight over the last dim, which has `dim` elements: Zhang and Sennrich 2019,
+/// "Root mean square layer normalization". The weight is initialized to ones.
 class RMSNormImpl : public torch::nn::Module {
  public:
   explicit RMSNormImpl(int64_t dim, double eps = 1e-5);

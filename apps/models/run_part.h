@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How models run their parts, which programs may change: a part may be computed again in backward, for instance.
+/// Lets a program choose how models run their parts. For example, a program may let backward compute a part again.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,9 +9,9 @@
 
 namespace models {
 
-/// One input, one result; what else it needs it has with it, by value.
+/// A part of a model with one input and one output. It captures everything else that it needs by value.
 using Part = std::function<at::Tensor(const at::Tensor&)>;
-/// Empty: the part is called.
+/// Runs a part on `x`. If it is empty, the model calls the part itself.
 using RunPart = std::function<at::Tensor(const Part& part, const at::Tensor& x)>;
 
 template <class Fn>

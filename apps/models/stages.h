@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Language models as stages of a pipeline.
+/// Splits language models into the stages of a pipeline.
 
 #include <fsdp/pipeline.h>
 
@@ -12,15 +12,15 @@
 
 namespace models {
 
-/// The blocks of the stages that a rank of the pipeline's axis has, one range for each: every stage of the model has as
-/// many blocks as the others, or one more. Throws std::invalid_argument for fewer blocks than stages.
+/// Returns the blocks of each stage that a rank of the pipeline's axis has, one range for each stage. The numbers of
+/// blocks of two stages differ by at most one. Throws std::invalid_argument if there are fewer blocks than stages.
 OwnBlocks blocks_of_rank(int64_t blocks, const fsdp::PipelineSchedule& schedule, int rank);
 
-/// Stages that run these blocks of `model`, which is sharded as `group`.
+/// Returns one stage for each range in `own`. The stage runs these blocks of `model`, which is sharded as `group`.
 std::vector<fsdp::PipelineStage> stages_of(const std::shared_ptr<LanguageModelImpl>& model, const fsdp::Group& group,
                                            const OwnBlocks& own);
 
-/// The loss of what the last stage gives.
+/// Returns the function that computes the loss from the output of the last stage.
 fsdp::Pipeline::Loss loss_of(const std::shared_ptr<LanguageModelImpl>& model, const fsdp::Group& group);
 
 }  // namespace models

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A gated network.
+/// A gated MLP.
 
 #include <torch/nn/pimpl.h>
 
@@ -8,8 +8,8 @@
 
 namespace models {
 
-/// down(silu(gate(x)) * up(x)), without biases: Shazeer 2020, "GLU variants improve transformer". `x` and the result
-/// have `dim` features, what lies between them `hidden`.
+/// Computes down(silu(gate(x)) * up(x)), without biases: Shazeer 2020, "GLU variants improve transformer". `x` and the
+/// output have `dim` features, and the layers between have `hidden` features.
 template <class Layers>
 class SwiGLUOf : public torch::nn::Module {
  public:

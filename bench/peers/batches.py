@@ -1,4 +1,4 @@
-"""Which tokens a rank sees in which step, the same ones as in gpt (apps/gpt/batches.h)."""
+"""Chooses the tokens that a rank sees in a step, as src/train/data/text_batches.h does for gpt."""
 
 import functools
 
@@ -6,7 +6,7 @@ import torch
 
 
 def mix(seed, step):
-    """splitmix64"""
+    """Returns a hash of seed and step: splitmix64."""
     mask = 2**64 - 1
     z = ((seed + 1) * 0x9E3779B97F4A7C15 + step) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -28,7 +28,8 @@ def split(windows):
 
 
 def anywhere(text, seq, sequences, seed, step, index, count):
-    """Inputs and targets, [sequences, seq]: part `index` of the `count` that make the joined batch of a step."""
+    """Returns inputs and targets of shape [sequences, seq], from random places of the text. They are part `index` of
+    the `count` parts that form the joined batch of a step."""
     starts = torch.randint(len(text) - seq, (count * sequences,), generator=generator(seed, step))
     return split(text.unfold(0, seq + 1, 1)[starts[index * sequences:(index + 1) * sequences]])
 
@@ -38,14 +39,14 @@ def steps_of_epoch(text, seq, sequences, count):
 
 
 def of_epoch(text, seq, sequences, seed, epoch, step, index, count):
-    """The same for a step of a pass over sequences that do not overlap."""
+    """Returns inputs and targets of a step of an epoch, whose sequences do not overlap."""
     windows = text.unfold(0, seq + 1, seq)
     first = (step * count + index) * sequences
     return split(windows[order_of_epoch(len(windows), seed, epoch)[first:first + sequences]])
 
 
 def of_validation(text, seq, sequences, rank, world):
-    """Every rank has equally many sequences."""
+    """Returns the validation batches of a rank. All ranks have the same number of sequences."""
     windows = text.unfold(0, seq + 1, seq)
     count = len(windows) // world
     return [split(part) for part in windows[rank * count:(rank + 1) * count].split(sequences)]

@@ -1,9 +1,10 @@
-"""Saving and loading by torch.distributed.checkpoint, as one JSON line: the model and AdamW's state of FSDP2.
+"""Measures torch.distributed.checkpoint with FSDP2's model and AdamW's state, and prints one line of JSON.
 
     torchrun --nproc_per_node 2 checkpoint.py --folder FOLDER
 
-The model equals that of `fsdp-bench checkpoint`, and so does what is timed: from the model and the optimizer to files that are on
-the disk (fsync) and back, of the slowest rank; what is read is not in memory before. A round writes to a new folder.
+The model is that of `fsdp-bench checkpoint`, and the same is timed: saving the model and the optimizer until the files
+are on the disk (fsync), and loading files that are not in memory before. Times are those of the slowest rank. Each
+round writes to a new folder.
 """
 import json
 import os
@@ -34,7 +35,7 @@ def files_in(folder):
 
 
 def forget_cached_files(folder):
-    """So that who reads them next reads the disk."""
+    """Makes the system drop its cached pages of the files, so that the next reader reads from the disk."""
     for path in files_in(folder):
         file = os.open(path, os.O_RDONLY)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -42,7 +43,7 @@ def forget_cached_files(folder):
 
 
 def seconds_of(act):
-    """Of the slowest rank."""
+    """Returns the seconds that `act` takes on the slowest rank."""
     dist.barrier()
     begun = time.perf_counter()
     act()
@@ -71,10 +72,10 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     batch = torch.randint(arguments.vocab, (arguments.batch, arguments.seq + 1))
     models.next_token_loss(model(batch[:, :-1]), batch[:, 1:]).backward()
-    optimizer.step()  # it has its state from here on
+    optimizer.step()  # This step creates the optimizer's state.
 
     times = {"save": [], "load": []}
-    for number in range(-1, arguments.rounds):  # one to warm up
+    for number in range(-1, arguments.rounds):  # The first round warms up.
         folder = arguments.folder / f"dcp-{number}"
         saved = seconds_of(lambda: save(model, optimizer, folder))
         forget_cached_files(folder)

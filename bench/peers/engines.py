@@ -1,4 +1,4 @@
-"""torch's data-parallel engines on ranks that torchrun starts: on the CPU over Gloo, or on GPUs over NCCL."""
+"""Runs torch's data-parallel engines on ranks that torchrun starts: on the CPU over Gloo, or on GPUs over NCCL."""
 
 import argparse
 import contextlib
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-# none: every rank trains a whole model alone, the bound without communication.
+# With none, every rank trains a whole model alone; this is the bound without communication.
 NAMES = ("fsdp2", "fsdp1", "ddp", "none")
 
 
@@ -34,12 +34,13 @@ def join_ranks(threads, device="cpu"):
     return dist.get_rank(), dist.get_world_size()
 
 
-# What parameters are gathered in, operators compute in and gradients are summed in; the losses stay fp32.
+# The dtype in which parameters are gathered, operators compute and gradients are summed. Losses stay fp32.
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def shard(model, engine, groups, reshard_after_forward=True, precision="fp32"):
-    """groups: the modules that become groups of their own; the rest is the outermost one."""
+    """Returns the model, sharded by `engine`. The modules in `groups` become groups of their own, and the rest of
+    the model is the root group."""
     device = next(model.parameters()).device
     if precision != "fp32" and engine not in ("fsdp2", "none"):
         raise SystemExit(f"--precision {precision} is for --engine fsdp2 and none")
@@ -65,21 +66,22 @@ def shard(model, engine, groups, reshard_after_forward=True, precision="fp32"):
 
 
 def computes(engine, precision, device):
-    """A context for forward: a model that trains alone has no policy, so autocast gives its precision."""
+    """Returns a context for forward. A model that trains alone has no policy, so autocast sets its precision."""
     if engine == "none" and precision != "fp32":
         return torch.autocast(device, PRECISIONS[precision])
     return contextlib.nullcontext()
 
 
 def reduces(model, engine, wanted):
-    """A context for a forward and a backward, which reduces gradients over the ranks only if that is wanted."""
+    """Returns a context for a forward and a backward. It reduces gradients over the ranks only if `wanted` is true."""
     if engine == "fsdp2":
         model.set_requires_gradient_sync(wanted)
     return contextlib.nullcontext() if wanted or engine in ("fsdp2", "none") else model.no_sync()
 
 
 def clip_grad_norm(model, engine, max_norm):
-    """FSDP1's ranks know only their own part of the norm."""
+    """Clips the norm of the gradients. FSDP1 has a method of its own, because its ranks know only their part of the
+    norm."""
     if engine == "fsdp1":
         model.clip_grad_norm_(max_norm)
     else:
@@ -93,7 +95,7 @@ def mean_over_ranks(value):
 
 
 def now(device):
-    """A moment in the work of a device: on a GPU when it has done what it was given by now."""
+    """Returns the current time. On a GPU it is an event, which records when the GPU has done all work queued so far."""
     if device == "cpu":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -109,7 +111,7 @@ def seconds_between(start, end):
 
 
 def peak_rss_mb():
-    """The most memory that each rank had resident, in MiB."""
+    """Returns the largest resident memory of each rank so far, in MiB."""
     peaks = [None] * dist.get_world_size()
     dist.all_gather_object(peaks, round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
     return peaks

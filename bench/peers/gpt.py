@@ -1,13 +1,15 @@
-"""Trains a GPT on a text with one of torch's own engines, as `gpt` does with fsdp.
+"""Trains a GPT on a text with one of torch's own engines, as fsdp-gpt does with fsdp.
 
     torchrun --nproc_per_node 2 gpt.py --engine fsdp2 --data wikitext-2 --tokenizer words --epochs 1
 
 The engines are fsdp2, fsdp1, ddp and none. Model, initial values, tokens, batches, schedule and flags are those of
-`gpt`, so with dropout 0 the losses agree to rounding. AdamW is the fused one. There are no samples and no baselines.
+fsdp-gpt, so without dropout the losses are equal up to rounding. The optimizer is torch's fused AdamW. The script
+prints no samples and no baselines.
 
-Rank 0 prints one line of JSON: losses (of the joined batch, by step), validation_losses (after each epoch, every
---eval-every steps and at the end), perplexity (the last one's), tokens, seconds (of training, data included, validation
-not), tokens_per_s, whole_seconds (with imports, reading and validation), peak_rss_mb of each rank.
+Rank 0 prints one line of JSON: losses (of the joined batch, for each step), validation_losses (after each epoch, every
+--eval-every steps and at the end), perplexity (of the last validation), tokens, seconds (of training, with loading of
+data but without validation), tokens_per_s, whole_seconds (with imports, reading and validation), peak_rss_mb of each
+rank.
 """
 
 import time
@@ -25,7 +27,7 @@ import engines
 import models
 import tokens
 
-SIZES = {  # those of apps/gpt/sizes.h
+SIZES = {  # These are the sizes of apps/gpt/sizes.h.
     "tiny": {"dim": 128, "layers": 4, "heads": 4, "seq": 64, "lr": 3e-3},
     "small": {"dim": 256, "layers": 6, "heads": 8, "seq": 128, "lr": 1e-3},
     "gpt2": {"dim": 768, "layers": 12, "heads": 12, "seq": 1024, "lr": 6e-4},
@@ -34,7 +36,7 @@ LOWEST_SHARE_OF_LR = 0.1
 
 
 class Plan:
-    """Steps, rates and batches of this rank."""
+    """The steps, learning rates and batches of this rank."""
 
     def __init__(self, arguments, training, rank, world):
         self.arguments, self.training, self.rank, self.world = arguments, training, rank, world
@@ -67,12 +69,13 @@ class Plan:
 
 
 def make_model(arguments, vocabulary, rank):
-    """The sharded model and its optimizer."""
+    """Returns the sharded model and its optimizer."""
     torch.manual_seed(arguments.seed)
     net = models.GPT(vocabulary, arguments.seq, arguments.dim, arguments.layers, arguments.heads, arguments.dropout)
-    decays = [parameter.dim() > 1 for parameter in net.parameters()]  # FSDP1 flattens them
+    # FSDP1 flattens parameters, so their numbers of dims must be read before sharding.
+    decays = [parameter.dim() > 1 for parameter in net.parameters()]
     model = engines.shard(net, arguments.engine, list(net.blocks), not arguments.no_reshard_after_forward)
-    torch.manual_seed(arguments.seed + 1 + rank)  # for dropout
+    torch.manual_seed(arguments.seed + 1 + rank)  # Each rank draws its own dropout.
     groups = [{"params": [parameter for parameter, decay in zip(model.parameters(), decays, strict=True)
                           if decay == wanted], "weight_decay": weight_decay}
               for wanted, weight_decay in ((True, arguments.weight_decay), (False, 0.0))]
@@ -80,7 +83,7 @@ def make_model(arguments, vocabulary, rank):
 
 
 def train_step(model, optimizer, plan, step):
-    """The loss of the joined batch."""
+    """Takes one step. Returns the loss of the joined batch."""
     arguments, total = plan.arguments, 0.0
     for group in optimizer.param_groups:
         group["lr"] = plan.learning_rate(step)

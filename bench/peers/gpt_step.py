@@ -1,14 +1,14 @@
-"""Training-step time and memory of PyTorch's own data-parallel engines, as one JSON line.
+"""Measures time and memory of a training step with PyTorch's data-parallel engines, and prints one line of JSON.
 
     torchrun --nproc_per_node 2 gpt_step.py --engine fsdp2      (fsdp2, fsdp1, ddp)
     torchrun --nproc_per_node 2 gpt_step.py --engine none       every rank trains alone: the communication-free bound
     torchrun --nproc_per_node 1 gpt_step.py --device cuda       on GPUs over NCCL; otherwise on the CPU over Gloo
 
-The model, the seeds and the data equal those of `fsdp-bench step`, so the losses must too.
---precision bf16 or fp16 is a MixedPrecisionPolicy of FSDP2's: that of parameters and sums, while losses are fp32; with
---engine none it is autocast's. One thread per rank; AdamW is the fused one. `pss_mb` is a rank's proportional set size after the third backward,
-so pages that ranks share count once. On a GPU times are between events, and `device_mb` is the most that tensors took
-of its memory from the third step on.
+The model, the seeds and the data are those of `fsdp-bench step`, so the losses must be equal, too. With --precision
+bf16 or fp16, FSDP2 has a MixedPrecisionPolicy with this dtype for parameters and sums, and losses are fp32; --engine
+none uses autocast instead. Each rank has one thread, and the optimizer is torch's fused AdamW. `pss_mb` is a rank's
+proportional set size after the third backward, in which pages that n ranks share count as 1/n of a page. On a GPU,
+times are between events, and `device_mb` is the most device memory that tensors took from the third step on.
 """
 import json
 import statistics

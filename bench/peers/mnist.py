@@ -1,15 +1,16 @@
-"""Trains the ConvNet of torch's FSDP tutorial on MNIST with one of torch's own engines, as `mnist` does with fsdp.
+"""Trains the ConvNet of torch's FSDP tutorial on MNIST with one of torch's own engines, as fsdp-mnist does with fsdp.
 
     torchrun --nproc_per_node 2 mnist.py --engine fsdp2 --data FOLDER --epochs 3      (fsdp2, fsdp1, ddp, none)
 
-The tutorial's recipe: Adadelta, StepLR, a DistributedSampler for train and test, a DataLoader with 2 workers, metrics
-reduced over the ranks. torchvision is not needed: images are read here, and normalised one by one in the workers as
-its transforms do. Initial values, the order of the images and what is minimised are those of `mnist`, and so are the
-flags: the losses differ by rounding and what becomes of it. Where the ranks do not divide the images of the test, torch's
-sampler counts some twice.
+The script follows the tutorial: Adadelta, StepLR, a DistributedSampler for training and test, a DataLoader with 2
+workers, metrics that are reduced over the ranks. It does not need torchvision: it reads the images itself, and the
+workers normalise them one by one, as torchvision's transforms do. Initial values, the order of the images, the loss
+function and the flags are those of fsdp-mnist, so the losses differ only by rounding and its consequences. If the
+number of ranks does not divide the number of test images, torch's sampler counts some images twice.
 
-Rank 0 prints one line of JSON: losses (of an image in training), test_losses and accuracies (percent) by epoch,
-accuracy (the last), seconds (the whole loop), whole_seconds (with imports and reading), peak_rss_mb of each rank.
+Rank 0 prints one line of JSON: losses (mean loss of an image in training), test_losses and accuracies (percent) of each
+epoch, accuracy (of the last epoch), seconds (of the whole loop), whole_seconds (with imports and reading), peak_rss_mb
+of each rank.
 """
 
 import time
@@ -44,7 +45,7 @@ def read_idx(folder, name):
 
 class Digits(Dataset):
     def __init__(self, folder, part, samples):
-        """samples: use the first of them only; 0: all."""
+        """Reads the first `samples` images, or all of them if `samples` is 0."""
         self.pixels = read_idx(folder, f"{part}-images-idx3-ubyte")[:samples or None]
         self.labels = read_idx(folder, f"{part}-labels-idx1-ubyte")[:samples or None].tolist()
 
@@ -56,20 +57,20 @@ class Digits(Dataset):
 
 
 def make_loader(digits, batch_size, shuffle, seed):
-    # With a generator of its own the loader leaves the numbers that dropout draws alone.
+    # The loader gets a generator of its own, so that it does not draw from the numbers that dropout uses.
     return DataLoader(digits, batch_size, sampler=DistributedSampler(digits, shuffle=shuffle, seed=seed),
                       num_workers=WORKERS, generator=torch.Generator())
 
 
 def train_epoch(model, optimizer, loader, epoch):
-    """The mean loss of an image."""
+    """Trains for one epoch. Returns the mean loss of an image."""
     model.train()
     loader.sampler.set_epoch(epoch)
     sums = torch.zeros(2, dtype=torch.float64)
     for images, labels in loader:
         optimizer.zero_grad()
         loss = F.nll_loss(model(images), labels, reduction="sum")
-        # Engines take the mean of gradients over the ranks; the loss of the joined batch is the sum.
+        # Engines average gradients over the ranks, but the loss of the joined batch is the sum.
         (loss * dist.get_world_size()).backward()
         optimizer.step()
         sums += torch.tensor([loss.item(), len(labels)])
@@ -79,7 +80,7 @@ def train_epoch(model, optimizer, loader, epoch):
 
 @torch.no_grad()
 def test(model, loader):
-    """The mean loss of an image, and the percentage of images that are recognised."""
+    """Returns the mean loss of an image, and the percentage of images that the model recognises."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     for images, labels in loader:

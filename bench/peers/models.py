@@ -1,4 +1,5 @@
-"""The models of apps/models, with the same initial values for the same seed: modules are made in the same order."""
+"""The models of apps/models. They make their modules in the same order, so the same seed gives the same initial
+values."""
 
 import torch
 import torch.nn.functional as F

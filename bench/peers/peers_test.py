@@ -32,14 +32,16 @@ class Peers(unittest.TestCase):
                               check=False)
 
     def assert_alike(self, program, words, key, pattern, delta):
-        """The numbers that `pattern` finds in what ours prints are those of FSDP2's result; returns both."""
+        """Checks that the numbers that `pattern` finds in our output equal those under `key` in FSDP2's result, up
+        to `delta`. Returns both."""
         two = "--nproc_per_node", 2
         ours = self.run_ranks(FSDPRUN, "--no-prefix", *two, program, *words.split())
         self.assertEqual(ours.returncode, 0, ours.stdout + ours.stderr)
         script = PEERS / f"{pathlib.Path(program).name}.py"
         theirs = self.run_ranks(TORCHRUN, "--standalone", *two, script, "--engine", "fsdp2", *words.split())
         results = [json.loads(line) for line in theirs.stdout.splitlines() if line.startswith("{")]
-        self.assertEqual(len(results), 1, theirs)  # torch's processes may abort afterwards: the status tells nothing
+        # torch's processes may abort after they have printed the result, so their status is not checked.
+        self.assertEqual(len(results), 1, theirs)
         expected = re.findall(pattern, ours.stdout)
         self.assertGreater(len(expected), 1)
         for found, number in zip(results[0][key], map(float, expected), strict=True):
@@ -47,7 +49,7 @@ class Peers(unittest.TestCase):
         return ours.stdout, results[0]
 
     def test_mnist_trains_as_ours(self):
-        for part, count in (("train", 41), ("t10k", 20)):  # an odd number, so one image is seen twice
+        for part, count in (("train", 41), ("t10k", 20)):  # The count is odd, so one image is seen twice.
             draw = random.Random(count)
             (self.folder / f"{part}-images-idx3-ubyte").write_bytes(
                 struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28) + draw.randbytes(count * 28 * 28))

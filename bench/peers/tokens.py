@@ -1,4 +1,4 @@
-"""A text as numbers, the same ones as gpt's."""
+"""Converts a text to the same token numbers as gpt."""
 
 import pathlib
 
@@ -6,8 +6,8 @@ import torch
 
 
 def read_text(path):
-    """Bytes of training and of validation. path: a folder with train.txt and valid.txt, or a file, whose last tenth is
-    for validation."""
+    """Returns the bytes for training and for validation. `path` is a folder with train.txt and valid.txt, or a file
+    whose last tenth is for validation."""
     path = pathlib.Path(path)
     if path.is_dir():
         return (path / "train.txt").read_bytes(), (path / "valid.txt").read_bytes()
@@ -35,9 +35,9 @@ def encode_words(training, validation):
         for line in text.split(b"\n"):
             tokens += [numbers.get(word, unknown) for word in line.split()]
             tokens.append(0)
-        return torch.tensor(tokens[:-1])  # no line ends after the last line break
+        return torch.tensor(tokens[:-1])  # No line follows the last line break.
     return len(numbers), encode(training), encode(validation)
 
 
-# Each returns the size of the vocabulary, and training and validation as flat tensors, int64.
+# Each function returns the size of the vocabulary, and training and validation as 1-D int64 tensors.
 TOKENIZERS = {"characters": encode_characters, "words": encode_words}

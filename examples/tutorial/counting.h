@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What every step of the tutorial trains: a small transformer that goes on counting, 3 5 7 9 ..., modulo 32. Plain
-/// LibTorch.
+/// The model and the data of every step of the tutorial, in plain LibTorch. The model is a small transformer that
+/// continues sequences such as 3 5 7 9 ..., modulo 32.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
@@ -54,7 +54,8 @@ inline torch::Tensor loss_of(const torch::Tensor& scores, const torch::Tensor& t
   return torch::cross_entropy_loss(scores.flatten(0, 1), targets.flatten());
 }
 
-/// Sequences from random starts in steps of 1 to 4, each with the same moved on by one as its target.
+/// Sequences that begin at random numbers and count in steps of 1 to 4. The target of a sequence is the same sequence,
+/// moved on by one number.
 struct Sequences : torch::data::Dataset<Sequences> {
   static constexpr int64_t kSequences = 512;
   torch::Tensor starts, steps;

@@ -1,4 +1,4 @@
-// Step 0 of docs/tutorial.md: a plain LibTorch training loop, one process.
+// Step 0 of docs/tutorial.md is a plain LibTorch training loop in one process.
 //
 //     example_tutorial_step0_plain
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// Step 1 of docs/tutorial.md: several ranks, each with its share of the data and a whole model (DDP).
+// Step 1 of docs/tutorial.md has several ranks. Each rank has its share of the data and a whole model (DDP).
 //
 //     fsdprun --nproc_per_node 2 example_tutorial_step1_ranks
 #include <fsdp/fsdp.h>

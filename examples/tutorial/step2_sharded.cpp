@@ -1,4 +1,4 @@
-// Step 2 of docs/tutorial.md: parameters, gradients and optimizer state shared out, one group (FSDP).
+// Step 2 of docs/tutorial.md shards parameters, gradients and optimizer state as one group (FSDP).
 //
 //     fsdprun --nproc_per_node 2 example_tutorial_step2_sharded
 #include <fsdp/fsdp.h>

@@ -1,4 +1,5 @@
-// Step 3 of docs/tutorial.md: each block a group of its own, by one of three ways that give the same groups.
+// Step 3 of docs/tutorial.md makes each block a group of its own. It can do so in three ways, which give the same
+// groups.
 //
 //     fsdprun --nproc_per_node 2 example_tutorial_step3_wrapped [calls|type|size]
 #include <fsdp/fsdp.h>

@@ -1,4 +1,5 @@
-// Step 4 of docs/tutorial.md: saves after each epoch, goes on from there, and writes one file for others.
+// Step 4 of docs/tutorial.md saves a checkpoint after each epoch, resumes from it, and writes one file for other
+// programs.
 //
 //     fsdprun --nproc_per_node 2 example_tutorial_step4_checkpoint [FOLDER [EPOCHS]]
 #include <fsdp/fsdp.h>

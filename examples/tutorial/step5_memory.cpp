@@ -1,4 +1,4 @@
-// Step 5 of docs/tutorial.md: computes in bf16, and keeps of each block its input alone for backward.
+// Step 5 of docs/tutorial.md computes in bf16, and keeps only the input of each block for backward.
 //
 //     fsdprun --nproc_per_node 2 example_tutorial_step5_memory [FOLDER [EPOCHS]]
 #include <fsdp/fsdp.h>

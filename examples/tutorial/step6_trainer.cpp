@@ -1,4 +1,4 @@
-// Step 6 of docs/tutorial.md: step 5 as options of a Trainer, which starts two ranks itself.
+// Step 6 of docs/tutorial.md does the same as step 5 with options of a Trainer, which starts two ranks itself.
 //
 //     example_tutorial_step6_trainer [FOLDER [EPOCHS]]
 #include <fsdp/fsdp.h>
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
       ++steps;
     };
     const auto print = [&](const fsdp::TrainingPlace& place) {
-      if (steps == 0) return;  // goes on from the end of an epoch
+      if (steps == 0) return;  // The run resumed at the end of an epoch.
       const double mean = fsdp::mean(std::exchange(sum, 0) / std::exchange(steps, 0));
       if (fsdp::rank() == 0) std::cout << "epoch " << place.epoch + 1 << "  loss " << mean << std::endl;
     };

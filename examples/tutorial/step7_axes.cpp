@@ -1,4 +1,4 @@
-// Step 7 of docs/tutorial.md: the model of step 0 in four dimensions, on 8 ranks.
+// Step 7 of docs/tutorial.md trains the model of step 0 on a mesh with four axes and 8 ranks.
 //
 //     fsdprun --nproc_per_node 8 example_tutorial_step7_axes
 #include <fsdp/fsdp.h>
@@ -8,7 +8,7 @@
 
 #include "counting.h"
 
-// What numbers and their places in the whole sequence look up: the first layer.
+// The first layer: it embeds numbers and their positions in the whole sequence.
 struct LookUpImpl : torch::nn::Module {
   explicit LookUpImpl(const tutorial::Net& net) {
     register_module("numbers", numbers = net->numbers);
@@ -47,7 +47,7 @@ int main() {
   const auto step = [&](auto& /*model*/, auto& batch, double weight) {
     const fsdp::SequenceParallel sequence(mesh.process_group("sequence"));
     const auto mean_loss = [&](const torch::Tensor& scores, const torch::Tensor& targets) {
-      const auto loss = tutorial::loss_of(scores, targets);  // of this rank's tokens, as many as those of the others
+      const auto loss = tutorial::loss_of(scores, targets);  // All ranks have equally many tokens.
       return weight * fsdp::sequence_mean(loss, torch::ones_like(loss));
     };
     return pipeline.step(sequence.shard(batch.data, 1), sequence.shard(batch.target, 1), mean_loss) / weight;
