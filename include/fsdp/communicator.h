@@ -172,8 +172,8 @@ enum class ReduceOp : uint8_t {
 /// - A call returns a Work that holds the tensors until the collective is done, leaves inputs unchanged, and records
 ///   nothing for autograd. The caller may hold a lock that the rank's other threads need, so only `Work::wait`,
 ///   `duplicate`, `share`, `share_on_host` and `start_over` may wait for other ranks.
-/// - `share` may return no buffers. Virtual functions that are not pure need no override, except `Work::then` if a group
-///   has replicas or uses a custom collective, because the default implementation of `then` waits.
+/// - `share` may return no buffers. Virtual functions that are not pure need no override, except `Work::then` if a
+///   group has replicas or uses a custom collective, because the default implementation of `then` waits.
 /// - A communicator that compares tags finds ranks that run different programs. A communicator that does not compare
 ///   tags may silently sum unrelated tensors.
 /// - If a communicator cannot be restarted, its `start_over` throws Error.
