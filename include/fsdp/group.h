@@ -48,7 +48,7 @@ struct GroupStats : ByteCounts {
   int64_t rows_numel = 0;             ///< number of elements of this rank's rows
   int64_t gathers = 0;                ///< number of gathers, including those among neighbours
   int64_t gathers_within = 0;         ///< number of gathers among the neighbours of Reshard::within
-  int64_t reductions = 0;             ///< number of reductions of groups' gradients
+  int64_t reductions = 0;             ///< number of reductions of gradients, one for each bucket
   int64_t intercepted_operators = 0;  ///< number of operators on sharded tensors, in all groups of this rank
 };
 

@@ -142,8 +142,8 @@ struct FullyShardOptions {
   std::optional<c10::Device> device = std::nullopt;
   /// Maximum number of bytes of whole parameters that are gathered ahead, beside the current group and the groups that
   /// enclose it; must not be negative. The library gathers ahead as many as fit of the groups that followed in the last
-  /// pass, or of those in the prefetch lists; with 0 it gathers none. Unset: it gathers one group of any size ahead, or
-  /// two while the current group encloses both.
+  /// pass, or of those in the prefetch lists; with 0 it gathers none. Unset: it gathers all groups of a prefetch list;
+  /// without a list it gathers one group of any size ahead, or two while the current group encloses both.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced; each rank keeps its own whole values.
   std::vector<at::Tensor> ignored_params = {};
