@@ -35,10 +35,10 @@ struct SaveOptions {
   /// at::Generator::get_state() returns them. Each rank saves its own. A name must not be that of a device type, such
   /// as "cpu".
   std::map<std::string, at::Tensor> random_states = {};
-  /// Number of checkpoints that stay in the folder, at least 1; older ones are removed. Unset: all stay. With or
-  /// without this limit, a save renames checkpoints of larger steps to abandoned-step-N, because they belong to a
-  /// training that was given up. They are loaded only if you name them, and are neither counted nor removed, except
-  /// that a later abandoned checkpoint of the same step replaces one.
+  /// Number of newest checkpoints that stay in the folder, at least 1; the save removes older ones. Unset: all
+  /// checkpoints stay. With or without this limit, a save renames checkpoints of larger steps to abandoned-step-N,
+  /// because they belong to a training that was given up. Abandoned checkpoints are loaded only if you name them, do
+  /// not count, and stay until a later abandoned checkpoint of the same step replaces them.
   std::optional<int64_t> keep = std::nullopt;
   /// GradScaler that is saved too, as "scaler" among the states; null: none. A disabled scaler is not saved.
   const GradScaler* scaler = nullptr;
@@ -47,7 +47,7 @@ struct SaveOptions {
 /// Options of load_checkpoint.
 struct LoadOptions {
   /// True if the checkpoint must have exactly the tensors of the model and of the optimizer, with the same sizes.
-  /// Otherwise load_checkpoint throws an Error that lists the tensors that differ.
+  /// load_checkpoint then throws an Error that lists the tensors that differ.
   bool strict = true;
   /// If `strict` is false: beginnings of the names of tensors that may be missing, extra or of other sizes, such as
   /// "head.". Such tensors of the model keep their values. Empty: all tensors may differ.
