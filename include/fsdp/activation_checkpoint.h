@@ -38,8 +38,8 @@ struct CheckpointOptions {
   /// write, return views, cast or draw random numbers are always recomputed (fused attention draws only with dropout).
   /// An empty function keeps no results.
   std::function<bool(std::string_view operator_name)> keeps_results = {};
-  /// Tensors that the region writes, such as running statistics. The recomputation leaves them with the values that
-  /// they had before it. Buffers of a module that is passed as `fn` are included automatically.
+  /// Tensors that the region writes, such as running statistics. When a recomputation ends, these tensors have the
+  /// values that they had before it. Buffers of a module that is passed as `fn` are included automatically.
   std::vector<at::Tensor> buffers = {};
 };
 

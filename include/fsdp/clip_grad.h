@@ -28,8 +28,8 @@ namespace fsdp {
 ///
 /// Throws UsageError inside a scope, for a negative `max_norm`, while gradients of no_sync() are pending, and for a
 /// stage of a Pipeline (pass the Pipeline, see pipeline.h). Throws Mismatch if ranks pass different arguments, and
-/// Error if the norm is not finite and `error_if_nonfinite` is true. Every rank throws the same, and the gradients are
-/// unchanged.
+/// Error if the norm is not finite and `error_if_nonfinite` is true. Every rank throws the same error, and the
+/// gradients are unchanged.
 ///
 ///     loss.backward();
 ///     double norm = fsdp::clip_grad_norm_(model, 1.0);

@@ -75,9 +75,9 @@ class FlatOptimizer : public ScaledStep {
 /// `step` is not collective, but every rank must call it, because ranks that share memory wait in `step` until no rank
 /// reads their rows. `load` takes an archive that the same rank saved with the same number of ranks.
 ///
-/// The constructor throws UsageError for invalid options. `step` throws UsageError before it writes anything, if
-/// options are invalid, in a forward scope or a backward, if a gradient or a loaded state has other sizes than the
-/// rows, for plain tensors with gaps in memory, and for a centered RMSprop with bf16 or fp16 state. The class is as
+/// The constructor throws UsageError for invalid options. `step` throws UsageError for invalid options, in a forward
+/// scope or a backward, for a gradient or a loaded state whose sizes are not those of the rows, for plain tensors with
+/// gaps in memory, and for a centered RMSprop with bf16 or fp16 state; nothing has then been written. The class is as
 /// thread-safe as its base class; `step` locks the groups while it writes their rows.
 template <class Torchs, class OptionsOfTorchs>
 class Flat : public Torchs, public FlatOptimizer {

@@ -110,16 +110,16 @@ class Group {
   void reshard() const;
 
   /// Sets whether a backward reduces gradients. If `requires_sync` is false, whole gradients accumulate on each rank,
-  /// and the next backward with true reduces their sum; see NoSync.
+  /// and the next backward for which it is true reduces their sum; see NoSync.
   void set_requires_gradient_sync(bool requires_sync, bool recurse = true) const;
   /// Turns gradient sync off while the returned guard lives: `auto guard = group.no_sync();`.
   NoSync no_sync() const;
   /// Sets whether a backward reduces gradients over replicas, for groups with replicas. If `requires_all_reduce` is
   /// false, a backward reduces gradients only over the ranks that rows are sharded over and keeps this rank's rows of
-  /// the sum; the next backward with true also reduces these sums over the replicas and divides them. Micro-batches
-  /// therefore hold no whole gradients, and the replicas communicate once. Until then the sums are not in `.grad`, as
-  /// with NoSync. If every rank has all rows, this setting is the same as set_requires_gradient_sync; without replicas
-  /// it has no effect.
+  /// the sum; the next backward for which it is true also reduces these sums over the replicas and divides them.
+  /// Micro-batches therefore hold no whole gradients, and the replicas communicate once. Until then the sums are not in
+  /// `.grad`, as with NoSync. If every rank has all rows, this setting is the same as set_requires_gradient_sync;
+  /// without replicas it has no effect.
   ///
   ///     for (size_t i = 0; i < batches.size(); ++i) {
   ///       group.set_requires_all_reduce(i + 1 == batches.size());
@@ -128,10 +128,10 @@ class Group {
   void set_requires_all_reduce(bool requires_all_reduce, bool recurse = true) const;
   /// Sets, for all groups under the module, whether a backward waits for its reductions. If `is_last` is false, a
   /// backward returns while reductions are in flight, so that the next computation, such as a pipeline's next
-  /// micro-batch, does not wait for them. `.grad` is complete after the next backward with true. Until then an
-  /// optimizer step, clipping and full_grad throw UsageError, zero_grad() does not drop the gradients in flight
-  /// (reset_iter_state does), and the hook of set_post_accumulate_grad_hook is not called. Each group has at most one
-  /// reduction in flight, and at most two of the groups with sharded rows have one.
+  /// micro-batch, does not wait for them. `.grad` is complete after the next backward for which `is_last` is true.
+  /// Until then an optimizer step, clipping and full_grad throw UsageError, zero_grad() does not drop the gradients in
+  /// flight (reset_iter_state does), and the hook of set_post_accumulate_grad_hook is not called. Each group has at
+  /// most one reduction in flight, and at most two of the groups with sharded rows have one.
   void set_is_last_backward(bool is_last) const;
   /// Lets the next gathers of all groups under the module wait for `event` only, instead of all work on the current
   /// stream. Record the event after `optimizer.step()`, so that later work on the stream, such as metrics or the next
@@ -158,11 +158,11 @@ class Group {
   /// group's parameters that have a gradient; they show this rank's rows and may be written. An optimizer of these
   /// parameters may therefore step and drop the gradients in the hook, so that a backward holds gradients of only a few
   /// groups. A backward without gradient sync does not call the hook. All ranks call the hook for the same groups in
-  /// the same order. It runs without autograd in the thread of the backward, while other threads that use the model's
-  /// groups wait, and must not use parameters of other groups. After the hook the backward must not read the group
-  /// again, and the backward must not run inside a scope of the group. If a custom Function runs a parameter's forward
-  /// again, the hook may get the parameter twice. If the hook throws, backward throws. An empty function removes the
-  /// hook; until then a hook that owns the parameters keeps them alive.
+  /// the same order. The hook runs without autograd in the thread of the backward, while other threads that use the
+  /// model's groups wait, and must not use parameters of other groups. After the hook the backward must not read the
+  /// group again, and the backward must not run inside a scope of the group. If a custom Function runs a parameter's
+  /// forward again, the hook may get the parameter twice. If the hook throws, backward throws. An empty function
+  /// removes the hook; until then a hook that owns the parameters keeps them alive.
   ///
   ///     fsdp::optim::AdamW optimizer(block.parameters());  // outlives the training
   ///     block.set_post_accumulate_grad_hook([&](const std::vector<torch::Tensor>&) {

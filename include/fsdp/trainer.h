@@ -65,8 +65,8 @@ class [[nodiscard]] Evaluation {
 
 /// Training loop with ranks, precision, gradient accumulation, clipping, checkpoints and callbacks. The loop is `fit`
 /// in src/train/trainer.cpp, one screen of plain LibTorch; it gives the same bits as the same calls written by hand.
-/// The model is the handle that fully_shard returns, the optimizer is any of torch::optim and fsdp::optim, and programs
-/// can use every part without the Trainer.
+/// The model is the handle that fully_shard returns, the optimizer is any optimizer of torch::optim or fsdp::optim, and
+/// programs can use every part without the Trainer.
 ///
 /// `Data` is a range of batches of any type, a pointer to a range, such as a data loader, or a function of the epoch
 /// that returns one of these. Every rank must have its own share of the data, with the same number of batches (see

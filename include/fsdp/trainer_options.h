@@ -47,7 +47,8 @@ struct TrainerCheckpoints {
 /// Options of a Trainer. Every field is optional and must be the same on every rank.
 struct TrainerOptions {
   /// Number of ranks that Trainer::run starts on this host if no launcher has started ranks. 0 means one rank, or the
-  /// ranks of the launcher. Any other number that is not the number of ranks makes the constructor throw UsageError.
+  /// ranks of the launcher. Any other number must be the number of running ranks; otherwise the Trainer's constructor
+  /// throws UsageError.
   int devices = 0;
   /// Value of ProcessGroupOptions::backend for Trainer::run.
   std::string backend = "auto";
