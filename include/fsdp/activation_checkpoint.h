@@ -21,30 +21,30 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// How a checkpointed region is recomputed. Pass the same options on every rank.
+/// Options of activation_checkpoint. Every rank must pass the same options.
 struct CheckpointOptions {
-  /// Recomputation draws the same random numbers as forward: the region's start saves the state of the default
-  /// generators of the CPU, of the devices of the inputs and of the current device. Without this, dropout uses another
-  /// mask in backward. If other threads, such as data loaders, draw from the CPU's default generator while the region
-  /// runs, they shift its numbers; give those threads their own generators.
+  /// True if recomputation draws the same random numbers as forward. activation_checkpoint then saves the state of the
+  /// default generators of the CPU, of the devices of the inputs and of the current device when the region begins. If
+  /// false, dropout uses another mask in backward. If other threads, such as data loaders, draw from the CPU's default
+  /// generator while the region runs, the region gets other numbers; give those threads their own generators.
   bool preserve_rng_state = true;
-  /// Keeps the inputs in pinned host memory. They are copied out on a separate stream while the region runs, and copied
-  /// back while the region that ran after it is recomputed; the host does not wait for these copies. Tensors on the CPU
-  /// stay where they are, as do tensors that do not fill their memory exactly once, such as slices and results of
-  /// `expand`.
+  /// True if the inputs are kept in pinned host memory. A separate stream copies them there while the region runs, and
+  /// back while backward recomputes the region that ran after this one. The host does not wait for these copies.
+  /// Tensors on the CPU stay where they are, as do tensors that do not fill their memory exactly once, such as slices
+  /// and results of `expand`.
   bool offload_inputs = false;
-  /// Decides, by an operator's name such as "aten::mm", whether the operator's results are kept instead of recomputed.
-  /// It is asked for each call below autograd and must always give the same answer. Operators that write, return views,
-  /// cast or draw random numbers are always recomputed (fused attention draws only with dropout). An empty function
-  /// keeps no results.
+  /// Function that returns true if the results of an operator, such as "aten::mm", are kept instead of recomputed. It
+  /// is called for each operator below autograd and must always return the same value for the same name. Operators that
+  /// write, return views, cast or draw random numbers are always recomputed (fused attention draws only with dropout).
+  /// An empty function keeps no results.
   std::function<bool(std::string_view operator_name)> keeps_results = {};
-  /// Tensors that the region writes, such as running statistics; recomputation restores their values. Buffers of a
-  /// module that is passed as `fn` are included automatically.
+  /// Tensors that the region writes, such as running statistics. When a recomputation ends, these tensors have the
+  /// values that they had before it. Buffers of a module that is passed as `fn` are included automatically.
   std::vector<at::Tensor> buffers = {};
 };
 
-/// For CheckpointOptions::keeps_results: true for matrix products, convolutions and fused attention, whose results cost
-/// most to recompute (selective activation recomputation, arXiv:2205.05198, section 5).
+/// Returns true for matrix products, convolutions and fused attention, whose results cost most to recompute; a value
+/// for CheckpointOptions::keeps_results (selective activation recomputation, arXiv:2205.05198, section 5).
 bool is_product(std::string_view operator_name);
 
 namespace detail {
@@ -56,11 +56,12 @@ class Recomputation {
   /// Calls the function with `tensors` as the tensors of its inputs, in visiting order.
   virtual void run(std::vector<at::Tensor> tensors) = 0;
   virtual std::vector<at::Tensor> buffers() const = 0;
-  /// The named parameters, if the function is a module.
+  /// Returns the named parameters if the function is a module, otherwise an empty list.
   virtual std::vector<std::pair<std::string, at::Tensor>> parameters() const = 0;
 };
 
-/// While this object lives, tensors that autograd would save on this thread are dropped; backward recomputes them.
+/// Guard of a checkpointed region: autograd keeps none of the tensors that it saves on this thread while the guard
+/// lives, and backward recomputes them.
 class [[nodiscard]] CheckpointedForward {
  public:
   CheckpointedForward(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs,
@@ -68,7 +69,7 @@ class [[nodiscard]] CheckpointedForward {
   ~CheckpointedForward();
   CheckpointedForward(const CheckpointedForward&) = delete;
   CheckpointedForward& operator=(const CheckpointedForward&) = delete;
-  /// To be called after the region has run. Throws UsageError if the region wrote to an input.
+  /// Ends the region after `fn` has returned. Throws UsageError if the region wrote to an input.
   void finish();
 
  private:
@@ -76,8 +77,8 @@ class [[nodiscard]] CheckpointedForward {
   std::unique_ptr<Running> running_;
 };
 
-/// Calls `fn`, or `fn->forward` if `fn` is a pointer to a module. A Sequential's holder is callable but declares that
-/// it returns nothing, so its `forward` is called too.
+/// Calls `fn`, or `fn->forward` if `fn` is a pointer to a module. The holder of a Sequential can be called, but its
+/// call operator is declared to return void, so this function calls `fn->forward` for it too.
 template <class Fn, class... Inputs>
 decltype(auto) call_forward(Fn& fn, Inputs&&... inputs) {
   if constexpr (std::is_invocable_v<Fn&, Inputs...>) {
@@ -95,11 +96,11 @@ template <class T>
 constexpr bool is_array_ref = false;
 template <class T>
 constexpr bool is_array_ref<c10::ArrayRef<T>> = true;
-/// Whether T refers to memory that it does not own and that may be gone in backward.
+/// True if T refers to memory that it does not own and that may be gone in backward.
 template <class T>
 constexpr bool only_refers = is_array_ref<T> || std::ranges::view<T>;
 
-/// Passes the copy of an input with the value category of the original input.
+/// Returns the copy of an input with the value category of the original input.
 template <class Input>
 decltype(auto) as_given(std::decay_t<Input>& copy) {
   if constexpr (std::is_same_v<std::remove_cvref_t<Input>, std::decay_t<Input>>)
@@ -142,18 +143,18 @@ class RecomputedFn final : public Recomputation {
 /// Runs `fn(inputs...)` and returns its result without keeping the tensors that autograd would save for backward. When
 /// backward needs the first of them, it runs `fn` again, up to the last tensor that is needed (Chen et al.,
 /// arXiv:1604.06174). Results, gradients and double backward have the same bits as without checkpointing, whether
-/// parameters are sharded or not. Calls may be nested. With grad mode disabled this is a plain call.
+/// parameters are sharded or not. Calls may be nested. With grad mode disabled this function only calls `fn`.
 ///
 /// `fn` is a function, a module holder, a `std::shared_ptr` to a module, or a handle of fully_shard. `fn` and its
 /// inputs are copied. Inputs may hold tensors wherever fsdp::for_each_tensor finds them; other inputs, and what `fn`
-/// captures by reference, must stay valid and unchanged until backward is over. `fn` must do the same both times: it
+/// captures by reference, must stay valid and unchanged until backward is over. `fn` must do the same in both runs: it
 /// must not write to its inputs or depend on anything else that changes, and its side effects happen twice (see
 /// CheckpointOptions::buffers).
 ///
-/// Collective if `fn` is, because every rank runs `fn` again at the same place of backward. Any thread may call this.
-/// Throws what `fn` throws, and UsageError if `fn` wrote to an input. Backward throws UsageError if the second run of
-/// `fn` differs from the first, or if an input, a parameter of the module `fn`, or a tensor that autograd saved was
-/// written in place since.
+/// Collective if `fn` is collective, because every rank runs `fn` again at the same place of backward. Any thread may
+/// call this function. Throws what `fn` throws, and UsageError if `fn` wrote to an input. Backward throws UsageError if
+/// the second run of `fn` differs from the first, or if an input, a parameter of the module `fn`, or a tensor that
+/// autograd saved was written in place since.
 ///
 ///     for (auto& block : blocks) x = fsdp::activation_checkpoint(block, x, mask);
 ///     const auto mlp_of = [=](const torch::Tensor& h) { return mlp->forward(h); };
@@ -178,7 +179,7 @@ template <class Fn, class... Inputs>
   return result;
 }
 
-/// The overload with default options.
+/// Calls the overload above with default options.
 template <class Fn, class... Inputs>
   requires(!std::is_convertible_v<Fn, CheckpointOptions>)
 [[nodiscard]] decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {

@@ -19,17 +19,17 @@ struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions
   AdadeltaOptions(double lr = 1.0);     // NOLINT(google-explicit-constructor): as torch::optim's
   TORCH_ARG(double, lr) = 1.0;          ///< factor of the step
   TORCH_ARG(double, rho) = 0.9;         ///< decay of both running means
-  TORCH_ARG(double, eps) = 1e-6;        ///< added to the running means before the square roots
-  TORCH_ARG(double, weight_decay) = 0;  ///< factor of the parameter that is added to its gradient
+  TORCH_ARG(double, eps) = 1e-6;        ///< number added to the running means before the square roots
+  TORCH_ARG(double, weight_decay) = 0;  ///< factor of the term `weight_decay * parameter` of the gradient
 
  public:
   /// Reads options that the other overload wrote.
   void serialize(torch::serialize::InputArchive& archive) override;
   /// Writes each option under its name.
   void serialize(torch::serialize::OutputArchive& archive) const override;
-  /// Whether all options are equal.
+  /// Returns true if all options are equal.
   friend bool operator==(const AdadeltaOptions& a, const AdadeltaOptions& b);
-  /// The learning rate, for schedulers.
+  /// Returns the learning rate, for schedulers.
   double get_lr() const override;
   /// Sets the learning rate, for schedulers.
   void set_lr(double lr) override;
@@ -48,18 +48,19 @@ struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaP
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-/// Base class of fsdp::optim::Adadelta with groups, state and files but without `step`. Use fsdp::optim::Adadelta.
+/// Base class of fsdp::optim::Adadelta that has parameter groups, state and files but no `step`. Use
+/// fsdp::optim::Adadelta.
 class AdadeltaBase : public torch::optim::Optimizer {
  public:
   /// Takes parameter groups; a group without options of its own uses `defaults`.
   explicit AdadeltaBase(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                         const AdadeltaOptions& defaults = {});
-  /// Adds a group, which keeps its own options or gets the defaults. LibTorch's function replaces options of types that
-  /// it does not know by the defaults.
+  /// Adds a group, which keeps its own options or gets the defaults. LibTorch's add_param_group would replace
+  /// AdadeltaOptions, a type that it does not know, by the defaults.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// Writes options and state, as torch::optim's optimizers do.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Reads what `save` wrote for the same parameters.
+  /// Reads options and state that `save` wrote for the same parameters.
   void load(torch::serialize::InputArchive& archive) override;
 };
 

@@ -20,11 +20,11 @@ namespace fsdp {
 
 namespace detail {
 
-/// The entries of Sequentials at or under `root` whose modules satisfy `is_meant`. Throws UsageError if `is_meant`
-/// holds for a module that is not an entry of a Sequential, or for no module.
+/// Returns the entries of Sequentials at or under `root` whose modules satisfy `is_meant`. Throws UsageError if
+/// `is_meant` holds for a module that is not an entry of a Sequential, or for no module.
 std::vector<torch::nn::AnyModule*> called_by_sequentials(torch::nn::Module& root,
                                                          const std::function<bool(const torch::nn::Module&)>& is_meant);
-/// Makes `child` call its module through `holder`, which must hold the same module.
+/// Makes `child` call its module through `holder`. The holder must hold the same module.
 void replace_holder(torch::nn::AnyModule& child, std::unique_ptr<torch::nn::AnyModulePlaceholder> holder);
 
 /// Arguments of a call that a Sequential makes.
@@ -39,8 +39,8 @@ void visit_tensors(AnyArguments& arguments, const Visit& visit) {
   }
 }
 
-/// LibTorch's holder of a module, except that `forward` is checkpointed. `sequential->at<M>(i)`, `ptr`, names, printing
-/// and `clone` work as before.
+/// Holder of a module like LibTorch's, except that `forward` is checkpointed. `sequential->at<M>(i)`, `ptr`, names,
+/// printing and `clone` work as before.
 template <class M, class... Arguments>
 struct CheckpointedHolder final : torch::nn::AnyModuleHolder<M, Arguments...> {
   using Plain = torch::nn::AnyModuleHolder<M, Arguments...>;
@@ -84,15 +84,16 @@ bool checkpoint_if(torch::nn::AnyModule& child, const CheckpointOptions& options
 
 }  // namespace detail
 
-/// From now on, `activation_checkpoint` runs each module of one of the given types that is an entry of a
-/// `torch::nn::Sequential` at or under `root`. Give the exact types of the modules (`BlockImpl`), not of their holders.
-/// Names, types, parameters, printing and `clone` do not change, so the call may come before or after fully_shard. A
-/// second call replaces the options. Returns the number of these modules.
+/// Replaces the call of each module of one of the given types by a call of `activation_checkpoint`, if the module is an
+/// entry of a `torch::nn::Sequential` at or under `root`. Give the exact types of the modules (`BlockImpl`), not of
+/// their holders. Names, types, parameters, printing and `clone` do not change, so you may call this function before or
+/// after fully_shard. A second call replaces the options. Returns the number of modules that are now checkpointed.
 ///
-/// A module in a ModuleList, a ModuleDict or a member is called directly by the model's own code, which cannot be
-/// intercepted. If such a module has one of the types, this throws a UsageError that names the module; it also throws
-/// if no module has one of the types. Nothing has changed then. Write `fsdp::activation_checkpoint(block, x)` at the
-/// call instead. Not collective, but every rank must make the same call. Do not call it while `root` runs.
+/// The model's own code calls modules in a ModuleList, a ModuleDict or a data member, and this function cannot
+/// intercept such calls. It throws UsageError, which names the module, if such a module has one of the types, and also
+/// if no module has one of the types; the model is then unchanged. Write `fsdp::activation_checkpoint(block, x)` where
+/// the model calls such a module. Not collective, but every rank must make the same call. Do not call this function
+/// while `root` runs.
 ///
 ///     fsdp::apply_activation_checkpointing<BottleneckImpl>(*resnet, {.offload_inputs = true});
 template <class... Modules>

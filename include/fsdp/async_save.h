@@ -13,26 +13,26 @@ namespace fsdp {
 /// \addtogroup checkpoints
 /// \{
 
-/// Owns the asynchronous save that is in flight on this rank, at most one. Use it from one thread.
+/// Owner of the asynchronous save that is in flight on this rank; there is at most one. Use it from one thread.
 ///
 /// The destructor waits until this rank has written its files; on rank 0 it also waits up to 10 minutes for the other
 /// ranks' files to complete the checkpoint. The destructor is not collective and reports errors as warnings only, so
 /// call `wait` at the end. A checkpoint whose ranks write to different disks is completed only by `wait`.
 class AsyncSave {
  public:
-  /// No save is in flight.
+  /// Makes an object that has no save in flight.
   AsyncSave() noexcept;
   ~AsyncSave();
   /// Takes over the save that `other` has in flight.
   AsyncSave(AsyncSave&& other) noexcept;
-  /// Finishes its own save as the destructor does, then takes over that of `other`.
+  /// Finishes its own save as the destructor does, then takes over the save of `other`.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
 
-  /// Waits until the checkpoint is complete. Waiting for other ranks is bounded by the process group's timeout.
-  /// Afterwards no save is in flight, even after an error. Does nothing if none was. Collective. If a rank could not
-  /// write, every rank throws Error; if a rank is gone, PeerLost. Earlier checkpoints are not changed.
+  /// Waits until the checkpoint is complete, for other ranks at most as long as the process group's timeout. Afterwards
+  /// no save is in flight, even after an error. Does nothing if no save is in flight. Collective. Every rank throws
+  /// Error if a rank could not write its files, and PeerLost if a rank is gone. Earlier checkpoints do not change.
   void wait();
-  /// Whether a save has begun and `wait` has not been called since. Has the same value on every rank.
+  /// Returns true if a save has begun and `wait` has not been called since, on every rank the same.
   bool in_flight() const { return in_flight_ != nullptr; }
 
  private:
@@ -41,18 +41,19 @@ class AsyncSave {
   std::unique_ptr<InFlight> in_flight_;
 };
 
-/// Saves as save_checkpoint does, but returns once this rank's rows are copied to CPU memory; a background thread of
-/// each rank writes the files while training continues. If `saving` has a save in flight, the call first waits for it;
-/// if that save failed, its error is thrown and no new one begins.
+/// Saves as save_checkpoint does, but returns when this rank's rows are copied to CPU memory; a background thread of
+/// each rank writes the files while training continues. If `saving` has a save in flight, the call first waits for that
+/// save; if that save failed, the call throws its error and begins no new one.
 ///
-/// The background threads run no collectives. When a rank's rows are on disk, its thread writes a small file beside
-/// them; until then it holds a file lock. Rank 0's thread waits for these files and then gives the checkpoint its final
-/// name. If a process ends early, its lock is free and its file is missing, so rank 0 gives the checkpoint up. After
-/// that, or after an error, earlier checkpoints are not changed, and the next call with `saving` throws the reason.
+/// The background threads run no collectives. While a rank's thread writes rows, it holds a file lock; when the rows
+/// are on disk, it writes a small file beside them. Rank 0's thread waits for these small files and then gives the
+/// checkpoint its final name. If a process ends early, its lock is free and its small file is missing, so rank 0 gives
+/// the checkpoint up. After that, or after an error, earlier checkpoints are as they were, and the next call with
+/// `saving` throws the reason.
 ///
 /// Until the files are written, each rank holds a copy of the parameters, buffers and optimizer state that it writes.
-/// The threads run at a lower priority. The folder stays locked, so call `saving.wait()` before you save to the same
-/// folder in another way.
+/// The background threads run at a lower priority. The folder stays locked, so call `saving.wait()` before you save to
+/// the same folder in another way.
 ///
 /// Collective. Call it outside scopes and backwards. Throws what save_checkpoint and AsyncSave::wait throw.
 ///
@@ -64,7 +65,7 @@ class AsyncSave {
 ///     saving.wait();
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Group& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
-/// The overload for a module, sharded or not, as for save_checkpoint.
+/// Saves a module, sharded or not, like the overload of save_checkpoint.
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, torch::nn::Module& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
 

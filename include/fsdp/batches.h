@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What Trainer sees of a user's data: the batches of an epoch, one after another.
+/// The interface through which Trainer sees a user's data: the batches of an epoch, one after another.
 
 #include <ATen/core/Tensor.h>
 
@@ -30,8 +30,9 @@ auto& behind_pointer(Range& range) {
     return *range;
 }
 
-/// One pass. `Data` is a function of the epoch, from 0, that returns a range of batches or a pointer to one, e.g. a
-/// data loader; or the range or pointer itself. A batch is taken from the range when it is asked for, never earlier.
+/// One pass over the batches of an epoch. `Data` is a range of batches, a pointer to a range, such as a data loader, or
+/// a function that takes the number of the epoch, from 0, and returns a range or a pointer. `next` takes one batch from
+/// the range, and nothing takes a batch earlier.
 template <class Data>
 class EpochOfBatches {
   using Range = decltype(range_of_epoch(std::declval<Data&>(), int64_t{}));  // a value or a reference
@@ -44,35 +45,37 @@ class EpochOfBatches {
   EpochOfBatches(const EpochOfBatches&) = delete;
   EpochOfBatches& operator=(const EpochOfBatches&) = delete;
 
-  /// Goes to the next batch; false: there is none.
+  /// Goes to the next batch. Returns false if there is none.
   bool next() {
     if (is_over_) return false;
     if (at_)
       ++*at_;
     else
       at_ = std::make_unique<Iterator>(behind_pointer(range_).begin());
-    is_over_ = !(*at_ != behind_pointer(range_).end());  // all that LibTorch's iterators can be asked
+    is_over_ = !(*at_ != behind_pointer(range_).end());  // some iterators have only operator!=
     return !is_over_;
   }
   decltype(auto) batch() { return **at_; }
 
  private:
   Range range_;
-  std::unique_ptr<Iterator> at_;  // of an optional GCC 12 warns that it may be uninitialised
+  std::unique_ptr<Iterator> at_;  // GCC 12 would warn that an optional may be uninitialised
   bool is_over_ = false;
 };
 
-/// Batches with what the model and the loss make of them: all that the loop of Trainer::fit knows of a user's types.
+/// Batches and their losses, without the user's types. The loop of Trainer::fit uses only this interface.
 class MicroBatches {
  public:
   virtual ~MicroBatches() = default;
-  /// The pass of this epoch starts.
+  /// Starts the pass of `epoch`.
   virtual void begin(int64_t epoch) = 0;
-  /// Leaves out the next `count` batches. Returns how many there were.
+  /// Skips the next `count` batches, or fewer if the epoch ends. Returns the number of skipped batches.
   virtual int64_t skip(int64_t count) = 0;
-  /// Takes the next `count` batches instead of those that were taken before. Returns how many there were.
+  /// Takes the next `count` batches, or fewer if the epoch ends, and drops the batches that it took before. Returns the
+  /// number of taken batches.
   virtual int64_t take(int64_t count) = 0;
-  /// The loss of a batch that was taken, from 0. It has gone backward from `weight` times the loss if `goes_backward`.
+  /// Returns the loss of the taken batch `number`, counted from 0. If `goes_backward()`, the call also runs backward
+  /// from `weight` times the loss.
   virtual at::Tensor loss(int64_t number, double weight) = 0;
   virtual bool goes_backward() const = 0;
 };

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Casts of floating-point tensors in arguments and results, which a handle applies to its module's call as its
-/// MixedPrecisionPolicy says.
+/// Casts of the floating-point tensors in the arguments and results of a module. A handle casts as the
+/// MixedPrecisionPolicy of its group says.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,20 +25,22 @@ namespace fsdp {
 
 class Group;
 
-/// Casts a floating-point tensor to `dtype`, recorded by autograd. Other tensors and undefined ones stay as they are.
+/// Casts a floating-point tensor to `dtype`; autograd records the cast. Other tensors and undefined ones stay as they
+/// are.
 void cast_floating(at::Tensor& tensor, at::ScalarType dtype);
-/// Casts the tensors in an IValue. Its lists, tuples and dictionaries are copied, not changed.
+/// Casts the floating-point tensors in an IValue. The lists, tuples and dictionaries in the IValue are replaced by
+/// copies, not changed in place.
 void cast_floating(c10::IValue& value, at::ScalarType dtype);
 
-/// Dtypes to which a call of a group's handle casts; unset means no cast.
+/// Dtypes to which a call of a group's handle casts. An unset dtype means no cast.
 struct CallCasts {
   std::optional<at::ScalarType> inputs;   ///< the dtype of floating-point arguments
   std::optional<at::ScalarType> outputs;  ///< the dtype of floating-point results
 };
 
-/// The casts of the group's MixedPrecisionPolicy. Any thread.
+/// Returns the casts of the group's MixedPrecisionPolicy. Any thread may call this function.
 CallCasts call_casts(const Group& group);
-/// Throws UsageError, because a module whose forward returns a reference cannot be called with casts.
+/// Throws UsageError, which says that a module cannot be called with casts if its forward returns a reference.
 [[noreturn]] void refuse_reference_result(const Group& group);
 
 namespace detail {
@@ -57,7 +59,7 @@ constexpr bool is_optional = false;
 template <class T>
 constexpr bool is_optional<std::optional<T>> = true;
 
-/// Whether the type T can hold mutable tensors.
+/// Returns true if the type T can hold mutable tensors.
 template <class T>
 consteval bool holds_tensors() {
   if constexpr (std::is_const_v<T>) {
@@ -125,7 +127,8 @@ void cast_floating(T& value, at::ScalarType dtype) {
 
 namespace detail {
 
-/// The type of an argument of a forward that casts: a cast copy, or the argument itself if it holds no tensors.
+/// True if an argument of type Arg is copied and the copy is cast. CastArgument is then the type of the copy, otherwise
+/// that of the argument itself.
 template <class Arg>
 constexpr bool is_cast = holds_tensors<std::decay_t<Arg>>() && std::constructible_from<std::decay_t<Arg>, Arg>;
 template <class Arg>
@@ -143,7 +146,7 @@ CastArgument<Arg> cast_argument(std::remove_reference_t<Arg>& argument, at::Scal
 }
 
 /// Calls `forward` with its floating-point arguments cast. If `forward` takes an argument by mutable reference, no
-/// argument is cast here; operators then cast what they read.
+/// argument is cast here; operators that read parameters then cast their operands.
 template <class Forward, class... Args>
 decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, const Forward& forward, Args&&... args) {
   if constexpr (requires { forward(std::declval<CastArgument<Args>>()...); })
@@ -153,8 +156,9 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 
 }  // namespace detail
 
-/// Calls `forward` and casts arguments and results as the group's policy says; a Sharded handle is called this way.
-/// Throws what `forward` throws, and UsageError if there is something to cast and `forward` returns a reference.
+/// Calls `forward` and casts its arguments and results as the group's policy says. A Sharded handle calls its module in
+/// this way. Throws what `forward` throws, and UsageError if there is something to cast and `forward` returns a
+/// reference.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Checkpoints: what training needs to go on, in files that any number of ranks can read. docs/checkpoints.md has the
-/// format.
+/// Checkpoints: all that is needed to resume training, in files that any number of ranks can read. docs/checkpoints.md
+/// describes the format.
 
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
@@ -21,103 +21,112 @@ namespace fsdp {
 
 class GradScaler;
 
-/// What is saved beside the model and the optimizer. Every field is optional.
+/// Options of save_checkpoint, most of which are saved beside the model and the optimizer. Every field is optional.
 struct SaveOptions {
-  /// Names the checkpoint: one of the same step is replaced.
+  /// Number of steps trained so far, from 0; part of the checkpoint's name. The save replaces a checkpoint of the same
+  /// step.
   int64_t step = 0;
-  /// JSON of one's own, e.g. the epoch and how far the data was read. Rank 0's counts.
+  /// JSON text of your own, for example the epoch and the position in the data. Rank 0's text is saved.
   std::string extra = "{}";
-  /// By name, JSON of what else has a state: schedulers (schedulers.h). Rank 0's count.
+  /// JSON texts by name, for other objects that have a state, such as schedulers (schedulers.h). Rank 0's texts are
+  /// saved.
   std::map<std::string, std::string> states = {};
-  /// By name, states of generators beside LibTorch's default ones: tensors of one dimension on the CPU, as
-  /// at::Generator::get_state() returns them. Each rank saves its own. No name is that of a device type, e.g. "cpu".
+  /// States of generators other than LibTorch's default ones, by name: one-dimensional CPU tensors, as
+  /// at::Generator::get_state() returns them. Each rank saves its own. A name must not be that of a device type, such
+  /// as "cpu".
   std::map<std::string, at::Tensor> random_states = {};
-  /// How many checkpoints stay in the folder, the newest; none: all of them. Checkpoints of larger steps than this one
-  /// belong to a training that was given up: they get the names abandoned-step-N, which nothing loads, counts or
-  /// removes by itself, but that one of the same step replaces it.
+  /// Number of newest checkpoints that stay in the folder, at least 1; the save removes older ones. Unset: all
+  /// checkpoints stay. With or without this limit, a save renames checkpoints of larger steps to abandoned-step-N,
+  /// because they belong to a training that was given up. Abandoned checkpoints are loaded only if you name them, do
+  /// not count, and stay until a later abandoned checkpoint of the same step replaces them.
   std::optional<int64_t> keep = std::nullopt;
-  /// Its state is saved too, among `states` under the name "scaler", unless it is not enabled.
+  /// GradScaler that is saved too, as "scaler" among the states; null: none. A disabled scaler is not saved.
   const GradScaler* scaler = nullptr;
 };
 
-/// How a checkpoint has to fit.
+/// Options of load_checkpoint.
 struct LoadOptions {
-  /// Every tensor of the model and of the optimizer is in the checkpoint, the checkpoint has no others, and sizes are
-  /// equal; anything else is an error that lists them.
+  /// True if the checkpoint must have exactly the tensors of the model and of the optimizer, with the same sizes.
+  /// load_checkpoint then throws an Error that lists the tensors that differ.
   bool strict = true;
-  /// Without `strict`: beginnings of the names that may be missing, extra or of other sizes, e.g. "head."; those of the
-  /// model keep their values. Empty: all of them may.
+  /// If `strict` is false: beginnings of the names of tensors that may be missing, extra or of other sizes, such as
+  /// "head.". Such tensors of the model keep their values. Empty: all tensors may differ.
   std::vector<std::string> may_differ = {};
-  /// Gets the state of the one that was saved; a checkpoint without one differs at the name "scaler".
+  /// GradScaler that gets the saved scaler's state; null: none. A checkpoint without a scaler's state differs at the
+  /// name "scaler".
   GradScaler* scaler = nullptr;
-  /// Where there is no checkpoint, none is loaded and LoadedCheckpoint::path is empty: for a program that begins, or
-  /// goes on where it was.
+  /// True if there may be no checkpoint. Nothing is then loaded and LoadedCheckpoint::path is empty, so one program can
+  /// start a training and resume it. If false, a missing checkpoint is an error.
   bool if_any = false;
 };
 
-/// What was loaded.
+/// Result of load_checkpoint.
 struct LoadedCheckpoint {
-  /// Of the checkpoint, from the root; empty if there was none (LoadOptions::if_any).
+  /// Absolute path of the checkpoint; empty if there was none (LoadOptions::if_any).
   std::string path;
-  /// SaveOptions::step.
+  /// Value of SaveOptions::step.
   int64_t step = 0;
-  /// Ranks of the program that saved it.
+  /// Number of ranks of the program that saved the checkpoint.
   int64_t world_size = 0;
-  /// SaveOptions::extra.
+  /// Value of SaveOptions::extra.
   std::string extra;
-  /// SaveOptions::states.
+  /// Value of SaveOptions::states.
   std::map<std::string, std::string> states;
-  /// This rank's SaveOptions::random_states, and by device type the states that the default generators were given.
-  /// Empty where the random state is not restored (load_checkpoint).
+  /// This rank's SaveOptions::random_states, and the saved states of the default generators by the names of device
+  /// types. Empty if load_checkpoint did not restore the random state.
   std::map<std::string, at::Tensor> random_states;
-  /// What was not strict: a line for each name that is missing, extra or of other sizes.
+  /// Differences that LoadOptions allowed: a line for each name that is missing, extra or of other sizes.
   std::vector<std::string> differing;
 };
 
-/// Writes `folder`/step-N: parameters and buffers by the module's names, the optimizer's state and options, the random
-/// state of every rank, `options`. Then the file `folder`/latest names it.
+/// Writes the checkpoint `folder`/step-N: parameters and buffers by the module's names, the optimizer's state and
+/// options, the random state of every rank, and what `options` adds. Afterwards the file `folder`/latest has the
+/// checkpoint's name.
 ///
-/// Each rank writes its rows; no parameter is communicated (but columns, where the ranks of a tensor axis have parts:
-/// then every rank of the program saves), rank 0 is told which rows lie where, with their checksums. Ranks that hold
-/// the same rows write a share each; what is not sharded, rank 0 writes (so of buffers, rank 0's values). The
-/// checkpoint has its name when all of it is on the disk, so one that is interrupted at any point leaves the earlier
-/// ones as they were. Rows on a device go through host memory one tensor at a time.
+/// Each rank writes its rows and sends rank 0 the places and checksums of these rows. Ranks that hold the same rows
+/// write a share each. Rank 0 writes tensors that are not sharded, so buffers have rank 0's values. Only parameters
+/// whose columns are split over a tensor axis are communicated. The checkpoint gets its name when all of it is on the
+/// disk, so a save that is interrupted at any point leaves earlier checkpoints as they were. Rows on a device go
+/// through host memory one tensor at a time.
 ///
-/// `model`: a handle, or any module, also without fsdp and without a process group. `optimizer`: null, or one of
-/// parameters of the model: AdamW, Adam, SGD, Adagrad, RMSprop of torch::optim, those of fsdp::optim but LBFGS. The
-/// folder is the same for all ranks, on a disk that all of them see; a relative path begins at the folder in which the
-/// program works when it calls. Collective, outside scopes and backwards; every rank waits for the slowest one, at most
-/// for the process group's timeout.
+/// `model` is a handle, or any module, even in a program without a process group. `optimizer` is null or an optimizer
+/// of the model's parameters: AdamW, Adam, SGD, Adagrad or RMSprop of torch::optim, or any of fsdp::optim except LBFGS.
+/// `folder` must be the same on every rank. If ranks see different disks, each disk gets the files of its ranks
+/// (docs/checkpoints.md). A relative path is resolved in the current working directory.
 ///
-/// Throws UsageError in a scope, for what is on the meta device (fsdp::materialize and fsdp::to_empty give it memory),
-/// for an optimizer of another kind or of other parameters, and for groups over different ranks. Otherwise ranks fail
-/// alike, with an Error that names the rank, the file and what to do: no room, no right to write, another job that
-/// writes to the folder. The model, the optimizer and earlier checkpoints are then as they were.
+/// Collective over the ranks that the model is sharded over; over the default process group if nothing is sharded or a
+/// tensor axis splits parameters. Call it outside scopes and backwards. Every rank waits for the slowest one, at most
+/// as long as the process group's timeout. Throws UsageError in a scope, for tensors on the meta device
+/// (fsdp::materialize and fsdp::to_empty give them memory), for another optimizer or one of other parameters, and for
+/// groups that are sharded over different ranks. If one rank cannot write, for example because the disk is full or
+/// another job writes to the folder, every rank throws an Error that names the rank, the file and what to do. The
+/// model, the optimizer and earlier checkpoints are then as they were.
 ///
 ///     fsdp::save_checkpoint("runs/a", model, &optimizer, {.step = step, .extra = R"({"epoch": 3})", .keep = 2});
 void save_checkpoint(const std::string& folder, const Group& model, const torch::optim::Optimizer* optimizer = nullptr,
                      const SaveOptions& options = {});
-/// The same of a module, sharded or not.
+/// Saves a module, sharded or not, in the same way.
 void save_checkpoint(const std::string& folder, torch::nn::Module& model,
                      const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
 
-/// Reads a checkpoint into a model and, unless it is null, into an optimizer of its parameters: with any number of
-/// ranks, strategy, mesh and wrapping, also by a plain program. Each rank reads its own rows only, and compares all
-/// that it reads with the checksums. Values are converted where the dtype differs. `folder`: of a run, whose newest
-/// checkpoint is taken, or of one checkpoint.
+/// Reads a checkpoint into a model and, unless `optimizer` is null, into an optimizer of the model's parameters. The
+/// number of ranks, strategy, mesh, wrapping and dtypes may differ from those of the program that saved, and a program
+/// without a process group can load too. Each rank reads only its own rows and compares them with their checksums.
+/// Values are converted to the model's dtypes. `folder` is one checkpoint, or the folder of a run, whose newest
+/// checkpoint is then loaded.
 ///
-/// The random state of each rank is restored if `optimizer` is given and the number of ranks is the one that saved:
-/// training then goes on bit for bit as without a break. Without an optimizer, or with another number of ranks, the
-/// generators stay as they are, and training goes on up to rounding and to what it draws.
+/// If `optimizer` is given and the number of ranks is that of the program that saved, the default generators of each
+/// rank get their saved states, and training continues bit for bit as without a break. Otherwise the generators stay as
+/// they are; later steps are equal up to rounding, and ranks draw other random numbers.
 ///
-/// Collective, outside scopes and backwards. Throws UsageError as save_checkpoint does; an Error on every rank where
-/// something is missing or does not fit (see LoadOptions), before anything is changed, or where a file is damaged: then
-/// the model may be loaded in part, and another checkpoint has to be loaded.
+/// Collective, as save_checkpoint is. Call it outside scopes and backwards. Throws UsageError as save_checkpoint does.
+/// Throws Error on every rank, before anything is changed, if a tensor is missing or does not fit (see LoadOptions).
+/// Throws Error on every rank if a file is damaged; the model may then be partly loaded, so load another checkpoint.
 ///
 ///     if (std::filesystem::exists("runs/a")) step = fsdp::load_checkpoint("runs/a", model, &optimizer).step;
 LoadedCheckpoint load_checkpoint(const std::string& folder, const Group& model,
                                  torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
-/// The same into a module, sharded or not.
+/// Loads into a module, sharded or not, in the same way.
 LoadedCheckpoint load_checkpoint(const std::string& folder, torch::nn::Module& model,
                                  torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
 

@@ -19,30 +19,32 @@ namespace fsdp {
 class UseClone;
 
 /// A second set of values for the parameters and buffers of a sharded model: this rank's rows of sharded tensors, and
-/// the others whole. Both sets use the same module, so any module can be cloned; gradients and optimizers belong to the
-/// model only. Copies of a Clone share the values.
+/// the whole of other tensors. Both sets use the same module, so any module can be cloned; gradients and optimizers
+/// belong to the model only. Copies of a Clone share the values.
 ///
-/// Every rank must make the same calls in the same order, though nothing is communicated. Call them between steps: they
-/// throw UsageError in a scope or a backward, and after fsdp::set_strategy or fsdp::to, which change the layout of
-/// rows.
+/// The functions communicate nothing, but every rank must make the same calls in the same order. Call `update` and
+/// `use` between steps: they throw UsageError in a scope or a backward, and after fsdp::set_strategy or fsdp::to has
+/// changed the layout, device or dtype of the rows.
 class Clone {
  public:
-  /// Sets each floating-point parameter to decay * value + (1 - decay) * the model's value, in place. Buffers and other
-  /// parameters become copies of the model's. `decay` is between 0 and 1.
+  /// Sets the clone's value of each floating-point parameter to decay * value + (1 - decay) * the model's value, in
+  /// place. Buffers and other parameters get the model's values. `decay` must be from 0 to 1; otherwise UsageError is
+  /// thrown.
   ///
   ///     optimizer.step();
   ///     average.update(0.999);
   void update(double decay);
-  /// Exchanges the values of the model and the clone until the guard is destroyed, to evaluate, save or load with the
-  /// clone's. Every rank must call it. During the exchange it needs memory for the rows of one parameter.
+  /// Exchanges the values of the model and the clone until the guard is destroyed, so that you can evaluate, save or
+  /// load with the clone's values. Every rank must call this function. An exchange needs memory for this rank's rows of
+  /// one parameter.
   ///     {
   ///       auto use = average.use();
   ///       evaluate(model);
   ///       fsdp::save_checkpoint("runs/a/average", model, nullptr, {.step = step});
   ///     }
   UseClone use();
-  /// This rank's values, as plain writable tensors, under the model's names in the order of its module. A tensor with
-  /// several names appears once.
+  /// Returns the clone's values on this rank, as plain writable tensors with the model's names, in the order of its
+  /// module. A tensor with several names appears once.
   std::vector<std::pair<std::string, at::Tensor>> values() const;
 
  private:
@@ -53,8 +55,9 @@ class Clone {
   std::shared_ptr<Values> values_;
 };
 
-/// While it lives, the model and the clone have exchanged their values. Destroy it on the thread that made it, between
-/// steps; if it is destroyed where Clone::use would throw, the exchange becomes permanent and a warning says so.
+/// Guard of Clone::use: the values of the model and the clone are exchanged while the guard lives. Destroy it on the
+/// thread that made it, between steps. If it is destroyed where Clone::use would throw, the exchange becomes permanent,
+/// and the library prints a warning.
 class [[nodiscard]] UseClone {
  public:
   ~UseClone();
@@ -67,8 +70,8 @@ class [[nodiscard]] UseClone {
   std::shared_ptr<Clone::Values> values_;
 };
 
-/// Copies the model's current values. Not collective. Throws UsageError in a scope or a backward, and for parameters on
-/// the meta device.
+/// Makes a clone that has copies of the model's current values. Not collective. Throws UsageError in a scope or a
+/// backward, and for parameters on the meta device.
 ///
 ///     auto average = fsdp::clone(model);
 [[nodiscard]] Clone clone(const Group& model);

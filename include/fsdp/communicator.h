@@ -1,11 +1,11 @@
 #pragma once
 /// \file
-/// The interface of the collectives that sharding needs.
+/// Interface of the collectives and messages with which ranks exchange data.
 ///
-/// Implementations: `local` (one rank), `shm` (ranks of one host), and `c10d` (Gloo, NCCL or any other c10d backend;
-/// between hosts whose ranks share memory, collectives have two levels). Sums are taken in rank order, with two levels
-/// first within each host, so that every run gives the same bits; only a device backend such as NCCL chooses its own
-/// order.
+/// The library implements it in `local` (one rank), `shm` (ranks of one host) and `c10d` (Gloo, NCCL or any other c10d
+/// backend). If several hosts have ranks that share memory, `c10d`'s collectives have two levels. Ranks are summed in
+/// rank order, with two levels first within each host, so that every run gives the same bits; only a device backend
+/// such as NCCL chooses its own order.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,56 +25,55 @@ namespace fsdp {
 /// \addtogroup communication
 /// \{
 
-/// The purpose of a collective. A tag is part of the collective's fingerprint: ranks whose tags differ fail with
-/// `Mismatch`.
+/// Description of a collective's purpose. A tag is part of the collective's fingerprint, which ranks compare: ranks
+/// whose tags differ fail with `Mismatch`.
 struct Tag {
-  /// The parameter group or another subject, e.g. "blocks.3".
+  /// Name of the parameter group or another subject, e.g. "blocks.3".
   std::string subject = {};
   /// A counter that must have the same value on every rank, e.g. {2, "saved checkpoints"}.
   struct Count {
     uint32_t number = 0;  ///< the value of the counter
-    /// What is counted, for error messages; a string literal.
+    /// Name of what is counted, for error messages; a string literal.
     std::string_view of = {};
   };
-  Count count = {};  ///< ranks whose numbers differ fail with `Mismatch`
-  /// The parameter group's number, which is the same on every rank; 0: no group. It distinguishes groups with equal
-  /// names.
+  Count count = {};  ///< counter to compare; ranks whose numbers differ fail with `Mismatch`
+  /// Number of the parameter group, the same on every rank; 0 for no group. It distinguishes groups with equal names.
   uint32_t group = 0;
-  /// Replaces `subject` in this rank's error messages. It is not compared, so it may hold what differs between ranks,
-  /// such as the path of a file.
+  /// Text that replaces `subject` in this rank's error messages. Ranks do not compare it, so it may differ between
+  /// ranks, as the path of a file may.
   std::string shown = {};
 
-  /// The subject for error messages.
+  /// Returns the subject for error messages.
   const std::string& text() const { return shown.empty() ? subject : shown; }
 };
 
-/// A piece of a flat tensor that is stored as a tensor of its own.
+/// Piece of a flat tensor that is stored as a tensor of its own.
 struct Piece {
-  /// Index of its first element in the flat tensor.
+  /// Index of the piece's first element in the flat tensor.
   int64_t first = 0;
-  /// Its elements, flat and contiguous.
+  /// The piece's elements, flat and contiguous.
   at::Tensor values;
 };
 
-/// One flat tensor of an all_gather. It consists of world_size slices of equal length: rank r's slice is the elements
-/// [r * n, (r + 1) * n), where n is the number of elements of `input`.
+/// One flat tensor of an all_gather, which consists of world_size slices of equal length: rank r's slice is the
+/// elements [r * n, (r + 1) * n), where n is the number of elements of `input`.
 struct GatherPlane {
-  /// Receives every rank's slice.
+  /// Tensor that receives every rank's slice.
   at::Tensor output;
-  /// This rank's slice, flat. It may alias this rank's slice of `output`.
+  /// This rank's slice, flat. It may be a view of this rank's slice of `output`.
   at::Tensor input;
 };
 
 /// One flat tensor of a reduce_scatter, with slices as in a GatherPlane.
 struct ReducePlane {
-  /// Receives this rank's slice of the sum, flat. It must not overlap `input`.
+  /// Tensor that receives this rank's slice of the sum, flat. It must not overlap `input`.
   at::Tensor output;
-  /// This rank's contribution to all slices: pieces in ascending order, of the output's dtype. Elements that no piece
+  /// This rank's contribution to all slices: pieces of the output's dtype, in ascending order. Elements that no piece
   /// covers count as zero.
   std::vector<Piece> input;
 };
 
-/// A collective in flight. One thread at a time may use it, unless `lets_others_go_on` says otherwise.
+/// A collective in flight. One thread at a time may use it, unless `lets_others_go_on()` returns true.
 ///
 /// On the CPU, the result is in the output when `wait` returns. On a device, the collective runs after the work that
 /// the caller's current stream had when the collective was called, and `wait` makes the current stream wait for it
@@ -83,14 +82,15 @@ struct ReducePlane {
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until the result is in the output; on a device, makes the current stream wait for it. May be called again.
-  /// Throws `Mismatch` if the ranks' operations differ or if a rank that is alive does not join within the timeout,
-  /// `PeerLost` if a rank died or left, and Error if a connection broke. Every later collective throws the same error.
+  /// Blocks until the result is in the output; on a device, makes the current stream wait for the result. May be called
+  /// again. Throws `Mismatch` if the ranks' operations differ or if a rank that is alive does not join within the
+  /// timeout, `PeerLost` if a rank died or left, and Error if a connection broke. Every later collective throws the
+  /// same error.
   virtual void wait() = 0;
-  /// Whether, while one thread is in `wait`, other threads may wait for this work too and use the communicator.
+  /// Returns true if other threads may wait for this work and use the communicator while one thread is in `wait`.
   virtual bool lets_others_go_on() const { return false; }
 
-  /// A continuation of a collective. It must neither throw nor wait.
+  /// Continuation of a collective. It must neither throw nor wait.
   using Next = std::function<void()>;
   /// Calls `next` once the result is available and before `wait()` returns, on the thread that finds the result. A
   /// communicator calls the continuations of its collectives in the order of the collectives. A collective that `next`
@@ -104,47 +104,47 @@ class Work {
 
 /// Memory that all ranks of a communicator map. Each rank writes its own rows and reads all of them.
 ///
-/// Reads belong to epochs, which all ranks count alike. A reader calls `begin_read` and then a barrier; after the
-/// barrier the writes of all ranks from earlier epochs are visible. A writer calls `begin_write`, which waits for ranks
-/// that still read, so rows never change under a reader. One thread at a time may use the buffer, except while that
-/// thread waits in `begin_write`.
+/// Reads belong to epochs, and all ranks count the same epochs. A reader calls `begin_read` and then a barrier; after
+/// the barrier the writes of all ranks from earlier epochs are visible. A writer calls `begin_write`, which waits for
+/// ranks that still read, so rows never change while a rank reads them. One thread at a time may use the buffer; while
+/// that thread waits in `begin_write`, another one may.
 class SharedBuffer {
  public:
   virtual ~SharedBuffer() = default;
-  /// The buffer's address in this process.
+  /// Returns the buffer's address in this process.
   virtual void* data() const = 0;
   /// Marks this rank as reading until `end_read`. `epoch` counts from 1.
   virtual void begin_read(uint64_t epoch) = 0;
   /// Ends this rank's read. May be called again.
   virtual void end_read() = 0;
-  /// Ends this rank's own read, then blocks until no other rank reads in an epoch up to `epoch`, this rank's latest
-  /// one. Throws `Mismatch` if another rank waits for this one meanwhile, `PeerLost` if the timeout has passed.
+  /// Ends this rank's own read, then blocks until no other rank reads in an epoch up to `epoch`, which is this rank's
+  /// latest one. Throws `Mismatch` if another rank waits for this rank at the same time, and `PeerLost` at the timeout.
   virtual void begin_write(uint64_t epoch) = 0;
 };
 
-/// A buffer that ranks want to share.
+/// Description of a buffer that ranks want to share.
 struct SharedPart {
-  /// The buffer's owner, e.g. "blocks.3", for error messages.
+  /// Name of the buffer's owner, e.g. "blocks.3", for error messages.
   std::string subject;
-  size_t bytes = 0;  ///< the buffer's size
+  size_t bytes = 0;  ///< number of bytes of the buffer
 };
 
 /// Memory that the ranks of one host share for data that they all need. Thread-safe.
 class HostBuffer {
  public:
   virtual ~HostBuffer() = default;
-  /// The buffer's address in this process.
+  /// Returns the buffer's address in this process.
   virtual void* data() const = 0;
-  /// The buffer's size.
+  /// Returns the number of bytes of the buffer.
   virtual size_t bytes() const = 0;
-  /// The number of ranks that share it.
+  /// Returns the number of ranks that share the buffer.
   virtual int ranks() const = 0;
-  /// Marks the memory as used by this rank until the pointer is destroyed. The contents stay while any rank uses them;
-  /// after the last one the pages are returned to the system.
+  /// Returns a pointer, and marks the memory as used by this rank until the pointer is destroyed. The contents stay
+  /// while any rank uses the memory; after the last use its pages return to the system.
   virtual c10::DataPtr hold() = 0;
 };
 
-/// How all_reduce combines elements.
+/// Operation with which all_reduce combines the ranks' elements.
 enum class ReduceOp : uint8_t {
   kSum,  ///< the sum
   kMax,  ///< the largest
@@ -154,36 +154,37 @@ enum class ReduceOp : uint8_t {
 /// A set of ranks that run collectives and exchange messages.
 ///
 /// Every function except `rank()`, `world_size()`, `fail()`, `progress()`, `send` and `recv` is collective: all ranks
-/// call them in the same order, with tensors of the same sizes and dtypes. Functions that return a `Work` do not wait
-/// for other ranks; their tensors must not be touched until `Work::wait()` returns. Tensors are contiguous and may be
-/// empty; those of one call are on one device that the backend supports (shared memory and Gloo: CPU; NCCL: CUDA).
-/// Unless stated otherwise any dtype will do. A call takes at least one tensor. Slices have the same length on all
-/// ranks. The planes of one call travel together; NCCL launches them as one group. Wrong arguments throw UsageError
-/// before anything is communicated. Ranks that wait for each other get a `Mismatch` at the timeout.
+/// call these functions in the same order, with tensors of the same sizes and dtypes. Functions that return a `Work` do
+/// not wait for other ranks; their tensors must not be touched until `Work::wait()` returns. Tensors are contiguous and
+/// may be empty; those of one call are on one device that the backend supports (shared memory and Gloo: CPU; NCCL:
+/// CUDA). Tensors may have any dtype unless stated otherwise. A call takes at least one tensor. Slices have the same
+/// length on all ranks. The planes of one call travel together; NCCL launches them as one group. Wrong arguments throw
+/// UsageError before anything is communicated. Ranks that wait for each other throw `Mismatch` at the timeout.
 ///
-/// One thread at a time may use a communicator, except while that thread waits for a `Work` that lets others go on. The
-/// shared memory implementation is thread-safe.
+/// One thread at a time may use a communicator, but other threads may use it while that thread waits for a `Work` whose
+/// `lets_others_go_on()` returns true. The implementation over shared memory is thread-safe.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss"})->wait();
 ///
-/// To write your own communicator, override the pure virtual functions and pass it to ProcessGroup's constructor. fsdp
-/// relies on these comments and on the following rules:
-/// - A call returns a Work that holds the tensors until it is done, leaves inputs unchanged, and records nothing for
-///   autograd. Calls may be made while a lock is held that the rank's other threads need, so only `Work::wait`,
+/// To use a communicator of your own, override the pure virtual functions and pass the communicator to ProcessGroup's
+/// constructor. fsdp relies on what these comments say and on the following rules:
+/// - A call returns a Work that holds the tensors until the collective is done, leaves inputs unchanged, and records
+///   nothing for autograd. The caller may hold a lock that the rank's other threads need, so only `Work::wait`,
 ///   `duplicate`, `share`, `share_on_host` and `start_over` may wait for other ranks.
 /// - `share` may return no buffers. Virtual functions that are not pure need no override, except `Work::then` if a
-///   group has replicas or uses a custom collective: its default implementation waits.
-/// - A communicator that compares tags reports ranks that run different programs. One that does not may silently sum
-///   unrelated tensors. If it cannot be restarted, its `start_over` throws Error.
+///   group has replicas or uses a custom collective, because the default implementation of `then` waits.
+/// - A communicator that compares tags finds ranks that run different programs. A communicator that does not compare
+///   tags may silently sum unrelated tensors.
+/// - If a communicator cannot be restarted, its `start_over` throws Error.
 /// - Strategies give the same bits only if the communicator sums in rank order.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  /// This rank's number, from 0 to world_size() - 1.
+  /// Returns this rank's number, from 0 to world_size() - 1.
   virtual int rank() const = 0;
-  /// The number of ranks.
+  /// Returns the number of ranks.
   virtual int world_size() const = 0;
 
   /// Gathers every rank's slice of each plane. Planes may have different dtypes and lengths.
@@ -202,8 +203,8 @@ class Communicator {
     return reduce_scatter({ReducePlane{output, {{0, input}}}}, 1.0, std::move(tag));
   }
 
-  /// Reduces tensors of any sizes in place. With sums in rank order the bits are those of a reduce_scatter followed by
-  /// an all_gather.
+  /// Reduces tensors of any sizes in place. If ranks are summed in rank order, the result has the bits of a
+  /// reduce_scatter followed by an all_gather.
   [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) = 0;
   /// Reduces a single tensor.
   [[nodiscard]] std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) {
@@ -218,30 +219,32 @@ class Communicator {
   /// Copies `root`'s tensor to the other ranks' tensors.
   [[nodiscard]] virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) = 0;
   /// Sends a tensor to one peer: the n-th `send` to a peer matches the peer's n-th `recv` from this rank. Each
-  /// direction between two ranks has its own order, independent of collectives, and no call blocks. So any pattern of
-  /// matching sends and receives completes, provided that each rank makes the calls that other ranks need before it
-  /// waits. A send is done when the matching recv has taken part; two ranks that both wait for their sends before they
-  /// call recv block until the timeout.
+  /// direction between two ranks has its own order, independent of collectives, and no call blocks. Any pattern of
+  /// matching sends and receives therefore completes, provided that each rank makes the calls that other ranks need
+  /// before it waits. A send is done only after the peer's matching recv; two ranks that both wait for their sends
+  /// before they call recv block until the timeout.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
-  /// Receives into `tensor` the peer's matching `send`.
+  /// Receives the tensor of the peer's matching `send` into `tensor`.
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
-  /// Sends to one peer and receives from the same or another one.
+  /// Sends to one peer and receives from the same or another peer.
   ///
   ///     ranks.send_recv(mine, next, theirs, previous, {"halo"})->wait();
   [[nodiscard]] std::shared_ptr<Work> send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming,
                                                 int from, const Tag& tag);
-  /// The returned Work is done when every rank has called `barrier`.
+  /// Returns a Work that is done when every rank has called `barrier`.
   [[nodiscard]] virtual std::shared_ptr<Work> barrier(Tag tag) = 0;
 
-  /// Creates a communicator over the same ranks whose operations have an order of their own, so neither waits for the
-  /// other's. `name` appears in error messages. Collective; returns when this rank can use the new communicator.
+  /// Creates a communicator over the same ranks. Its operations have an order of their own, so operations of the two
+  /// communicators do not wait for each other. `name` appears in error messages. Collective; returns when this rank can
+  /// use the new communicator.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;
 
   /// Allocates zero-filled memory that all ranks map, so that a gather moves nothing: one buffer for each of `parts`,
   /// which must be the same on every rank. Returns no buffers if the ranks cannot share memory on `device`; a single
-  /// rank can. The buffers may outlive the communicator, and their memory may be freed only with the last of them.
+  /// rank always can. The buffers may outlive the communicator, and their memory may be freed only with the last of
+  /// them. Collective.
   virtual std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) = 0;
-  /// Shares a single buffer; null if the ranks cannot share memory.
+  /// Shares a single buffer. Returns null if the ranks cannot share memory.
   [[nodiscard]] std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) {
     const SharedPart part{std::move(tag.subject), bytes};
     auto buffers = share({&part, 1}, device);
@@ -250,24 +253,24 @@ class Communicator {
 
   /// Allocates uninitialised memory that the ranks of each host share: one buffer for each of `parts`. Returns no
   /// buffers if this rank is alone on its host or memory cannot be shared on `device`. If all outputs of an all_gather
-  /// lie in these buffers, at the same place on all ranks of the host, the host's ranks write them once, together; a
-  /// rank must call all_gather only when it no longer reads the buffers' previous contents. Collective. The buffers may
-  /// outlive the communicator.
+  /// lie in these buffers, at the same place on all ranks of the host, these ranks together write the outputs once for
+  /// the host. A rank may call all_gather only when it no longer reads the buffers' previous contents. Collective. The
+  /// buffers may outlive the communicator.
   virtual std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> /*parts*/,
                                                                  c10::Device /*device*/) {
     return {};
   }
 
-  /// Restarts this communicator and its duplicates after a failure. What is in flight on any rank is dropped (its
-  /// `wait` throws Error), and orders of operations begin anew. A rank that calls something else meanwhile gets a
-  /// `Mismatch` that says so. Collective; returns when every rank has called it. Throws `PeerLost` if a rank was lost
-  /// or does not call it within the timeout; the communicator then stays unusable.
+  /// Restarts this communicator and its duplicates after a failure. Collectives in flight on any rank are dropped
+  /// (`wait` throws Error), and orders of operations begin anew. A rank that calls another function meanwhile gets a
+  /// `Mismatch` that says so. Collective; returns when every rank has called `start_over`. Throws `PeerLost` if a rank
+  /// was lost or does not call it within the timeout; the communicator then stays unusable.
   virtual void start_over() = 0;
 
-  /// Tells the other ranks, which may be waiting for this one, that `operation` failed here. Until `start_over`, every
-  /// collective in flight and every later one throws Error with `error`, unless the communicator had failed before. Not
-  /// collective. `lost` is the global rank whose loss caused the failure, possibly a rank outside this communicator;
-  /// collectives then throw `PeerLost` with that rank, and `start_over` is impossible.
+  /// Tells the other ranks, which may be waiting for this rank, that `operation` failed on this rank. Until
+  /// `start_over`, every collective in flight and every later one throws Error with `error`, unless the communicator
+  /// had failed before. Not collective. `lost` is the global rank whose loss caused the failure, possibly a rank
+  /// outside this communicator; collectives then throw `PeerLost` with that rank, and `start_over` is impossible.
   virtual void fail(const std::string& /*operation*/, const std::string& /*error*/,
                     std::optional<int> /*lost*/ = std::nullopt) {}
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
 /// The exceptions of the library. All of them derive from `c10::Error`, so handlers for LibTorch's errors catch them.
-/// TorchScript passes on only the message.
+/// If an exception passes through TorchScript, only its message is kept.
 ///
 ///     try {
 ///       model(x).sum().backward();
@@ -20,34 +20,36 @@ namespace fsdp {
 /// \{
 
 /// Base class of the library's errors. A message names the rank, the operation, the parameter, what was expected and
-/// found, and what to do. Error itself is thrown if no derived class fits: for a broken connection, a failed rank of
-/// spawn, or a norm that is not finite.
+/// found, and what to do. The library throws Error itself if no derived class fits, for example for a broken
+/// connection, a failed rank of spawn, or a norm that is not finite.
 class Error : public c10::Error {
  public:
   /// Makes an error with this message, without a backtrace.
   explicit Error(const std::string& message);
 };
 
-/// The program made an invalid call. Nothing was communicated, so all ranks of the same program fail in the same way.
+/// Error of an invalid call. The library throws it before it communicates, so all ranks that make the same call fail in
+/// the same way.
 class UsageError : public Error {
  public:
   /// Makes an error with this message.
   using Error::Error;
 };
 
-/// Ranks disagree about the operation, its order, sizes, the model or options. The message names both ranks.
+/// Error of ranks that disagree about the operation, its order, its sizes, the model or options. The message names both
+/// ranks.
 class Mismatch : public Error {
  public:
   /// Makes an error with this message.
   using Error::Error;
 };
 
-/// A rank died, left, or does not respond.
+/// Error of a rank that died, left, or does not respond.
 class PeerLost : public Error {
  public:
   /// Makes an error with the lost rank's number and this message.
   PeerLost(int rank, const std::string& message);
-  /// The lost rank, as a rank of the process group from which all others were split.
+  /// Returns the number of the lost rank in the process group from which all others were split.
   int rank() const { return rank_; }
 
  private:

@@ -18,21 +18,23 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Makes one group of the parameters under `module` that no earlier call has taken. Each rank keeps its rows of them.
+/// Makes one group of the parameters under `module` that no earlier call has taken. Each rank keeps its rows of these
+/// parameters.
 ///
-/// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module keeps its
-/// parameter tensors; outside scopes they show this rank's rows of dim 0, inside scopes the whole values. Parameters
-/// may have any sizes and dtypes, with a flat buffer per dtype, and be on CPU or CUDA. Buffers are not sharded.
+/// Call this function bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module
+/// keeps its parameter tensors; outside scopes they show this rank's rows of dim 0, and inside scopes the whole values.
+/// Parameters may have any sizes and dtypes and may be on the CPU or a CUDA device. Buffers are not sharded.
 ///
-/// Collective: every rank makes the same calls in the same order, with the same options and equal parameter values, and
-/// gets a Mismatch otherwise. Values are compared by checksum, or broadcast from rank 0 with
-/// FullyShardOptions::sync_module_states. One thread. Throws UsageError for contradicting options; for modules that are
-/// already sharded, frozen, or without parameters; and for parameters that are not leaves, have gradients, belong to a
-/// recorded graph, share memory with another tensor of the module, or have rows with gaps in memory (complete list:
-/// docs/refused.md). If it throws, the module is unchanged. Tensors that are not registered with a module, such as
-/// those of layers in a std::vector, are not found: each rank trains its own copy without any warning. Tensors outside
-/// the module that share a parameter's memory, such as an earlier detach(), lose that memory; using them throws an
-/// error that says so. A module that no shared pointer owns must outlive the scopes that are opened on its group.
+/// Collective: every rank must make the same calls in the same order, from one thread, with the same options and equal
+/// parameter values; otherwise it gets a Mismatch. Ranks compare checksums of the values; with
+/// FullyShardOptions::sync_module_states rank 0 broadcasts its values instead. Throws UsageError for contradicting
+/// options; for modules that are already sharded, frozen, or without parameters; and for parameters that are not
+/// leaves, have gradients, belong to a recorded graph, share memory with another tensor of the module, or have rows
+/// with gaps in memory (docs/refused.md has the complete list). A call that throws leaves the module unchanged.
+/// fully_shard does not find tensors that are not registered with a module, such as those of layers in a std::vector;
+/// each rank then trains its own copy of them, and the library gives no warning. Tensors outside the module that share
+/// a parameter's memory, such as the result of an earlier detach(), lose that memory; using them throws an error that
+/// says so. A module that no shared pointer owns must outlive the scopes that are opened on its group.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);
@@ -51,8 +53,8 @@ Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullySha
 ///     auto model = fsdp::fully_shard(script);
 Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options = {});
 
-/// Shards the module in a holder such as `GPT`. The handle can be called and shares ownership of the module. This and
-/// the following overloads otherwise behave like the first one.
+/// Shards the module in a holder such as `GPT`. The returned handle can be called and shares ownership of the module.
+/// Otherwise this overload and the following ones behave like the first one.
 template <class Impl>
 auto fully_shard(torch::nn::ModuleHolder<Impl> module, const FullyShardOptions& options = {}) {
   Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
@@ -76,7 +78,7 @@ Sharded<std::shared_ptr<M>> fully_shard(std::shared_ptr<M> module, const FullySh
   return Sharded<std::shared_ptr<M>>(std::move(module), std::move(group));
 }
 
-/// Shards a module object (`Net net;`). The handle refers to the module, which must outlive it.
+/// Shards a module object (`Net net;`). The handle refers to the module, which must outlive the handle.
 template <std::derived_from<torch::nn::Module> M>
   requires(!std::same_as<M, torch::nn::Module>)
 Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
@@ -84,14 +86,15 @@ Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
   return Sharded<M&>(module, std::move(group));
 }
 
-/// The group that `fully_shard` made of this module. Not collective. Any thread. Throws UsageError if there is none.
+/// Returns the group that `fully_shard` made of this module. Not collective. Any thread may call this function. Throws
+/// UsageError if there is no such group.
 ///
 ///     fsdp::group_of(*gpt->blocks[0]).unshard().wait();
 [[nodiscard]] Group group_of(const torch::nn::Module& module);
 
-/// A callable handle of a module that is already sharded, for code that has only the module, such as a training
-/// function. The handle refers to the module, which must outlive it. Not collective. Any thread. Throws UsageError if
-/// the module is not sharded.
+/// Returns a callable handle of a module that is already sharded, for code that has only the module, such as a training
+/// function. The handle refers to the module, which must outlive the handle. Not collective. Any thread may call this
+/// function. Throws UsageError if the module is not sharded.
 ///
 ///     void train(Net& net, Loader& loader) {
 ///       auto model = fsdp::handle_of(net);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Differentiable collectives, from which you can build your own parallel layers.
+/// Differentiable collectives for parallel layers of your own.
 
 #include <fsdp/process_group.h>
 
@@ -13,36 +13,36 @@ namespace fsdp::functional {
 /// \{
 
 /// \name Differentiable collectives
-/// Each function is a linear map of the tensors of all ranks of `group` (null: the default process group; of a mesh,
-/// for example `mesh.process_group("sequence")`). Its backward is the transposed map, which is a collective too. The
-/// objective is the sum of the losses of the group's ranks: a rank's gradient is the derivative of this sum with
-/// respect to the rank's own tensor. If all ranks compute the same loss, divide it by their number.
+/// Each function is a linear map of the tensors of all ranks of `group` (null: the default process group). `group` may
+/// be an axis of a mesh, such as `mesh.process_group("sequence")`. The backward of a function is the transposed map,
+/// which is a collective too. A rank's gradient is the derivative of the sum of all the group's losses with respect to
+/// the rank's own tensor. If all ranks compute the same loss, divide it by the number of ranks.
 ///
 /// Collective: all ranks call the functions in the same order with tensors of the same sizes, dtype and device. Their
 /// backwards must run in the same order too, so each rank's loss must depend on the same calls. The calls have an order
-/// of their own, independent of the gathers and reductions of sharded parameters. One thread at a time. Tensors are on
-/// the CPU or a device that the group's backend supports, need not be contiguous, and may have any dtype (floating
-/// point for reduce_scatter). Autograd saves no tensor for backward, and derivatives of any order work. With one rank
-/// each function returns its argument.
+/// of their own, independent of the gathers and reductions of sharded parameters. Only one thread at a time may call
+/// the functions. Tensors are on the CPU or a device that the group's backend supports, need not be contiguous, and may
+/// have any dtype, except that reduce_scatter needs a floating-point dtype. Autograd saves no tensor for backward, and
+/// derivatives of any order work. With one rank each function returns its argument.
 ///
-/// Throw, before anything is communicated, UsageError for an undefined tensor, for a dim that does not exist, and for a
-/// dim that cannot be split into equal parts for the ranks. Throw Mismatch if the ranks' calls differ, and what
-/// Work::wait throws.
+/// The functions throw UsageError, before anything is communicated, for an undefined tensor, for a dim that does not
+/// exist, and for a dim that cannot be split into equal parts for the ranks. They throw Mismatch if the ranks' calls
+/// differ, and what Work::wait throws.
 /// \{
 
-/// The sum of all ranks' tensors, on every rank. Backward sums the gradients of all ranks.
+/// Returns the sum of all ranks' tensors, on every rank. Backward sums the gradients of all ranks.
 ///
 ///     auto total = fsdp::functional::all_reduce(partial, axis);
 [[nodiscard]] at::Tensor all_reduce(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group = nullptr);
 
-/// The ranks' tensors, concatenated along `dim`, on every rank. Backward is a reduce_scatter.
+/// Returns the tensors of all ranks, concatenated along `dim`, on every rank. Backward is a reduce_scatter.
 ///
 ///     auto keys = fsdp::functional::all_gather(own_keys, 1, axis);  // [batch, ranks * length, ...]
 [[nodiscard]] at::Tensor all_gather(const at::Tensor& input, int64_t dim,
                                     const std::shared_ptr<ProcessGroup>& group = nullptr);
 
-/// This rank's part of the sum of all ranks' tensors, which is split into equal parts along `dim`. Backward is an
-/// all_gather.
+/// Returns this rank's part of the sum of all ranks' tensors; the sum is split into equal parts along `dim`. Backward
+/// is an all_gather.
 [[nodiscard]] at::Tensor reduce_scatter(const at::Tensor& input, int64_t dim,
                                         const std::shared_ptr<ProcessGroup>& group = nullptr);
 
@@ -54,8 +54,8 @@ namespace fsdp::functional {
 [[nodiscard]] at::Tensor all_to_all(const at::Tensor& input, int64_t split_dim, int64_t concat_dim,
                                     const std::shared_ptr<ProcessGroup>& group = nullptr);
 
-/// The tensor of the rank `by` places before this one in a ring of ranks. `by` may be negative. Backward shifts the
-/// gradients in the opposite direction.
+/// Returns the tensor of the rank that is `by` places before this rank in a ring of all ranks. `by` may be negative.
+/// Backward shifts the gradients in the opposite direction.
 ///
 ///     auto previous = fsdp::functional::shift(block, 1, axis);
 [[nodiscard]] at::Tensor shift(const at::Tensor& input, int64_t by = 1,
@@ -64,9 +64,9 @@ namespace fsdp::functional {
 /// \}
 
 /// \name Differentiable collectives for replicated tensors
-/// For tensors that are equal on all ranks, each of which computes the same loss; that loss counts once. Use them
-/// around the parts of a layer that is split over ranks (M. Shoeybi et al., Megatron-LM, 2019, section 3). The rules
-/// above apply.
+/// These functions are for tensors that are equal on all ranks, if all ranks compute the same loss; the loss then
+/// counts once. Use the functions around the parts of a layer that is split over ranks (M. Shoeybi et al., Megatron-LM,
+/// 2019, section 3). The rules above apply.
 /// \{
 
 /// Returns the tensor; backward sums the gradients of all ranks. Call it before a split layer (Megatron-LM's f).

@@ -19,41 +19,40 @@ namespace fsdp {
 
 class ProcessGroup;
 
-/// The initial loss scale and its changes. Pass the same options on every rank.
+/// Options of GradScaler: the initial loss scale, and how it changes. Every rank must pass the same options.
 struct GradScalerOptions {
-  /// The initial scale; must be greater than 0.
+  /// Initial scale; must be greater than 0.
   double init_scale = 65536.0;
-  /// Factor by which the scale grows after `growth_interval` consecutive updates without inf or NaN; must be greater
-  /// than 1.
+  /// Factor by which the scale grows; must be greater than 1.
   double growth_factor = 2.0;
-  /// Factor of the scale after an inf or NaN; must be between 0 and 1.
+  /// Factor by which the scale is multiplied after an inf or NaN; must be between 0 and 1.
   double backoff_factor = 0.5;
-  /// Number of updates; must be greater than 0.
+  /// Number of consecutive updates without inf or NaN after which the scale grows; must be greater than 0.
   int64_t growth_interval = 2000;
-  /// If false, all calls do nothing, except that `step` calls the optimizer's `step`.
+  /// True if the scaler scales losses. If false, calls have no effect, except that `step` calls the optimizer's `step`.
   bool enabled = true;
-  /// The ranks that share one scale. Set it if some optimizer has no parameter that is sharded over all of these ranks,
-  /// because gradients of unsharded tensors may overflow on some ranks only, for example in unsharded stages of a
-  /// Pipeline. These ranks then decide together about every optimizer, so each of them must call `unscale_` or `step`
-  /// for each optimizer. Null: the ranks of the optimizer's sharded parameters decide, together with those over which
-  /// their models are split (TensorCut, Pipeline).
+  /// Ranks that share one scale. Set this field if some optimizer has no parameter that is sharded over all of these
+  /// ranks, because gradients of unsharded tensors may overflow on some ranks only, for example in unsharded stages of
+  /// a Pipeline. These ranks then decide together whether each optimizer steps, so each rank must call `unscale_` or
+  /// `step` for each optimizer. Null: the ranks of the optimizer's sharded parameters decide, together with the ranks
+  /// over which their models are split (TensorCut, Pipeline).
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
-/// The state to save and load; the entries of torch.amp.GradScaler's state_dict.
+/// State of a GradScaler that can be saved and loaded: the entries of torch.amp.GradScaler's state_dict.
 struct GradScalerState {
   double scale = 0;             ///< scale of the next iteration
   double growth_factor = 0;     ///< as in GradScalerOptions
   double backoff_factor = 0;    ///< as in GradScalerOptions
   int64_t growth_interval = 0;  ///< as in GradScalerOptions
   int64_t growth_tracker = 0;   ///< number of updates without inf or NaN since the scale changed
-  /// Whether all fields are equal.
+  /// Returns true if all fields are equal.
   bool operator==(const GradScalerState&) const = default;
 };
 
-/// torch.amp.GradScaler for sharded models (dynamic loss scaling: P. Micikevicius et al., Mixed Precision Training,
-/// 2018, section 3.2). Losses are multiplied by a scale and gradients divided by it. If a gradient has an inf or a NaN
-/// on any rank, the step is skipped on all ranks.
+/// Dynamic loss scaling like torch.amp.GradScaler's, for sharded models (P. Micikevicius et al., Mixed Precision
+/// Training, 2018, section 3.2). The scaler multiplies losses by a scale and divides gradients by that scale. If a
+/// gradient has an inf or a NaN on any rank, the step is skipped on all ranks.
 ///
 ///     fsdp::GradScaler scaler;
 ///     for (const auto& batch : *loader) {
@@ -66,21 +65,23 @@ struct GradScalerState {
 ///     }
 ///
 /// The scaler works with any optimizer of torch::optim and fsdp::optim, with sharded parameters of one or several
-/// models, with unsharded tensors, and with several optimizers per iteration. The gradients of a group's rows are
-/// checked and unscaled in place, in one pass; ranks exchange three numbers per optimizer and process group. Ranks with
-/// different scales get a Mismatch. The scale is a number on the host. The host waits for an accelerator only in
-/// `step`, in `update` after `unscale_` without `step`, and in `unscale_` on a rank without gradients or scaled losses.
+/// models, with unsharded tensors, and with several optimizers per iteration. The scaler checks and unscales the
+/// gradients of a group's rows in place, in one pass; ranks exchange three numbers per optimizer and process group.
+/// Ranks with different scales get a Mismatch. The scale is stored on the host. The host waits for an accelerator only
+/// in `step`, in `update` after `unscale_` without `step`, and in `unscale_` on a rank without gradients or scaled
+/// losses.
 ///
-/// Unlike torch.amp's scaler, this one accepts fp16 gradients, which fp16 rows have. If `unscale_` divides them, values
-/// too small for fp16 are lost.
+/// Unlike torch.amp's scaler, this scaler accepts fp16 gradients, which fp16 rows have. If `unscale_` divides such
+/// gradients, quotients that are too small for fp16 are lost.
 ///
 /// `unscale_` and `step` are collective over the ranks of the optimizer's sharded parameters and of
-/// GradScalerOptions::process_group, even on ranks without gradients or, in fsdp::join, without data. Call them outside
-/// scopes and backwards, from one thread. Do not move or destroy the optimizer between `unscale_` or `step` and
-/// `update`.
+/// GradScalerOptions::process_group, even on ranks without gradients or, in fsdp::join, without data. Call both
+/// functions outside scopes and backwards, from one thread. Do not move or destroy the optimizer between `unscale_` or
+/// `step` and `update`.
 class GradScaler {
  public:
-  /// Throws UsageError unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0.
+  /// Makes a scaler. Throws UsageError unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and
+  /// growth_interval > 0.
   explicit GradScaler(const GradScalerOptions& options = {});
 
   /// Returns the outputs, usually a loss, times the scale. A scalar of lower precision than fp32 becomes fp32.
@@ -90,29 +91,30 @@ class GradScaler {
 
   /// Divides the gradients of the optimizer's parameters by the scale, in place, and checks them for inf and NaN.
   /// Throws UsageError, before anything is changed, if no rank has called `scale`; if `unscale_` or `step` was called
-  /// for this optimizer since the last `update`; in a scope or backward; and while gradients wait for a backward that
-  /// synchronises. Also throws what Work::wait throws.
+  /// for this optimizer since the last `update`; in a scope or backward; and while gradients of Group::no_sync are
+  /// pending. Also throws what Work::wait throws.
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  /// Calls `unscale_` unless that was done, and then `optimizer.step()` if the gradients of all ranks are finite.
-  /// Optimizers of fsdp::optim instead divide gradients as they read them (ScaledStep), so `.grad` stays scaled and no
-  /// quotient is rounded to fp16. Returns the optimizer's result, or an undefined tensor if the step was skipped.
-  /// Throws UsageError as `unscale_` does, if called twice before `update`, if the optimizer has no gradient, and for a
-  /// closure, whose gradients could not be checked (with `enabled` = false, the closure is passed on).
+  /// Calls `unscale_` unless you have called it, and then `optimizer.step()` if the gradients of all ranks are finite.
+  /// An optimizer of fsdp::optim instead divides gradients while it reads them (ScaledStep), so `.grad` stays scaled
+  /// and no quotient is rounded to fp16. Returns the optimizer's result, or an undefined tensor if the step was
+  /// skipped. Throws UsageError as `unscale_` does, if `step` was called for this optimizer since the last `update`, if
+  /// the optimizer has no gradient, and for a closure, because the scaler could not check the closure's gradients. A
+  /// disabled scaler passes the closure on to the optimizer.
   at::Tensor step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure = nullptr);
 
-  /// Ends an iteration: the scale grows, shrinks or stays, depending on the gradients of all optimizers, or becomes
-  /// `new_scale`. Not collective. Throws UsageError if no loss was scaled, if `new_scale` is not greater than 0, and,
-  /// without `new_scale`, if no gradients were checked.
+  /// Ends an iteration: the scale grows, shrinks or stays, depending on the gradients of all optimizers; if `new_scale`
+  /// is given, the scale becomes `new_scale`. Not collective. Throws UsageError if no loss was scaled, if `new_scale`
+  /// is not greater than 0, and, without `new_scale`, if no gradients were checked.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  /// The current scale; 1 if the scaler is disabled.
+  /// Returns the current scale; 1 if the scaler is disabled.
   double get_scale() const;
-  /// Whether the scaler is enabled.
+  /// Returns true if the scaler is enabled.
   bool is_enabled() const { return enabled_; }
 
-  /// The state from which `load` continues; read it between `update` and `scale`. Not collective. save_checkpoint and
-  /// load_checkpoint accept the scaler itself, see SaveOptions and LoadOptions.
+  /// Returns the state from which `load` continues. Call this function between `update` and `scale`. Not collective.
+  /// save_checkpoint and load_checkpoint accept the scaler itself, see SaveOptions and LoadOptions.
   GradScalerState state() const { return state_; }
   /// Continues from a saved state, which must be the same on every rank. An unfinished iteration is dropped, so the
   /// next one begins with `scale`. Throws UsageError for numbers that the constructor refuses. Does nothing if the
@@ -129,7 +131,7 @@ class GradScaler {
   static bool has_inf(Iteration& iteration);
   at::Tensor find_inf(const torch::optim::Optimizer& optimizer, bool divides, const char* operation);
 
-  bool enabled_, has_scaled_ = false;  // has_scaled_: whether any rank called `scale`
+  bool enabled_, has_scaled_ = false;  // has_scaled_: true if any rank called `scale`
   std::shared_ptr<ProcessGroup> process_group_;
   GradScalerState state_;
   std::unordered_map<const torch::optim::Optimizer*, Iteration> iterations_;

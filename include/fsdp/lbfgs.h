@@ -10,8 +10,8 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// torch::optim::LBFGS with dot products and norms over the rows of all ranks. LibTorch's own LBFGS is refused for
-/// sharded parameters, because it would use only this rank's rows.
+/// LBFGS for sharded parameters: torch::optim::LBFGS with dot products and norms over the rows of all ranks. A step of
+/// torch::optim::LBFGS itself throws UsageError for sharded parameters, because it would use only this rank's rows.
 ///
 /// Constructors, options, `add_param_group`, `zero_grad`, state and files are those of the base class. All parameters
 /// must be sharded over the same ranks. The state has at most 2 history_size + 4 numbers for each element of this
@@ -19,13 +19,13 @@ namespace fsdp::optim {
 /// that meets the strong Wolfe conditions (J. Nocedal and S. Wright, Numerical Optimization, 2006, algorithms 7.4, 3.5
 /// and 3.6).
 ///
-/// `step` is collective. `closure` zeroes gradients, runs forward and backward on this rank's batch, and returns this
-/// rank's loss. `step` minimises the mean of the ranks' losses, as gradients are averaged, so
-/// set_gradient_divide_factor must not be set. All ranks take the same decisions, because sums over rows have the same
-/// bits on every rank (see fsdp::norm). The result equals that of an unsharded run on the joined batch up to rounding.
-/// Returns this rank's first loss. Throws UsageError without a closure, for parameters that are not sharded,
-/// tensor-parallel, or sharded over different ranks, in a scope or backward, and for another line search. Also throws
-/// what the closure and Work::wait throw.
+/// `step` is collective. `closure` must zero gradients, run forward and backward on this rank's batch, and return this
+/// rank's loss. `step` minimises the mean of the ranks' losses, so backward must average gradients: do not call
+/// set_gradient_divide_factor. All ranks take the same decisions, because sums over rows have the same bits on every
+/// rank (see fsdp::norm). The result equals that of an unsharded run on the joined batch up to rounding. `step` returns
+/// this rank's first loss. It throws UsageError without a closure, for parameters that are not sharded,
+/// tensor-parallel, or sharded over different ranks, in a scope or backward, and for an unknown line search. It also
+/// throws what the closure and Work::wait throw.
 ///
 ///     fsdp::optim::LBFGS optimizer(model.parameters(), torch::optim::LBFGSOptions(1).line_search_fn("strong_wolfe"));
 ///     optimizer.step([&] {
@@ -36,7 +36,7 @@ namespace fsdp::optim {
 ///     });
 class LBFGS : public torch::optim::LBFGS {
  public:
-  /// The constructors of torch::optim::LBFGS.
+  /// Inherits the constructors of torch::optim::LBFGS.
   using torch::optim::LBFGS::LBFGS;
   /// Runs up to LBFGSOptions::max_iter iterations. Collective.
   at::Tensor step(LossClosure closure) override;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The cross entropy of a large vocabulary, without storing all logits.
+/// Cross entropy of a large vocabulary that does not store all logits.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,15 +12,16 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// The mean cross entropy between the logits, `x` times the transposed `weight`, and `targets`; it fuses torch's
-/// `linear` and `cross_entropy`. `x`: [rows, features]; `weight`: [classes, features] of the same floating-point dtype;
-/// `targets`: [rows] in int64, from 0 to classes - 1, or `ignore_index` for rows to ignore. The loss has dtype fp32, or
-/// fp64 for fp64 inputs, and is 0 if all rows are ignored.
+/// Returns the mean cross entropy between logits and `targets`, where the logits are `x` times the transposed `weight`;
+/// the function fuses torch's `linear` and `cross_entropy`. `x` has sizes [rows, features]. `weight` has sizes
+/// [classes, features] and the same floating-point dtype. `targets` has sizes [rows] and int64 elements from 0 to
+/// classes - 1, or `ignore_index` for rows to ignore. The loss has dtype fp32, or fp64 for fp64 inputs, and is 0 if all
+/// rows are ignored.
 ///
-/// Logits are computed for some rows at a time, and forward computes the gradients at once; backward only scales them,
-/// so second derivatives are refused (P. Hsu et al., Liger Kernel, 2025, section 3.2). From forward to backward the
-/// gradients of `x` and `weight` are kept. `weight` may be a sharded parameter: forward gathers it, backward does not.
-/// Otherwise not collective. Any thread. Throws UsageError for other sizes or dtypes.
+/// Forward computes the logits of some rows at a time and at once their gradients (P. Hsu et al., Liger Kernel, 2025,
+/// section 3.2). The gradients of `x` and `weight` are kept until backward, which only scales them, so second
+/// derivatives throw an error. `weight` may be a sharded parameter: forward gathers it, backward does not. Otherwise
+/// the function is not collective. Any thread may call it. Throws UsageError for other sizes or dtypes.
 ///
 ///     auto loss = fsdp::linear_cross_entropy(x.flatten(0, 1), head->weight, targets.flatten());
 [[nodiscard]] at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A report of a rank's memory.
+/// Report of the bytes that a rank holds for a model.
 
 #include <fsdp/group.h>
 
@@ -19,54 +19,57 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// Bytes that a rank holds for a model, by class: now, and their peak since Group::reset_peak_stats(). docs/memory.md
-/// explains the classes.
+/// Number of bytes that a rank holds for a model, by class: now, and the peak since Group::reset_peak_stats().
+/// docs/memory.md explains the classes.
 struct MemoryReport {
   /// One group.
   struct OfGroup {
-    std::string name;  ///< see Group::name()
-    /// The group's bytes. For activations see RecordActivations; a checkpoint counts for the first group that it reads.
+    std::string name;  ///< name of the group, see Group::name()
+    /// Bytes of the group. RecordActivations says which activations belong to a group; an activation checkpoint counts
+    /// for the first group that it reads.
     ByteCounts bytes;
   };
 
-  int rank = 0;        ///< this rank in the model's process group
+  int rank = 0;        ///< this rank's number in the model's process group
   int world_size = 1;  ///< number of ranks of that process group
-  /// Bytes of all groups of this rank and process group. Its peaks are peaks of the sums, at most the sums of the
-  /// groups' peaks.
+  /// Bytes of all groups of this rank and process group. Each peak is the peak of the sum over groups, so it is at most
+  /// the sum of the groups' peaks.
   ByteCounts all;
-  /// The groups under the model, in the order of the module tree.
+  /// Groups under the model, in the order of the module tree.
   std::vector<OfGroup> groups;
 
-  /// A JSON object: {"rank": 0, "world_size": 2, "all": {"rows": {"current": 4096, "peak": 4096}, ...}, "groups":
-  /// [{"name": "blocks.0", "rows": ...}, ...]}
+  /// Returns a JSON object: {"rank": 0, "world_size": 2, "all": {"rows": {"current": 4096, "peak": 4096}, ...},
+  /// "groups": [{"name": "blocks.0", "rows": ...}, ...]}
   std::string to_json() const;
 };
 
-/// Reads the byte counts of the model's groups. Not collective. Any thread.
+/// Returns the byte counts of the model's groups. Not collective. Any thread may call this function.
 ///
 ///     std::cout << fsdp::memory_report(model, optimizer);
 MemoryReport memory_report(const Group& model);
-/// Also adds the state of an optimizer of torch::optim to `optimizer`; call it between steps. Since only the current
-/// bytes of that state are known, they count as its peak. The state of fsdp::optim's optimizers is counted anyway.
+/// Returns the byte counts as the function above does, and adds the state of an optimizer of torch::optim to the class
+/// `optimizer`. Call it between steps. Only the current bytes of that state are known, so they count as its peak. Both
+/// functions count the state of fsdp::optim's optimizers.
 MemoryReport memory_report(const Group& model, const torch::optim::Optimizer& optimizer);
 
-/// Prints a table of "now / peak": a line for all groups and one for each group, a column for each class that has
-/// bytes.
+/// Prints a table of "now / peak" with one line for all groups and one for each group, and with a column for each class
+/// that has bytes.
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
 
-/// While it lives, the class `activation` counts what forward holds: memory that this thread and its backwards
-/// allocate, outside of backward or where a checkpoint recomputes forward, and have not yet freed. This includes what
-/// autograd saves and everything else that is alive, such as temporaries of operators, results, and inputs that the
-/// program makes meanwhile; so make batches before it, and step the optimizer after it. Memory that the library
-/// allocates for itself does not count.
+/// Guard that counts activations: while it lives, the class `activation` counts all memory that forward holds. That is
+/// memory that this thread and its backwards allocate, outside backward or where an activation checkpoint recomputes
+/// forward, until it is freed. It includes the tensors that autograd saves, temporaries of operators, results, and
+/// inputs that the program makes while the guard lives. Make batches before the guard and step the optimizer after it,
+/// so that they do not count. Memory that the library allocates for itself does not count.
 ///
-/// Reports by group and timelines attribute an allocation to the group whose parameters forward (or a recomputation of
-/// it) read last. So a block's group has what the block computes from its first parameter on. Allocations before the
-/// first read of a scope or a backward count only in the line for all groups.
+/// Reports by group and timelines attribute an allocation to the group of the parameter that forward, or its
+/// recomputation, read last. A block's group therefore has what the block computes after it has read its first
+/// parameter. Allocations before the first read of a scope or a backward count only in the line for all groups.
 ///
-/// It watches LibTorch's allocators, on the CPU and on accelerators, in place of a torch profiler that records memory.
-/// On the CPU LibTorch warns once if memory from before is freed meanwhile. At most one on a thread; destroy it on the
-/// thread that made it. Then `activation.current` returns to 0, and the peak stays. Not collective.
+/// The guard watches LibTorch's allocators, on the CPU and on accelerators. It takes the place of the thread's torch
+/// profiler, which records no memory while the guard lives. On the CPU LibTorch warns once if memory that was allocated
+/// before is freed while the guard lives. A thread can have at most one guard; destroy it on the thread that made it.
+/// Then `activation.current` returns to 0, and the peak stays. Not collective.
 ///
 ///     torch::Tensor loss;
 ///     {

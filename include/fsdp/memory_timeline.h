@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A recording of a rank's memory over time.
+/// Recording of the bytes that a rank holds over time.
 
 #include <fsdp/group.h>
 
@@ -16,19 +16,20 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// One change of the bytes that a rank holds.
+/// One change of the number of bytes that a rank holds.
 struct MemoryEvent {
-  int64_t nanoseconds = 0;  ///< time since recording began
-  /// "rows", "whole", "gradient", "optimizer", "activation", "checkpoint", "host" or "disk".
+  int64_t nanoseconds = 0;  ///< nanoseconds since recording began
+  /// Class of the bytes: "rows", "whole", "gradient", "optimizer", "activation", "checkpoint", "host" or "disk".
   std::string_view byte_class;
-  std::string group;  ///< see Group::name(); empty if the bytes belong to no group
-  int64_t bytes = 0;  ///< bytes that the group holds of the class after the change
+  std::string group;  ///< name of the group, see Group::name(); empty if the bytes belong to no group
+  int64_t bytes = 0;  ///< number of bytes of the class that the group holds after the change
 };
 
-/// While it lives, records each change of the byte counts of memory_report, for all groups of the model's rank and
-/// process group. The first events, at 0 ns, are the bytes held at the start. The class "activation" appears only while
-/// RecordActivations lives and includes "checkpoint", so do not add the two. An event takes a lock and 32 bytes. At
-/// most one timeline per rank, otherwise UsageError. Not collective. Thread-safe.
+/// Recorder of each change of the byte counts that memory_report returns, while it lives, for all groups of this rank
+/// and of the model's process group. The first events, at 0 ns, have the bytes held at the start. The class
+/// "activation" appears only while a RecordActivations lives; it includes "checkpoint", so do not add the two. An event
+/// takes a lock and 32 bytes. A rank can have at most one timeline; a second one throws UsageError. Not collective.
+/// Thread-safe.
 class [[nodiscard]] MemoryTimeline {
  public:
   /// Starts recording.
@@ -37,10 +38,11 @@ class [[nodiscard]] MemoryTimeline {
   MemoryTimeline(const MemoryTimeline&) = delete;
   MemoryTimeline& operator=(const MemoryTimeline&) = delete;
 
-  /// The events so far, in the order of time.
+  /// Returns the events so far, in the order of time.
   std::vector<MemoryEvent> events() const;
-  /// Writes this rank's events so far: {"rank": 0, "world_size": 2, "events": [{"ns": 0, "class": "rows", "group":
-  /// "blocks.0", "bytes": 4096}, ...]}. Use a different path on each rank. Throws Error if the file cannot be written.
+  /// Writes this rank's events so far as JSON: {"rank": 0, "world_size": 2, "events": [{"ns": 0, "class": "rows",
+  /// "group": "blocks.0", "bytes": 4096}, ...]}. Use a different path on each rank. Throws Error if the file cannot be
+  /// written.
   void write(const std::string& path) const;
 
  private:
@@ -48,7 +50,7 @@ class [[nodiscard]] MemoryTimeline {
   std::unique_ptr<State> state_;
 };
 
-/// Starts recording.
+/// Returns a timeline that starts to record.
 ///
 ///     const auto timeline = fsdp::memory_timeline(model);
 ///     train_step();

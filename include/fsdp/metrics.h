@@ -16,8 +16,8 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// Sums over batches, for example of losses, correct answers and samples. They are kept on the device in fp64, so `add`
-/// does not wait for the device; `over_ranks` adds the sums of all ranks. One thread at a time.
+/// Sums over batches, for example of losses, correct answers and samples. The sums are on the device in fp64, so `add`
+/// does not wait for the device; `over_ranks` adds the sums of all ranks. One thread at a time may use an object.
 ///
 ///     fsdp::RunningSums sums(3, device);
 ///     sums.add({loss_sum, correct, samples});         // scalars, of any dtype

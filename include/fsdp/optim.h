@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Optimizers that update flat memory. `Flat` documents all of them except LBFGS.
+/// Optimizers that update flat memory. The class Flat documents what they have in common.
 
 #include <fsdp/adadelta.h>
 #include <fsdp/flat_optimizer.h>
@@ -17,8 +17,8 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// torch::optim::AdamW. Its state has two numbers for each element of this rank's rows, three with amsgrad. In the
-/// formulas of this file t is the step count, g the gradient and p the parameter.
+/// torch::optim::AdamW with a fused step. Its state has two numbers for each element of this rank's rows, or three with
+/// amsgrad. In the formulas of this file t is the step count, g the gradient and p the parameter.
 ///
 ///     p <- p (1 - lr weight_decay),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
 ///     p <- p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)        (Loshchilov and Hutter, 2019, algorithm 2)
@@ -34,16 +34,16 @@ class AdamW : public Flat<torch::optim::AdamW, torch::optim::AdamWOptions> {
   using Flat::Flat;
 };
 
-/// torch::optim::Adam: like AdamW, but weight decay is added to the gradient, g <- g + weight_decay p (Kingma and Ba,
-/// 2015, algorithm 1). Its state has the same size.
+/// torch::optim::Adam with a fused step. It differs from AdamW in that weight decay is added to the gradient, g <- g +
+/// weight_decay p (Kingma and Ba, 2015, algorithm 1). The state has the same size.
 class Adam : public Flat<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
   /// See the constructors of Flat.
   using Flat::Flat;
 };
 
-/// torch::optim::SGD with momentum, dampening, Nesterov's momentum and weight decay. With momentum its state has one
-/// number for each element of this rank's rows; without, there is no state.
+/// torch::optim::SGD with a fused step, with momentum, dampening, Nesterov's momentum and weight decay. With momentum
+/// its state has one number for each element of this rank's rows; without momentum there is no state.
 ///
 ///     d <- g + weight_decay p,  v <- momentum v + (1 - dampening) d  (at first v <- d),
 ///     p <- p - lr v,  with Nesterov's momentum  p <- p - lr (d + momentum v)       (Sutskever et al., 2013)
@@ -53,8 +53,8 @@ class SGD : public Flat<torch::optim::SGD, torch::optim::SGDOptions> {
   using Flat::Flat;
 };
 
-/// torch::optim::RMSprop. Its state has one number for each element of this rank's rows, one more if centered, and one
-/// more with momentum.
+/// torch::optim::RMSprop with a fused step. Its state has one number for each element of this rank's rows, one more if
+/// centered, and one more with momentum.
 ///
 ///     g <- g + weight_decay p,  v <- alpha v + (1 - alpha) g^2,  d <- g / (sqrt(v) + eps)    (Hinton, 2012, lecture 6)
 ///     centered:  a <- alpha a + (1 - alpha) g,  d <- g / (sqrt(v - a^2) + eps)           (Graves, 2013, equation 38)
@@ -65,9 +65,9 @@ class RMSprop : public Flat<torch::optim::RMSprop, torch::optim::RMSpropOptions>
   using Flat::Flat;
 };
 
-/// torch::optim::Adagrad. Its state has one number for each element of this rank's rows, which begins at
-/// `initial_accumulator_value` of the defaults. A parameter gets its state with its first gradient; torch::optim's
-/// Adagrad makes it at construction.
+/// torch::optim::Adagrad with a fused step. Its state has one number for each element of this rank's rows; the numbers
+/// begin at `initial_accumulator_value` of the constructor's defaults. A parameter gets its state with its first
+/// gradient, while torch::optim's Adagrad allocates all state in the constructor.
 ///
 ///     g <- g + weight_decay p,  s <- s + g^2,
 ///     p <- p - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)                     (Duchi et al., 2011, figure 1)
@@ -77,8 +77,8 @@ class Adagrad : public Flat<torch::optim::Adagrad, torch::optim::AdagradOptions>
   using Flat::Flat;
 };
 
-/// Adadelta, which torch::optim does not have. Its state has two numbers for each element of this rank's rows. Results
-/// equal those of Python's torch.optim.Adadelta up to rounding:
+/// Adadelta with a fused step; torch::optim has no Adadelta. Its state has two numbers for each element of this rank's
+/// rows. Results equal those of Python's torch.optim.Adadelta up to rounding:
 ///
 ///     g <- g + weight_decay p,  v <- rho v + (1 - rho) g^2,  d <- sqrt(u + eps) / sqrt(v + eps) g,
 ///     u <- rho u + (1 - rho) d^2,  p <- p - lr d                                 (Zeiler, 2012, algorithm 1)

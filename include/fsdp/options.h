@@ -20,39 +20,42 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// How much of the training state is sharded (stages of ZeRO, arXiv:1910.02054). Outside scopes parameters show this
-/// rank's rows with every strategy (all rows with kReplicate), so a program need not depend on the strategy. On one
-/// transport and mesh all strategies train to the same bits. docs/choosing.md compares their memory and traffic.
+/// Part of the training state that is sharded (stages of ZeRO, arXiv:1910.02054). Outside scopes parameters show this
+/// rank's rows with every strategy (all rows with kReplicate), so the same program works with every strategy. With the
+/// same backend and mesh all strategies give the same bits. docs/choosing.md compares their memory and traffic.
 enum class Strategy : uint8_t {
-  /// Shards parameters, gradients and optimizer state (ZeRO-3): parameters are gathered and freed, see Reshard.
+  /// Shards parameters, gradients and optimizer state (ZeRO-3). Whole parameters are gathered before use and freed
+  /// afterwards, see Reshard.
   kFullShard,
-  /// Shards gradients and optimizer state (ZeRO-2): gathered parameters stay until rows are written.
+  /// Shards gradients and optimizer state (ZeRO-2). Gathered parameters stay in memory until rows are written.
   kShardGradOp,
-  /// Shards optimizer state (ZeRO-1): whole parameters stay allocated even while rows are written, and the next read
-  /// gathers them again. Gradients stay whole until the backward that reduces them, see Group::no_sync.
+  /// Shards optimizer state (ZeRO-1). Whole parameters stay allocated even while rows are written, and the next read
+  /// gathers them again. Gradients stay whole until a backward reduces them, see Group::no_sync.
   kShardOptimizer,
-  /// Shards nothing (DDP): every rank has all rows, and nothing is gathered.
+  /// Shards nothing (DDP). Every rank has all rows, and nothing is gathered.
   kReplicate,
 };
 
 /// Prints the enumerator's name, e.g. "kFullShard".
 std::ostream& operator<<(std::ostream& out, Strategy strategy);
 
-/// When whole parameters are freed after forward; for Strategy::kFullShard.
+/// Choice of when whole parameters are freed, for Strategy::kFullShard.
 class Reshard {
  public:
-  /// Frees a group when forward goes on to other groups, and gathers it again in backward. Least memory, two gathers
-  /// per iteration.
+  /// Frees a group when forward goes on to other groups, and gathers it again in backward. This choice takes the least
+  /// memory and two gathers per iteration.
   static Reshard always() { return Reshard(true, std::nullopt); }
-  /// Frees after backward. One gather per iteration; all groups are whole between forward and backward.
+  /// Frees a group after backward. This choice takes one gather per iteration, and all groups are whole between forward
+  /// and backward.
   static Reshard never() { return Reshard(false, std::nullopt); }
-  /// Like `always`, but after forward each parameter stays spread over `ranks` neighbouring ranks, from which backward
-  /// gathers it (hpZ of ZeRO++, arXiv:2306.10209). `ranks` must divide the number of ranks that rows are sharded over;
-  /// 1 equals `never`, all of them `always`. Ranks that share memory gather nothing and keep nothing.
+  /// Frees a group as `always` does, but after forward each rank keeps a part of each parameter, so that backward
+  /// gathers it from `ranks` neighbouring ranks only (hpZ of ZeRO++, arXiv:2306.10209). `ranks` must divide the number
+  /// of ranks that rows are sharded over; `within(1)` is the same as `never`, and `within` of all ranks the same as
+  /// `always`. Ranks that share memory gather nothing and keep nothing.
   static Reshard within(int ranks) { return Reshard(ranks != 1, ranks); }
-  /// Whether parameters are freed after forward.
+  /// Returns true if parameters are freed after forward.
   bool after_forward() const { return after_forward_; }
-  /// The argument of `within`; unset for `always` and `never`.
+  /// Returns the argument of `within`; unset for `always` and `never`.
   std::optional<int> ranks() const { return ranks_; }
 
  private:
@@ -62,109 +65,116 @@ class Reshard {
 };
 
 /// Dtypes of a group's floating-point parameters in compute and reduction, and of results: Half, BFloat16, Float or
-/// Double. Rows, their gradients and optimizer state keep the parameters' original dtype. Buffers are not cast. Must be
-/// the same on every rank. docs/precision.md lists what is computed in which dtype.
+/// Double. Rows, their gradients and optimizer state keep the parameters' original dtype. Buffers are not cast. The
+/// policy must be the same on every rank. docs/precision.md lists the dtype of each computation.
 ///
 ///     fsdp::fully_shard(gpt, {.mp_policy = fsdp::MixedPrecisionPolicy{.param_dtype = torch::kBFloat16,
 ///                                                                     .reduce_dtype = torch::kFloat}});
 struct MixedPrecisionPolicy {
-  /// Dtype of gathered parameters, and of the floating-point operands of operators that read them.
+  /// Dtype of gathered parameters, and of the floating-point operands of operators that read them; unset: the
+  /// parameters' dtype.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
   /// Dtype in which gradients are reduced; unset: `param_dtype`.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
   /// Dtype of the floating-point tensors that a call of the handle returns; unset: no cast.
   std::optional<at::ScalarType> output_dtype = std::nullopt;
-  /// Whether a call of the handle casts its floating-point arguments to `param_dtype`. Turn it off if forward computes
-  /// with arguments before it reads a parameter, as positional encodings do.
+  /// True if a call of the handle casts its floating-point arguments to `param_dtype`. Set it to false if forward
+  /// computes with arguments before it reads a parameter, as positional encodings do.
   bool cast_forward_inputs = true;
-  /// Selects parameters that are not cast, by their module and their name in it. Unset: the parameters of modules with
-  /// running statistics, such as BatchNorm.
+  /// Function that returns true for parameters that are not cast, by their module and their name in it. If unset, the
+  /// parameters of modules with running statistics, such as BatchNorm, are not cast.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> keeps_precision = {};
 };
 
-/// Keeps rows, their gradients and optimizer state in host memory, and whole parameters on an accelerator; any
-/// optimizer then steps on the CPU. Copies of rows before a gather and of gradients after a reduction overlap with the
-/// accelerator's work; the host waits for them at the end of a backward. UsageError if whole parameters are on the CPU:
-/// use DiskOffloadPolicy. See docs/memory.md.
+/// Policy that keeps rows, their gradients and optimizer state in host memory, and whole parameters on an accelerator.
+/// Any optimizer then steps on the CPU. Copies of rows before a gather and of gradients after a reduction overlap with
+/// the accelerator's work; the host waits for them at the end of a backward. fully_shard throws UsageError if whole
+/// parameters are on the CPU; use DiskOffloadPolicy there. See docs/memory.md.
 ///
 ///     fsdp::fully_shard(gpt, {.offload_policy = fsdp::CPUOffloadPolicy{}});
 struct CPUOffloadPolicy {
-  /// Whether rows and gradients are in pinned memory. Otherwise the host waits for each copy.
+  /// True if rows and gradients are in pinned memory. If false, the host waits for each copy.
   bool pin_memory = true;
 };
 
-/// Keeps rows, their gradients and optimizer state of groups beyond a memory limit in memory-mapped files, for modules
-/// on the CPU (the idea of ZeRO-Infinity, arXiv:2104.07857). Results have the same bits. Optimizers of fsdp::optim keep
-/// their state in files too, those of torch::optim in memory. See docs/memory.md.
+/// Policy for modules on the CPU that keeps the rows, gradients and optimizer state of groups beyond a memory limit in
+/// memory-mapped files (the idea of ZeRO-Infinity, arXiv:2104.07857). Results have the same bits as without the policy.
+/// Optimizers of fsdp::optim keep the state of these groups in files too; optimizers of torch::optim keep it in memory.
+/// See docs/memory.md.
 ///
 ///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch", .host_limit_bytes = int64_t{8} << 30};
 struct DiskOffloadPolicy {
-  /// An existing folder on a disk. Each rank's files in it have no name and vanish with the rank. If the disk has too
-  /// little room, fully_shard throws Error on every rank, before any parameter has changed.
+  /// Path of an existing folder on a disk. Each rank's files in this folder have no name and vanish with the rank. If
+  /// the disk has too little room, fully_shard throws Error on every rank, before any parameter has changed.
   std::string folder;
-  /// Bytes of rows, gradients and optimizer state that the groups of one rank may hold in memory; must not be negative.
-  /// Groups are considered in the order in which they are made; a group that does not fit beside the previous ones goes
-  /// to a file.
+  /// Number of bytes of rows, gradients and optimizer state that the groups of one rank may hold in memory; must not be
+  /// negative. Groups are considered in the order in which fully_shard makes them; a group that does not fit into
+  /// memory beside the previous groups is kept in a file.
   int64_t host_limit_bytes = 0;
 };
 
-/// How fully_shard shards a module. Every field is optional and must be the same on every rank. fully_shard throws
-/// UsageError for combinations that are not supported.
+/// Options that say how fully_shard shards a module. Every field is optional and must be the same on every rank.
+/// fully_shard throws UsageError for combinations that are not supported.
 ///
 ///     fsdp::fully_shard(gpt, {.reshard_after_forward = fsdp::Reshard::never()});
 struct FullyShardOptions {
-  /// How much of the training state is sharded.
+  /// Part of the training state that is sharded.
   Strategy strategy = Strategy::kFullShard;
-  /// The ranks to shard over; unset: one axis of the ranks of `process_group`. With one axis, its ranks share the rows,
-  /// or with kReplicate each has all of them. With the axes "replicate" and "shard", rows are sharded along "shard" and
-  /// equal along "replicate", whose ranks sum the gradients of rows (HSDP; MiCS, arXiv:2205.00119); kReplicate sums
-  /// along both. DeviceMesh::flatten joins several axes to one. Groups of one model may have different meshes of the
-  /// same ranks.
+  /// Mesh of the ranks to shard over; unset: one axis of the ranks of `process_group`. In a mesh of one axis rows are
+  /// sharded over the axis, or every rank has all rows with kReplicate. In a mesh of the axes "replicate" and "shard"
+  /// rows are sharded along "shard" and equal along "replicate"; ranks along "replicate" sum the gradients of rows
+  /// (HSDP; MiCS, arXiv:2205.00119). With kReplicate gradients are summed along both axes. DeviceMesh::flatten joins
+  /// several axes to one. Groups of one model may have different meshes of the same ranks.
   std::optional<DeviceMesh> mesh = std::nullopt;
-  /// Unset: `always`, except `never` for the outermost group of a scope, which backward needs first.
+  /// Choice of when whole parameters are freed. Unset: Reshard::always, but Reshard::never for the outermost group of a
+  /// scope, because backward needs that group first.
   std::optional<Reshard> reshard_after_forward = std::nullopt;
-  /// Lower precision for compute and reduction; unset: the parameters' dtype.
+  /// Dtypes of compute and reduction; unset: the parameters' dtype.
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
-  /// Offload to host memory; unset: training state stays with the parameters.
+  /// Offload of training state to host memory; unset: training state stays on the parameters' device.
   std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
-  /// Offload to files; unset: all training state is in memory.
+  /// Offload of training state to files; unset: all training state is in memory.
   std::optional<DiskOffloadPolicy> disk_policy = std::nullopt;
   /// Device of whole parameters and of the buffers under the module; ignored parameters do not move. Only this rank's
-  /// rows of a parameter are copied to it. Unset: everything stays where it is, except that with `offload_policy` the
-  /// whole values of CPU parameters use the process group's device (ProcessGroup::device). Throws UsageError for a
-  /// device that does not exist.
+  /// rows of a parameter are copied to it. Unset: all tensors stay on their device, except that with `offload_policy`
+  /// the whole values of CPU parameters are on the process group's device (ProcessGroup::device). Throws UsageError for
+  /// a device that does not exist.
   std::optional<c10::Device> device = std::nullopt;
-  /// Limit, in bytes of whole parameters, of what is gathered ahead of the current group, beyond that group and the
-  /// groups around it. Gathered ahead are the groups that followed in the last pass, or those of the prefetch lists, as
-  /// many as fit; 0: none. Unset: one group of any size, or two while the current group encloses both. Must not be
-  /// negative.
+  /// Maximum number of bytes of whole parameters that are gathered ahead, beside the current group and the groups that
+  /// enclose it; must not be negative. The library gathers ahead as many as fit of the groups that followed in the last
+  /// pass, or of those in the prefetch lists; with 0 it gathers none. Unset: it gathers all groups of a prefetch list;
+  /// without a list it gathers one group of any size ahead, or two while the current group encloses both.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced; each rank keeps its own whole values.
   std::vector<at::Tensor> ignored_params = {};
-  /// Makes submodules groups of their own, innermost first. Not for TorchScript modules and lists of modules.
+  /// Policy that makes submodules groups of their own, innermost first. It cannot be used for TorchScript modules and
+  /// lists of modules.
   AutoWrapPolicy auto_wrap_policy = {};
-  /// The ranks to shard over if there is no mesh; null: the default process group.
+  /// Process group to shard over if `mesh` is unset; null: the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
-  /// Whether every rank starts from rank 0's values of the sharded parameters and of the buffers under the module;
-  /// ignored parameters keep each rank's values. On other ranks parameters and buffers may be on the meta device, for
-  /// example made by meta_init while rank 0 reads a file; they then get memory on a device as on rank 0. If false, all
-  /// ranks must have equal parameters; otherwise a Mismatch names the first that differs.
+  /// True if every rank starts from rank 0's values of the sharded parameters and of the buffers under the module;
+  /// ignored parameters keep each rank's values. On other ranks than rank 0 parameters and buffers may be on the meta
+  /// device, for example if meta_init made them while rank 0 reads a file; they then get memory on the same kind of
+  /// device as on rank 0. If false, all ranks must have equal parameters; otherwise a Mismatch names the first
+  /// parameter that differs.
   bool sync_module_states = false;
-  /// Initialises parameters and buffers on the meta device, on the CPU. It is called with each module that has such
-  /// tensors of its own, children before their parents, and sees the tensors whole; their computation is deferred as in
-  /// fsdp::deferred_init. Unset: they stay on the meta device, see fsdp::to_empty. Not for TorchScript.
+  /// Function that initialises parameters and buffers that are on the meta device; they are then on the CPU.
+  /// fully_shard calls it with each module that has such tensors of its own, children before their parents. The
+  /// function sees whole tensors, and its computation is deferred as in fsdp::deferred_init. Unset: the tensors stay on
+  /// the meta device, see fsdp::to_empty. TorchScript modules do not support this option.
   ///
   ///     options.param_init_fn = [](torch::nn::Module& module) {
   ///       if (auto* linear = module.as<torch::nn::Linear>()) linear->reset_parameters();
   ///     };
   std::function<void(torch::nn::Module& module)> param_init_fn = {};
-  /// If every rank has all rows (Strategy::kReplicate): maximum bytes of gradients that are reduced together, in the
-  /// reverse order of the parameters, during backward; a group's first bucket has at most 1 MiB. A larger parameter is
-  /// reduced alone. Smaller buckets start earlier, larger ones have more bandwidth.
+  /// Maximum number of bytes of a bucket, i.e. of gradients that backward reduces together, if every rank has all rows
+  /// (Strategy::kReplicate). Buckets follow the reverse order of the parameters; a group's first bucket has at most 1
+  /// MiB. A larger parameter is reduced alone. Smaller buckets start earlier, and larger ones use more of the
+  /// bandwidth.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
-  /// Whether every rank copies rank 0's buffers, such as running statistics, when an outermost ForwardScope opens in
-  /// grad mode, as in DDP. Unset: only with Strategy::kReplicate. The setting of the module that the scope is opened on
-  /// applies to all buffers under it.
+  /// True if every rank copies rank 0's buffers, such as running statistics, when an outermost ForwardScope opens in
+  /// grad mode, as in DDP. Unset: true only with Strategy::kReplicate. The setting of the module on which the scope is
+  /// opened applies to all buffers under that module.
   std::optional<bool> broadcast_buffers = std::nullopt;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A model whose layers lie on several ranks.
+/// Pipeline parallelism: models whose layers lie on several ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/async_save.h>
@@ -27,21 +27,21 @@ struct Plan;
 /// \addtogroup pipeline
 /// \{
 
-/// One stage of a pipeline: consecutive layers of a model, from one tensor to one tensor.
+/// One stage of a pipeline: consecutive layers of a model that take one tensor and return one tensor.
 ///
 ///     fsdp::PipelineStage stage(layers);         // a torch::nn::Sequential, or any module holder
 ///     fsdp::PipelineStage sharded_stage(model);  // an fsdp::Sharded, over another axis of the mesh
 class PipelineStage {
  public:
-  /// From what the stage before gives to what this one gives.
+  /// Function that takes the result of the previous stage and returns this stage's result.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// A stage that is a function without parameters.
+  /// Makes a stage of a function without parameters.
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
   explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
-  /// A stage that is a function and the module, sharded or not, whose parameters it uses: those that are clipped, saved
-  /// and loaded with the pipeline. Several stages may use parts of one module.
+  /// Makes a stage of a function and of the module, sharded or not, that has the function's parameters. The pipeline
+  /// clips, saves and loads the parameters of this module. Several stages may use parts of one module.
   template <class Function, class Module>
   PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
     if constexpr (std::derived_from<Module, Group>)
@@ -51,22 +51,22 @@ class PipelineStage {
     else
       module_ = module;
   }
-  /// A sharded module. Its gradients are reduced once, with the last micro-batch.
+  /// Makes a stage of a sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
     requires std::derived_from<Module, Group>
   explicit PipelineStage(Module module)
       : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }, module) {}
-  /// A module that is not sharded.
+  /// Makes a stage of a module that is not sharded.
   template <class Module>
     requires(!std::convertible_to<Module, Forward> && !std::derived_from<Module, Group>)
   explicit PipelineStage(Module module)
       : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }, module) {}
 
-  /// Runs the stage forward.
+  /// Runs forward of the stage.
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
-  /// The group of a sharded module.
+  /// Returns the group of a sharded module; unset for other stages.
   const std::optional<Group>& group() const { return group_; }
-  /// The module if it is not sharded; null for a sharded one and for a function without parameters.
+  /// Returns the module if it is not sharded; null for a sharded module and for a function without parameters.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
  private:
@@ -75,39 +75,40 @@ class PipelineStage {
   std::shared_ptr<torch::nn::Module> module_;
 };
 
-/// Cuts a model into consecutive stages of about equal numbers of parameters: the largest has as few as any cut allows.
-/// The stages share the model's modules, so each rank keeps those that it runs and drops the rest. Not collective.
-/// Throws UsageError for fewer layers than stages, and for a parameter that two stages would share: then each rank
-/// would train a copy of its own. Use a parameter of its own in each of them, or put both uses into one stage.
+/// Cuts a model into consecutive stages with about equal numbers of parameters: the largest stage is as small as
+/// possible. Returns all stages, which share the model's modules; each rank keeps the stages that it runs and drops the
+/// others. Not collective. Throws UsageError for fewer layers than stages, and for a parameter that two stages would
+/// share, because each of their ranks would train a copy of its own. Give each stage its own parameter, or put both
+/// uses into one stage.
 ///
 ///     auto stages = fsdp::split_stages(model, pipe.world_size());
 ///     fsdp::Pipeline pipeline({fsdp::PipelineStage(stages[pipe.rank()])}, schedule, pipe);
 std::vector<torch::nn::Sequential> split_stages(const torch::nn::Sequential& model, int stages);
-/// Cuts it in front of the layers with these numbers, which ascend.
+/// Cuts the model before each layer whose number is in `first_layers`. The numbers must ascend.
 std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequential& model,
                                                        const std::vector<int64_t>& first_layers);
 
-/// How Pipeline::tune measures.
+/// Options of Pipeline::tune.
 struct TuneOptions {
-  int64_t granularity = 8;  ///< slices are multiples of so many tokens, but for the last one
-  int rounds = 5;           ///< forwards of each slice, of which the fastest counts
-  /// All ranks that run the same schedule, over other axes too, so that all of them get the same plan. Null: those of
-  /// the pipeline's axis.
+  int64_t granularity = 8;  ///< number of tokens of which slices, except the last, are multiples
+  int rounds = 5;           ///< number of forwards of each slice; the fastest counts
+  /// Process group of all ranks that need the same plan, those of other axes included. Null: the pipeline's axis.
   std::shared_ptr<ProcessGroup> all_ranks = nullptr;
 };
 
-/// Runs a model whose stages lie on the ranks of one axis of a mesh, micro-batch by micro-batch, in the order of a
-/// schedule. The gradients are those of the whole model on the whole batch. torch.distributed.pipelining calls the same
-/// PipelineStage and Schedule.
+/// Runs a model whose stages lie on the ranks of one axis of a mesh: micro-batches pass from stage to stage in the
+/// order of a schedule. The gradients are those of the whole model on the whole batch. torch.distributed.pipelining has
+/// the same concepts, PipelineStage and Schedule.
 ///
-/// With slices (terapipe_schedule) the tokens are dim 1 of inputs, targets and of what stages give. Attention of the
-/// model as it is, scaled_dot_product_attention with is_causal, then meets the keys and values of the earlier slices,
-/// and fsdp::positions counts from the first token of the sequence. The first run of each stage compares its slices
-/// with the whole sequence, so what mixes tokens otherwise is found, unless the stage draws random numbers.
+/// With slices of tokens (terapipe_schedule), dim 1 of inputs, targets and the results of stages must be the tokens.
+/// Calls of scaled_dot_product_attention with is_causal in the unchanged model then also use the keys and values of
+/// earlier slices, and fsdp::positions counts from the first token of the sequence. In its first run each stage
+/// compares the results of its slices with that of the whole sequence and throws if it mixes tokens in another way.
+/// Stages that draw random numbers are not checked.
 ///
-/// Every call is collective over the axis; one thread at a time. After an exception on one rank the others of the axis
-/// throw too. Tensors between stages have any sizes and any dtype; the first step finds them out, and each further step
-/// whose inputs have other sizes.
+/// Every function except `parameters` and `schedule` is collective over the axis. One thread at a time may use a
+/// pipeline. After an exception on one rank the other ranks of the axis throw too. Tensors between stages may have any
+/// sizes and dtypes; ranks exchange the sizes in the first step and whenever inputs have new sizes.
 ///
 ///     auto mesh = fsdp::init_device_mesh({2, 2}, {"data", "pipe"});
 ///     auto pipe = mesh.process_group("pipe");
@@ -119,13 +120,13 @@ struct TuneOptions {
 ///     optimizer.step();
 class Pipeline {
  public:
-  /// The mean loss of a micro-batch's rows, or of one slice of them.
+  /// Function that returns the mean loss of a micro-batch's rows, or of one slice of these rows.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  /// `stages`: those of this rank, in the order of their numbers (PipelineSchedule::rank_of). `group`: the ranks of the
-  /// pipeline's axis; null: the default one. Throws UsageError if the schedule is for another number of ranks, lacks an
-  /// action or would never end (validate), and if this rank's stages are not as many as its chunks; Mismatch if ranks
-  /// have other schedules.
+  /// Makes a pipeline. `stages` are the stages of this rank, in the order of their numbers (PipelineSchedule::rank_of).
+  /// `group` has the ranks of the pipeline's axis; null: the default process group. Throws UsageError if the schedule
+  /// is for another number of ranks or of stages on each rank, lacks an action or would never end (validate). Throws
+  /// Mismatch if ranks have different schedules.
   Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule, std::shared_ptr<ProcessGroup> group = nullptr);
   ~Pipeline();
   /// The moved-from pipeline can only be destroyed or assigned to.
@@ -133,47 +134,48 @@ class Pipeline {
   /// The moved-from pipeline can only be destroyed or assigned to.
   Pipeline& operator=(Pipeline&&) noexcept;
 
-  /// Runs forward and backward of one batch, cut along dim 0 into the schedule's micro-batches, whose sizes differ by
-  /// one row at most; gradients are added to those of the parameters. `inputs` are read on the rank of the first stage,
-  /// `targets` on that of the last one; other ranks may give undefined tensors. Returns the mean loss over all rows, on
-  /// every rank, without a graph.
+  /// Runs forward and backward of one batch and adds the gradients to those of the parameters. The batch is cut along
+  /// dim 0 into the schedule's micro-batches; their numbers of rows differ by at most one. Only the rank of the first
+  /// stage reads `inputs`, and only the rank of the last stage reads `targets`; other ranks may pass undefined tensors.
+  /// Returns the mean loss over all rows, on every rank, without a graph.
   ///
-  /// Throws UsageError on all ranks for inputs that are undefined, have fewer rows than there are micro-batches or
-  /// other tokens than the slices; on the rank that finds it, and Error on the others, for targets with another number
-  /// of rows, for what a stage gives that has other sizes than before, and for what a stage or the loss throws;
-  /// PeerLost if a rank is lost.
+  /// Throws UsageError on all ranks for inputs that are undefined, have fewer rows than there are micro-batches, or
+  /// have another number of tokens than the slices together. Throws UsageError on the last stage's rank for targets
+  /// with another number of rows than the inputs, and on a stage's rank if the stage returns other sizes than before
+  /// for inputs of the same sizes. If a rank throws one of these or what its stage or the loss throws, the other ranks
+  /// throw Error. Throws PeerLost if a rank is lost.
   at::Tensor step(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss);
 
-  /// Runs forward alone, without a graph. Returns the outputs of all rows on the rank of the last stage, and an
-  /// undefined tensor on the others.
+  /// Runs forward only, without a graph. Returns the outputs of all rows on the rank of the last stage, and an
+  /// undefined tensor on other ranks.
   at::Tensor forward(const at::Tensor& inputs);
 
-  /// Goes over to another schedule with as many ranks and chunks. Collective. Throws as the constructor does, and then
-  /// keeps the schedule that it had.
+  /// Changes to another schedule with the same numbers of ranks and of stages on each rank. Collective. Throws what the
+  /// constructor throws; the pipeline then keeps its old schedule.
   void set_schedule(PipelineSchedule schedule);
 
-  /// Finds out in how many slices the sequences of a causal model should pass. Each stage runs forward for slices of
-  /// several lengths, with tokens before them and without; the costs are fitted (fit_slice_cost), and plan_slices plans
-  /// with those of the slowest stage, for as many micro-batches as the schedule has. `micro_batch`: inputs of one
-  /// micro-batch with whole sequences, read on the rank of the first stage. The schedule stays as it is. The plan is
-  /// for forward; backward takes the same slices.
+  /// Measures and plans into which slices the sequences of a causal model should be cut. Each stage runs forward for
+  /// slices of several lengths, with and without tokens before them. fit_slice_cost fits a cost to these times, and
+  /// plan_slices plans with the cost of the slowest stage, for as many micro-batches as the schedule has. `micro_batch`
+  /// is the input of one micro-batch with whole sequences; only the rank of the first stage reads it. The schedule does
+  /// not change. The plan is made for forward; backward uses the same slices. Collective.
   ///
-  /// Throws UsageError for more than one stage on a rank, and for inputs without tokens along dim 1; what forward
-  /// throws for a stage that cannot run in slices.
+  /// Throws UsageError if a rank has more than one stage, and for inputs without tokens along dim 1. Also throws what
+  /// `forward` throws, for example for a stage that cannot run in slices.
   ///
   ///     const auto tuning = pipeline.tune(inputs.narrow(0, 0, 2));
   ///     if (fsdp::rank() == 0) std::cout << tuning << '\n';
   ///     pipeline.set_schedule(fsdp::terapipe_schedule(4, micro_batches, tuning.plan.lengths));
   SliceTuning tune(const at::Tensor& micro_batch, const TuneOptions& options = {});
 
-  /// Begins anew after an exception on any rank that all of them survived, with the stages' groups
-  /// (Group::reset_iter_state). Collective over the axis and the ranks of these groups.
+  /// Recovers from an exception on any rank, if no rank is lost. Also calls Group::reset_iter_state of the stages'
+  /// groups. Collective over the axis and the ranks of these groups.
   void reset_iter_state();
 
-  /// The parameters of this rank's stages, a tied one once: for an optimizer.
+  /// Returns the parameters of this rank's stages, for an optimizer. A tied parameter appears once.
   std::vector<at::Tensor> parameters() const;
 
-  /// The schedule of the constructor or of set_schedule.
+  /// Returns the current schedule.
   const PipelineSchedule& schedule() const;
 
  private:
@@ -183,38 +185,40 @@ class Pipeline {
 
 /// \name All stages together
 /// These functions do for a pipeline what the functions of the same names do for a sharded model. Norms are over the
-/// parameters of all stages: of a sharded stage those that are sharded, and of an unsharded one all. Each parameter
-/// counts once, whichever axes of the mesh it is split over. Collective over the pipeline's axis and the ranks over
-/// which its stages are sharded.
+/// parameters of all stages: the sharded parameters of a sharded stage, and all parameters of an unsharded stage. Each
+/// parameter counts once, whichever axes of the mesh it is split over. Collective over the pipeline's axis and the
+/// ranks over which its stages are sharded.
 ///
 ///     auto loss = pipeline.step(tokens, targets, mean_loss);
 ///     fsdp::clip_grad_norm_(pipeline, 1.0);
 ///     optimizer.step();
 /// \{
 
-/// See clip_grad.h.
+/// Clips the gradients of all stages, see clip_grad.h.
 double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type = 2.0,
                        bool error_if_nonfinite = false);
-/// See clip_grad.h.
+/// Returns the norm of the gradients of all stages, see clip_grad.h.
 [[nodiscard]] double get_total_norm(const Pipeline& pipeline, double norm_type = 2.0, bool error_if_nonfinite = false);
-/// See norms.h.
+/// Returns the norm of the parameters of all stages, see norms.h.
 [[nodiscard]] double norm(const Pipeline& pipeline, double p = 2.0);
 
-/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h saves a model. Parameters have the names
-/// that they have in their stage's module; split_stages keeps those of the whole model. Any number of stages can load
-/// the checkpoint, and so can a model that is no pipeline. `optimizer` has parameters of this rank's stages. Every rank
-/// passes one or none does, and all have the same number of parameter groups. Collective over the default process
-/// group, all of whose ranks run the pipeline or replicas of it. Throws UsageError on all ranks, before anything is
-/// written, if two stages have different tensors of one name; and what save_checkpoint of a model throws.
+/// Saves all stages into one checkpoint, as save_checkpoint of checkpoint.h saves a model. The checkpoint has the
+/// parameters' names in the modules of the stages; split_stages keeps the names of the whole model. A pipeline with any
+/// number of stages can load the checkpoint, and so can a model without a pipeline. `optimizer` has the parameters of
+/// this rank's stages. Either every rank passes an optimizer or no rank does, and all optimizers have the same number
+/// of parameter groups. Collective over the default process group; each of its ranks must run the pipeline or a replica
+/// of it. Throws UsageError on all ranks, before anything is written, if two stages have different tensors of one name.
+/// Also throws what save_checkpoint of a model throws.
 ///
 ///     fsdp::save_checkpoint("runs/a", pipeline, &optimizer, {.step = step});
 void save_checkpoint(const std::string& folder, const Pipeline& pipeline,
                      const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
-/// The same while training goes on, see async_save.h.
+/// Saves all stages while training continues, see async_save.h.
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Pipeline& pipeline,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
-/// Loads this rank's stages from a checkpoint of the whole model, which a pipeline or a model has saved; see
-/// checkpoint.h. Collective as save_checkpoint. `differing` lists what did not fit this rank's stages.
+/// Loads this rank's stages from a checkpoint of the whole model that a pipeline or a model has saved, see
+/// checkpoint.h. LoadedCheckpoint::differing lists the differences from this rank's stages. Collective over the default
+/// process group.
 LoadedCheckpoint load_checkpoint(const std::string& folder, const Pipeline& pipeline,
                                  torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Schedules of a pipeline: which rank runs which stage on which micro-batch, in which order. They are plain data, so
-/// that they can be checked, timed and drawn before anything runs.
+/// Schedules of a pipeline: which rank runs which stage on which micro-batch, and in which order. Schedules are plain
+/// data, so a program can check, time and draw them before anything runs.
 
 #include <cstdint>
 #include <functional>
@@ -14,88 +14,92 @@ namespace fsdp {
 /// \addtogroup pipeline
 /// \{
 
-/// A piece of work of one rank: one stage goes forward or backward with one slice of the tokens of one micro-batch.
+/// Piece of work of one rank: forward or backward of one stage for one slice of the tokens of one micro-batch.
 struct PipelineAction {
-  /// In which direction.
+  /// Direction of an action.
   enum class Kind : uint8_t { kForward, kBackward };
-  Kind kind = Kind::kForward;  ///< the direction
-  int stage = 0;               ///< the stage's number
-  int micro_batch = 0;         ///< the micro-batch's number
-  int slice = 0;               ///< the number of the slice of tokens; always 0 where sequences stay whole
+  Kind kind = Kind::kForward;  ///< direction of the action
+  int stage = 0;               ///< number of the stage, from 0
+  int micro_batch = 0;         ///< number of the micro-batch, from 0
+  int slice = 0;               ///< number of the slice of tokens, from 0; always 0 if sequences are whole
 
-  /// E.g. "F2.0" for forward of micro-batch 2 in stage 0, "B2.0:1" for backward of its slice 1.
+  /// Returns a short name: "F2.0" for forward of micro-batch 2 in stage 0, "B2.0:1" for backward of slice 1 of this
+  /// micro-batch.
   std::string name() const;
-  /// Compares all members.
+  /// Returns true if all members are equal.
   bool operator==(const PipelineAction&) const = default;
 };
 
-/// The actions of every rank of a pipeline axis, in the order in which the rank runs them.
+/// Actions of every rank of a pipeline axis, in the order in which the rank runs them.
 struct PipelineSchedule {
-  std::string name;       ///< for messages and pictures
-  int ranks = 1;          ///< ranks of the pipeline's axis
-  int chunks = 1;         ///< stages that a rank holds; rank r holds r, r + ranks, r + 2 * ranks and so on
-  int micro_batches = 1;  ///< micro-batches of a step
-  int slices = 1;         ///< slices of each micro-batch
-  /// Tokens of each slice; empty where sequences stay whole.
+  std::string name;       ///< name of the schedule, for messages and pictures
+  int ranks = 1;          ///< number of ranks of the pipeline's axis
+  int chunks = 1;         ///< number of stages on each rank; rank r has the stages r, r + ranks, r + 2 * ranks ...
+  int micro_batches = 1;  ///< number of micro-batches of a step
+  int slices = 1;         ///< number of slices of each micro-batch
+  /// Number of tokens of each slice; empty if sequences are whole.
   std::vector<int64_t> slice_lengths = {};
-  std::vector<std::vector<PipelineAction>> actions = {};  ///< by rank
+  std::vector<std::vector<PipelineAction>> actions = {};  ///< actions by rank
 
-  /// The number of stages of the model.
+  /// Returns the number of stages of the model.
   int stages() const { return ranks * chunks; }
-  /// The rank that holds a stage.
+  /// Returns the rank that has a stage.
   int rank_of(int stage) const { return stage % ranks; }
 };
 
 /// \name Schedules
-/// Any rank may call these; nothing is communicated. They throw UsageError for numbers below 1.
+/// Any rank may call these functions; they do not communicate. They throw UsageError for numbers below 1.
 /// \{
 
-/// Every rank runs all micro-batches forward, then all of them backward, the last one first (Y. Huang et al., GPipe,
-/// 2019).
+/// Returns a schedule in which every rank runs forward of all micro-batches, then backward of all of them, the last one
+/// first (Y. Huang et al., GPipe, 2019).
 PipelineSchedule gpipe_schedule(int ranks, int micro_batches);
 
-/// The same, but the tokens of each micro-batch pass in slices of these lengths, one behind the other, and backward
-/// takes them in the reverse order: while a stage has one slice, the stage before it has the next one (Z. Li et al.,
-/// TeraPipe, 2021). Only causal models can run so. plan_slices finds lengths.
+/// Returns a schedule like gpipe_schedule's in which the tokens of each micro-batch are cut into slices of
+/// `slice_lengths` tokens. While a stage runs one slice, the stage before it runs the next slice; backward takes the
+/// slices in the reverse order (Z. Li et al., TeraPipe, 2021). Only causal models can run such a schedule. plan_slices
+/// finds lengths.
 PipelineSchedule terapipe_schedule(int ranks, int micro_batches, std::vector<int64_t> slice_lengths);
 
-/// Each rank goes backward as soon as it can, so it holds the activations of at most `ranks` micro-batches (D.
-/// Narayanan et al., PipeDream, 2019, without its stale weights). With `chunks` above 1 each rank holds so many stages,
-/// and the idle time shrinks by that factor (D. Narayanan et al., Efficient Large-Scale Language Model Training, 2021,
-/// section 2.2); the number of micro-batches must then be a multiple of `ranks`.
+/// Returns a schedule in which each rank runs backward of a micro-batch as soon as it can, so that a rank holds the
+/// activations of at most `ranks` micro-batches (D. Narayanan et al., PipeDream, 2019, without its stale weights). If
+/// `chunks` is above 1, each rank has `chunks` stages, and the idle time shrinks by this factor (D. Narayanan et al.,
+/// Efficient Large-Scale Language Model Training, 2021, section 2.2); a rank then holds more activations, and the
+/// number of micro-batches must be a multiple of `ranks`.
 PipelineSchedule one_forward_one_backward_schedule(int ranks, int micro_batches, int chunks = 1);
 
 /// \}
 
-/// The actions that must have ended before `action` begins: those whose results it takes.
+/// Returns the actions that must have ended before `action` begins, because `action` takes their results.
 std::vector<PipelineAction> inputs_of(const PipelineSchedule& schedule, const PipelineAction& action);
 
-/// Throws UsageError unless every rank has each action of its stages once and the ranks come to an end: no action waits
-/// for one that comes later on its own rank, and no ranks wait for each other in a circle. The message names what each
-/// rank waits for. A program may check a schedule of its own with it.
+/// Throws UsageError unless every rank has each action of its stages exactly once and the schedule ends, i.e. unless no
+/// action waits for a later action of its own rank and no ranks wait for each other in a circle. The message names the
+/// action for which each rank waits. Use this function to check a schedule of your own.
 void validate(const PipelineSchedule& schedule);
 
-/// When each action of a schedule begins and ends, in the unit of the durations that were given.
+/// Times at which the actions of a schedule begin and end, in the unit of the durations that were passed to simulate.
 struct PipelineTimes {
-  /// One action of a rank.
+  /// Times of one action.
   struct Span {
-    double begin = 0;  ///< when it begins
-    double end = 0;    ///< when it ends
+    double begin = 0;  ///< time at which the action begins
+    double end = 0;    ///< time at which the action ends
   };
-  std::vector<std::vector<Span>> spans = {};  ///< by rank, in the order of its actions
-  double total = 0;                           ///< until the last action ends
+  std::vector<std::vector<Span>> spans = {};  ///< times by rank, in the order of the rank's actions
+  double total = 0;                           ///< time at which the last action ends
 
-  /// The share of all ranks' time in which they are idle, between 0 and 1.
+  /// Returns the share of all ranks' time in which they are idle, between 0 and 1.
   double bubble() const;
 };
 
-/// Times a schedule: each rank begins an action when its previous one has ended and its inputs are there. `duration`
-/// says how long an action takes, and `transfer` how long a result takes to another rank. Throws what validate throws.
+/// Simulates a schedule: each rank begins an action when its previous action has ended and the inputs of the action
+/// have arrived. `duration` returns the time that an action takes, and `transfer` is the time that a result takes to
+/// another rank. Throws what validate throws.
 PipelineTimes simulate(const PipelineSchedule& schedule, const std::function<double(const PipelineAction&)>& duration,
                        double transfer = 0);
 
-/// The schedule as text, a line for each rank; an idle unit of time is a dot. `times` come from simulate with whole
-/// numbers as durations.
+/// Returns the schedule as text with a line for each rank, in which a dot is an idle unit of time. `times` is the
+/// result of simulate with whole numbers as durations.
 std::string to_text(const PipelineSchedule& schedule, const PipelineTimes& times);
 
 /// \}

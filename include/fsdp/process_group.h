@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Process groups: the ranks of this program and how they meet.
+/// Process groups: sets of ranks of this program, and how ranks find each other.
 
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
@@ -21,75 +21,82 @@ namespace fsdp {
 
 struct Rendezvous;
 
-/// This rank's identity, and where and how the ranks communicate. Every field is optional.
+/// Options of a process group: this rank's identity, and where and how the ranks communicate. Every field is optional.
 ///
 ///     fsdp::init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(60)});
 struct ProcessGroupOptions {
-  /// "auto": "nccl" if fsdp was built with NCCL and LibTorch sees a CUDA device, otherwise "cpu". With "nccl" the
-  /// rank's tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current
-  /// device; tensors on the CPU go over Gloo. "cpu": shared memory if all ranks are on one host, otherwise Gloo, with
-  /// shared memory inside hosts if all hosts have the same number of ranks. "shm", "gloo" and "hierarchical" require one of these three.
-  /// All four are for tensors on the CPU.
+  /// Name of the backend. "auto" means "nccl" if fsdp was built with NCCL and LibTorch sees a CUDA device, otherwise
+  /// "cpu". With "nccl" the rank's tensors are on the CUDA device with the number local_rank, which becomes the calling
+  /// thread's current device; tensors on the CPU go over Gloo. "cpu" means shared memory ("shm") if all ranks are on
+  /// one host; Gloo with shared memory inside hosts ("hierarchical") if all hosts have the same number of ranks, more
+  /// than one; and otherwise Gloo ("gloo"). These four are for tensors on the CPU.
   std::string backend = "auto";
-  /// Your own backend for this rank's tensors on an accelerator. `backend` must then be "auto" or "gloo". Fingerprints
-  /// and tensors on the CPU go over Gloo.
+  /// Backend of your own for this rank's tensors on an accelerator. `backend` must then be "auto" or "gloo".
+  /// Fingerprints and tensors on the CPU go over Gloo.
   std::optional<DeviceBackend> device_backend = std::nullopt;
-  /// The longest time that a rank waits for others in one operation.
+  /// Longest time that a rank waits for other ranks in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// This rank's number, from 0. Unset: from the environment, see init_process_group. Set rank and world_size together.
+  /// This rank's number, from 0. Unset: the environment decides, see init_process_group. Set rank and world_size
+  /// together.
   std::optional<int> rank = std::nullopt;
-  /// The number of ranks. Unset: from the environment.
+  /// Number of ranks. Unset: the environment decides.
   std::optional<int> world_size = std::nullopt;
-  /// This rank's number on its host, which selects its CUDA device. Unset: from the environment.
+  /// This rank's number on its host, which selects its CUDA device. Unset: the environment decides.
   std::optional<int> local_rank = std::nullopt;
-  /// "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
+  /// Address "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
   std::optional<std::string> address = std::nullopt;
-  /// An existing rendezvous store, for example a HashStore for ranks that are threads.
+  /// Existing rendezvous store, for example a HashStore for ranks that are threads; null: the library connects to
+  /// `address`.
   c10::intrusive_ptr<c10d::Store> store = {};
 };
 
-/// This rank's membership in a set of ranks, shared by all groups that were sharded over it. rank(), world_size(),
-/// local_rank() and device() are thread-safe; for the communicators see Communicator.
+/// This rank's membership in a set of ranks. All groups that were sharded over these ranks share the object. rank(),
+/// world_size(), local_rank() and device() are thread-safe; see Communicator for the thread safety of the
+/// communicators.
 class ProcessGroup {
  public:
-  /// Makes a process group over your own communicator, which it duplicates for `reductions()`. Collective. The library
-  /// assumes that each rank is on a host of its own. The group cannot be split.
+  /// Makes a process group over a communicator of your own, and duplicates the communicator for `reductions()`.
+  /// Collective. The library assumes that each rank is on a host of its own. The group cannot be split.
   ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank);
 
-  /// This rank's number, from 0.
+  /// Returns this rank's number, from 0.
   int rank() const { return communicator_->rank(); }
-  /// The number of ranks.
+  /// Returns the number of ranks.
   int world_size() const { return communicator_->world_size(); }
-  /// This rank's number among the ranks of its host.
+  /// Returns this rank's number among the ranks of its host.
   int local_rank() const { return local_rank_; }
-  /// The device of this rank's tensors: the accelerator of "nccl" or of your own backend, otherwise the CPU.
+  /// Returns the device of this rank's tensors: the accelerator of "nccl" or of your own backend, otherwise the CPU.
   c10::Device device() const;
-  /// The name that was passed to `split`; empty for other groups.
+  /// Returns the name that was passed to `split`; empty for other groups.
   const std::string& name() const { return name_; }
-  /// For each rank of this group, its number in the group from which all others were split. In ascending order.
+  /// Returns, for each rank of this group, its number in the group from which all others were split. The numbers
+  /// ascend.
   const std::vector<int>& global_ranks() const { return global_ranks_; }
-  /// For each rank of this group, the number of its host. Hosts are numbered in the order of their first ranks.
+  /// Returns, for each rank of this group, the number of its host. Hosts are numbered in the order of their first
+  /// ranks.
   const std::vector<int>& hosts() const { return hosts_; }
 
-  /// Makes several process groups at once, of which no two share a rank, and returns the one that has this rank, or
-  /// null. `groups` lists global ranks of this group; the order in a list is the order of the subgroup's ranks.
-  /// Collective over this group with equal arguments; otherwise Mismatch. Throws UsageError for a rank that is not in
-  /// this group or listed twice, and what new_process_group throws. A subgroup's errors, PeerLost::rank() and where()
-  /// name global ranks, but roots and peers of its collectives are ranks of the subgroup. If a rank is lost, only the
-  /// groups that contain it fail.
+  /// Makes several process groups without common ranks at once, and returns the group that has this rank, or null. Each
+  /// element of `groups` lists global ranks of this group; whatever the order of a list, a subgroup's ranks are in
+  /// ascending order of their global ranks. Collective over this group; ranks must pass equal arguments, otherwise it
+  /// throws Mismatch. Throws UsageError for a rank that is not in this group or listed twice, and what
+  /// new_process_group throws. A subgroup's errors, PeerLost::rank() and where() name global ranks, but roots and peers
+  /// of its collectives are ranks of the subgroup. If a rank is lost, only the groups that contain it fail.
   ///
   ///     auto pair = fsdp::default_process_group()->split({{0, 1}, {2, 3}}, "pairs");
   std::shared_ptr<ProcessGroup> split(std::vector<std::vector<int>> groups, const std::string& name) const;
-  /// The prefix of this rank's error messages: "[fsdp rank 1/4] step: ". In a subgroup the global rank is followed by
-  /// the subgroup's name and the rank in it: "[fsdp rank 5/8, 'pairs' 1/2] step: ". Any thread.
+  /// Returns the prefix of this rank's error messages: "[fsdp rank 1/4] step: ". In a subgroup the global rank is
+  /// followed by the subgroup's name and the rank in the subgroup: "[fsdp rank 5/8, 'pairs' 1/2] step: ". Any thread
+  /// may call this function.
   std::string where(const std::string& operation) const;
-  /// The communicator for gathers and for operations whose results are needed immediately.
+  /// Returns the communicator for gathers and for other operations whose results are needed immediately.
   Communicator& communicator() const { return *communicator_; }
-  /// The communicator for gradient reductions. Its order is separate, since a rank that misses a gradient reduces later
-  /// than others.
+  /// Returns the communicator for gradient reductions. It has its own order of operations, because a rank that misses a
+  /// gradient reduces later than others.
   Communicator& reductions() const { return *reductions_; }
-  /// Bytes that this rank exchanged over this group, the group from which it was split, and all groups split from that
-  /// one, since it joined; zeros over a communicator of your own. Any thread.
+  /// Returns the bytes that this rank has exchanged, since it joined, over the group from which all others were split
+  /// and over all groups that were split from it. Returns zeros for a communicator of your own. Any thread may call
+  /// this function.
   Traffic traffic() const;
 
  private:
@@ -104,30 +111,33 @@ class ProcessGroup {
   std::shared_ptr<const Rendezvous> rendezvous_;  // null over a user's own communicator
 };
 
-/// Joins the ranks that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe (torchrun, fsdprun), or the
-/// variables of Open MPI, PMI or Slurm, and makes the result the default process group. Without any of these variables
-/// the group has one rank. Collective. Call it once, before fully_shard, from one thread.
+/// Joins the ranks that the environment describes and makes the process group of these ranks the default one. The
+/// environment has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or the variables of
+/// Open MPI, PMI or Slurm; without any of these variables the group has one rank. Collective. Call this function once,
+/// before fully_shard, from one thread.
 ///
-/// Throws UsageError, naming the variable or option, if one is missing or wrong, if "nccl" has no CUDA device for the
-/// local rank, or if there is a default group already; PeerLost, naming the ranks that do not join within the timeout,
-/// or rank 0 if nothing answers at its address; Mismatch if ranks disagree about the world size or the backend; Error
-/// if the launcher's store does not answer. docs/launching.md lists the variables.
+/// Throws UsageError, which names the variable or option, if a variable or option is missing or wrong. Throws
+/// UsageError also if "nccl" has no CUDA device for the local rank, and if there is a default group already. Throws
+/// PeerLost, which names the ranks that do not join within the timeout, or rank 0 if nothing answers at its address;
+/// Mismatch if ranks disagree about the world size or the backend; and Error if the launcher's store does not answer.
+/// docs/launching.md lists the variables.
 ///
 ///     fsdp::init_process_group();  // started by fsdprun --nproc_per_node 2 ./app
 void init_process_group(ProcessGroupOptions options = {});
 
 /// Leaves the default process group; does nothing if there is none. Not collective. Ranks that still wait for a rank
-/// that has left get `PeerLost`. Groups that were sharded over the process group keep it alive.
+/// that has left throw `PeerLost`. Groups that were sharded over the process group keep it alive.
 void destroy_process_group();
 
-/// The default process group: this thread's (see ThreadProcessGroupGuard) or else the process's. Any thread. Throws
-/// UsageError before init_process_group().
+/// Returns the default process group: that of this thread (see ThreadProcessGroupGuard), or else that of the process.
+/// Any thread may call this function. Throws UsageError before init_process_group().
 std::shared_ptr<ProcessGroup> default_process_group();
 
-/// Makes `group` this thread's default while the guard lives, for example in tests whose ranks are threads.
+/// Guard that makes a process group this thread's default while the guard lives, for example in tests whose ranks are
+/// threads.
 class [[nodiscard]] ThreadProcessGroupGuard {
  public:
-  /// Null: the thread uses the process's default group.
+  /// Makes `group` this thread's default; with null the thread uses the process's default group.
   explicit ThreadProcessGroupGuard(std::shared_ptr<ProcessGroup> group);
   ~ThreadProcessGroupGuard();
   ThreadProcessGroupGuard(const ThreadProcessGroupGuard&) = delete;
@@ -142,13 +152,16 @@ class [[nodiscard]] ThreadProcessGroupGuard {
 ///     options.process_group = fsdp::new_process_group({.rank = r, .world_size = 2, .store = store});
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options);
 
-/// This rank in the default group, from 0. Any thread. Throws UsageError before init_process_group().
+/// Returns this rank's number in the default group, from 0. Any thread may call this function. Throws UsageError before
+/// init_process_group().
 int rank();
-/// The number of ranks of the default group. Any thread. Throws UsageError before init_process_group().
+/// Returns the number of ranks of the default group. Any thread may call this function. Throws UsageError before
+/// init_process_group().
 int world_size();
-/// This rank's number among the ranks of its host, from 0. Any thread. Throws UsageError before init_process_group().
+/// Returns this rank's number among the ranks of its host, from 0. Any thread may call this function. Throws UsageError
+/// before init_process_group().
 int local_rank();
-/// Waits until every rank of the default group has called it. Collective. Throws what Work::wait throws.
+/// Waits until every rank of the default group has called this function. Collective. Throws what Work::wait throws.
 void barrier();
 
 /// \}

@@ -17,26 +17,26 @@ namespace fsdp::data {
 /// \addtogroup data
 /// \{
 
-/// How samples are distributed.
+/// Options of DistributedSampler.
 struct SamplerOptions {
-  /// Whether each epoch has a new random order; otherwise the data set's order.
+  /// True if each epoch has a new random order. If false, each epoch has the data set's order.
   bool shuffle = true;
-  /// Seed of the order; must be the same on every rank.
+  /// Seed of the random orders; must be the same on every rank.
   uint64_t seed = 0;
-  /// The ranks that share the samples; null: the default process group.
+  /// Ranks that share the samples; null: the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
-/// Distributes the samples of a data set over the ranks in turn, the same number to each, for LibTorch's data loader.
-/// The batches of all ranks in one step together are the batch that a single rank would see.
+/// Sampler for LibTorch's data loader that deals the samples of a data set to the ranks in turn, the same number to
+/// each. The batches of all ranks in one step together are the batch that a single rank would see.
 ///
-/// If the number of ranks does not divide the number of samples, some ranks end with samples that other ranks have too,
-/// so that all ranks run equally many batches. Only the first `counted()` samples of a rank should enter a metric; then
-/// every sample counts exactly once, even with fewer samples than ranks. (LibTorch's distributed samplers count some
-/// twice or omit some.)
+/// If the number of ranks does not divide the number of samples, the last samples of some ranks are samples that other
+/// ranks have too, so that all ranks run equally many batches. Count only the first `counted()` samples of a rank in a
+/// metric; every sample then counts exactly once, even with fewer samples than ranks. (LibTorch's distributed samplers
+/// count some samples twice or omit some.)
 ///
-/// The order is that of Python's torch.utils.data.DistributedSampler with the same seed: the permutation for `seed +
-/// epoch`. Not collective. A data loader copies the sampler, so call set_epoch before you make the loader. Throws
+/// The order is that of Python's torch.utils.data.DistributedSampler with the same seed: the permutation that `seed +
+/// epoch` gives. Not collective. A data loader copies the sampler, so call set_epoch before you make the loader. Throws
 /// UsageError if the default group is needed and does not exist.
 ///
 ///     fsdp::data::DistributedSampler sampler(*dataset.size(), {.seed = 1});
@@ -47,16 +47,16 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// Makes a sampler of `size` samples.
   explicit DistributedSampler(size_t size, const SamplerOptions& options = {});
 
-  /// Sets the order of the next pass.
+  /// Sets the epoch, which decides the order of the next pass.
   void set_epoch(size_t epoch);
-  /// Number of samples that each rank sees in a pass.
+  /// Returns the number of samples that each rank sees in a pass.
   size_t size() const;
-  /// Number of this rank's samples, from the first on, that count in metrics.
+  /// Returns the number of this rank's samples that count in metrics; they come first in a pass.
   size_t counted() const;
 
   /// Starts a pass, over `new_size` samples if given.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
-  /// The next up to `batch_size` samples of this rank; nullopt at the end of a pass.
+  /// Returns up to `batch_size` next samples of this rank, or nullopt at the end of a pass.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
   /// Saves the epoch and the position in the pass.
   void save(torch::serialize::OutputArchive& archive) const override;

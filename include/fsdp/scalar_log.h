@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A log of scalar metrics as JSON lines and TensorBoard events.
+/// Log of scalar metrics as JSON lines and TensorBoard events.
 
 #include <cstdint>
 #include <memory>
@@ -14,18 +14,19 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// The outputs of a ScalarLog: both, one or none.
+/// Outputs of a ScalarLog: both, one or none.
 struct ScalarLogOptions {
-  /// A file that gets one line per step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; empty: no such file.
+  /// Path of a file that gets one line per step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; empty: no such file.
   std::string json_lines = {};
-  /// A folder for a new TensorBoard event file, created if necessary; empty: no such file.
+  /// Path of a folder for a new TensorBoard event file, created if necessary; empty: no such file.
   std::string tensorboard = {};
-  /// Whether to append to an existing file of JSON lines, as a resumed run does, instead of replacing it.
+  /// True if the log appends to an existing file of JSON lines, as a resumed run should. If false, it replaces the
+  /// file.
   bool appends = false;
 };
 
-/// Writes named numbers for each step on rank 0 of the default process group and does nothing on other ranks, so all
-/// ranks can run the same code. Not collective. One thread at a time.
+/// Log that writes named numbers for each step on rank 0 of the default process group and does nothing on other ranks,
+/// so all ranks can run the same code. Not collective. One thread at a time may use it.
 ///
 ///     fsdp::ScalarLog log({.json_lines = "metrics.jsonl", .tensorboard = "runs/first"});
 ///     log.write(step, {{"loss", loss}, {"lr", lr}});
@@ -34,18 +35,18 @@ class ScalarLog {
   /// Names and values of one step.
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  /// Throws Error if a file cannot be created, and UsageError before init_process_group().
+  /// Opens the files on rank 0. Throws Error if a file cannot be created, and UsageError before init_process_group().
   explicit ScalarLog(const ScalarLogOptions& options);
   ~ScalarLog();
-  /// The moved-from log does nothing from then on.
+  /// Takes over the other log's files. The moved-from log does nothing from then on.
   ScalarLog(ScalarLog&&) noexcept;
-  /// Closes this log's files and takes over the other's; the moved-from log does nothing from then on.
+  /// Closes this log's files and takes over the other log's files. The moved-from log does nothing from then on.
   ScalarLog& operator=(ScalarLog&&) noexcept;
 
-  /// Whether `write` writes anything; if not, there is no need to compute metrics.
+  /// Returns true if `write` writes anything. If false, there is no need to compute metrics.
   bool is_on() const;
   /// Writes one step. Names must be unique. Non-finite numbers become null in JSON lines. The line is in the file when
-  /// this returns. Throws Error if the disk is full; then no part of the line is in the file.
+  /// this function returns. Throws Error if the disk is full; then no part of the line is in the file.
   void write(int64_t step, const Scalars& scalars);
 
  private:

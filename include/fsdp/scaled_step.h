@@ -11,10 +11,11 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// An interface that the element-wise optimizers of fsdp::optim have in addition to `step`, and torch::optim's do not.
+/// Interface that the element-wise optimizers of fsdp::optim have in addition to `step`; optimizers of torch::optim do
+/// not have it.
 ///
-/// A loss scaler passes 1 / scale if all gradients of all ranks are finite, and otherwise skips the step on every rank.
-/// Clipping passes `fsdp::clip_coefficient`; combined, pass the product:
+/// A loss scaler passes 1 / scale as the factor if all gradients of all ranks are finite, and otherwise skips the step
+/// on every rank. To clip, pass the result of `fsdp::clip_coefficient`; to do both, pass the product:
 ///
 ///     if (auto* ours = dynamic_cast<fsdp::optim::ScaledStep*>(&optimizer)) {
 ///       ours->step_scaled(1 / scale);
@@ -27,8 +28,8 @@ class ScaledStep {
   virtual ~ScaledStep() = default;
   /// Steps as if each gradient were multiplied by `factor`; `.grad` itself is not changed. If gradients have the rows'
   /// dtype, the rows get the same bits as after a multiplication before `step`, except that in bf16 and fp16 the
-  /// product is not rounded. Needs no memory on the CPU; on other devices memory for the gradients of a run, and in
-  /// bf16 and fp16 for its rows, gradients and state in fp32.
+  /// product is not rounded. The step needs no further memory on the CPU. On other devices it needs memory for the
+  /// gradients of a run (see Flat), and in bf16 and fp16 for the rows, gradients and state of a run in fp32.
   ///
   /// Every rank must call it, like `step`. Throws what `step` throws, and UsageError, before anything is written,
   /// unless `factor` is finite and at least 0.

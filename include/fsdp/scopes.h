@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Scopes in which parameters are whole, or in which rows may be used freely. Guards belong to one thread and must be
-/// destroyed in the reverse order of their construction.
+/// Scopes in which parameters are whole, or in which operators may use rows freely. Each guard belongs to the thread
+/// that made it. Destroy guards in the reverse order of their construction.
 
 #include <fsdp/group.h>
 
@@ -13,20 +13,22 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Lets forward code read the whole parameters of all groups under a module; each group is gathered when an operator is
-/// about to read it. `model(...)` opens a scope; use this class to call anything else. All ranks must open the same
-/// scopes: ranks that share memory wait for each other when the outermost scope opens, other ranks in the operators
-/// that read parameters. Closing is not collective. Scopes may be nested; memory is freed by the outermost one.
+/// Forward scope: while it is open, forward code can read the whole parameters of all groups under a module; a group is
+/// gathered when an operator is about to read one of its parameters. `model(...)` opens a scope by itself; use this
+/// class to call other functions of the module. All ranks must open the same scopes: ranks that share memory wait for
+/// each other when the outermost scope opens, and other ranks wait in the operators that read parameters. Closing a
+/// scope is not collective. Scopes may be nested; the outermost scope frees memory when it closes.
 ///
 ///     fsdp::ForwardScope scope(model);
 ///     auto logits = model->decode(model->encode(x));
 class [[nodiscard]] ForwardScope {
  public:
-  /// Throws UsageError while a LocalRows is open, or a backward that an exception ended (see Group::reset_iter_state).
-  /// Also throws it once for each parameter that was added to the module after fully_shard and is in no group.
+  /// Opens a scope. Throws UsageError while a LocalRows is open, and after an exception has ended a backward (see
+  /// Group::reset_iter_state). Also throws UsageError once for each parameter that was added to the module after
+  /// fully_shard and is in no group.
   explicit ForwardScope(const Group& model);
   ~ForwardScope();
-  /// Closes the scope early, for example before `optimizer.step()`. May be called again.
+  /// Closes the scope before its destructor does, for example before `optimizer.step()`. May be called again.
   void close();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
@@ -36,18 +38,19 @@ class [[nodiscard]] ForwardScope {
   std::unique_ptr<Open> open_;
 };
 
-/// Lets all operators that autograd does not record use this rank's rows, and lets raw pointers write them. Not
-/// collective, but in shared memory it waits until no other rank can be in a backward, i.e. until they open their next
-/// scope or write rows; they must not wait for this rank before that. If whole parameters are kept between iterations
-/// (kShardGradOp, kShardOptimizer, set_reshard_after_backward(false), unshard()), every rank must open it, because it
-/// invalidates these copies.
+/// Guard that lets all operators that autograd does not record use this rank's rows, and lets the program write rows
+/// through raw pointers. Not collective, but in shared memory the constructor waits until no other rank can be in a
+/// backward, i.e. until the other ranks open their next scope or write rows; until then they must not wait for this
+/// rank. If whole parameters are kept between iterations (kShardGradOp, kShardOptimizer,
+/// set_reshard_after_backward(false), unshard()), every rank must open a LocalRows, because it makes these copies
+/// stale.
 ///
 ///     fsdp::LocalRows rows(model);
 ///     torch::NoGradGuard no_grad;
 ///     double own_sum = model->head->weight.sum().item<double>();  // another number on every rank
 class [[nodiscard]] LocalRows {
  public:
-  /// Throws UsageError inside a scope or a backward.
+  /// Opens the guard. Throws UsageError inside a scope or a backward.
   explicit LocalRows(const Group& model);
   ~LocalRows();
   LocalRows(const LocalRows&) = delete;
@@ -60,26 +63,28 @@ class [[nodiscard]] LocalRows {
 
 /// Options of summon_full_params.
 struct SummonOptions {
-  /// Whether only rank 0 of the process group keeps whole parameters, for example to write or print them. The other
-  /// ranks take part in the gathers, hold one group at a time, and their parameters show rows. write_back() is refused.
+  /// True if only rank 0 of the process group keeps whole parameters, for example to write them to a file. The other
+  /// ranks take part in the gathers, hold one group at a time, and their parameters show rows. write_back() then throws
+  /// UsageError.
   bool rank0_only = false;
-  /// Whether whole values are copied to host memory: one group at a time is whole on the device, and parameters that
-  /// show whole values are CPU tensors. No effect on CPU parameters.
+  /// True if whole values are copied to host memory. One group at a time is then whole on the device, and parameters
+  /// that show whole values are CPU tensors. Has no effect on CPU parameters.
   bool offload_to_cpu = false;
 };
 
-/// Guard of summon_full_params. The whole parameters may be written. Backward would not see these writes, so operators
-/// that autograd would record are refused.
+/// Guard of summon_full_params. The program may write the whole parameters. Backward would not see these writes, so
+/// operators that autograd would record throw UsageError.
 class [[nodiscard]] SummonFullParams {
  public:
-  /// Collective. Throws UsageError as ForwardScope does, and what Work::wait throws.
+  /// Gathers all groups. Collective. Throws UsageError as ForwardScope does, and what Work::wait throws.
   explicit SummonFullParams(const Group& model, const SummonOptions& options = {});
   ~SummonFullParams();
   SummonFullParams(const SummonFullParams&) = delete;
   SummonFullParams& operator=(const SummonFullParams&) = delete;
 
-  /// Copies whole parameters into the rows; without it writes are lost. Each rank keeps its own rows, so every rank
-  /// must have written the same values. Not collective. With rank0_only it throws UsageError on every rank.
+  /// Copies the whole parameters into the rows; without this call, writes to whole parameters are lost. Each rank keeps
+  /// its own rows, so every rank must have written the same values. Not collective. Throws UsageError on every rank if
+  /// SummonOptions::rank0_only is true.
   void write_back();
 
  private:
@@ -87,7 +92,7 @@ class [[nodiscard]] SummonFullParams {
   std::unique_ptr<Open> open_;
 };
 
-/// Gathers all groups under `model` and keeps them whole while the guard lives. Collective.
+/// Gathers all groups under `model` and returns a guard that keeps them whole while it lives. Collective.
 ///
 ///     {
 ///       auto whole = fsdp::summon_full_params(model);

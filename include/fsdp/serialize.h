@@ -17,43 +17,44 @@ namespace fsdp {
 /// \{
 
 /// Writes the archive that torch::save writes for the unsharded module: torch::load can read it without fsdp, and
-/// torch.jit.load in Python. An existing file is replaced when the new one is complete. Buffers are written as rank 0
-/// has them. A module's own override of `save` is not called.
+/// torch.jit.load in Python. The function replaces an existing file when the new file is complete. The archive has rank
+/// 0's buffers. An override of `save` in a module is not called.
 ///
-/// Memory: rank 0 holds the whole model, because LibTorch writes an archive at once; other ranks hold one whole
+/// Rank 0 holds the whole model in memory, because LibTorch writes an archive at once; other ranks hold one whole
 /// parameter at a time. save_safetensors and save_checkpoint need less.
 ///
-/// Collective. Call it outside scopes and backwards. Throws UsageError otherwise, for tensors on the meta device, for
-/// TorchScript modules, and for names that LibTorch could not read back: those with quotes, backslashes or newlines,
-/// and Python keywords such as "in". Throws Error on every rank if the file cannot be written.
+/// Collective. Call this function outside scopes and backwards; otherwise it throws UsageError. Throws UsageError also
+/// for tensors on the meta device, for TorchScript modules, and for names that LibTorch could not read back: those with
+/// quotes, backslashes or newlines, and Python keywords such as "in". Throws Error on every rank if the file cannot be
+/// written.
 ///
 ///     fsdp::save(model, "model.pt");
 ///     fsdp::load(model, "model.pt");
 void save(const Group& model, const std::string& path);
-/// The overload for a module, sharded or not.
+/// Writes the archive of a module, sharded or not.
 void save(torch::nn::Module& model, const std::string& path);
 
 /// Reads an archive of torch::save or fsdp::save; each rank keeps its rows. Values are converted to the model's dtypes.
 /// Entries that the model does not have are ignored, as in torch::load. Returns the differences that LoadOptions
-/// allowed. Memory: every rank holds the whole file, as in torch::load.
+/// allowed. Every rank holds the whole file in memory, as in torch::load.
 ///
 /// Collective. Call it outside scopes and backwards. Throws UsageError as `save` does, and Error on every rank if an
 /// entry is missing or has other sizes, or if the file cannot be read; the model is then unchanged.
 std::vector<std::string> load(const Group& model, const std::string& path, const LoadOptions& options = {});
-/// The overload for a module, sharded or not.
+/// Reads an archive into a module, sharded or not.
 std::vector<std::string> load(torch::nn::Module& model, const std::string& path, const LoadOptions& options = {});
 
-/// Writes an optimizer with whole state and the options of its parameter groups. Supports the optimizers that
+/// Writes an optimizer's whole state and the options of its parameter groups. Supports the optimizers that
 /// save_checkpoint supports. (torch::save of a sharded model's optimizer writes this rank's rows, which only
 /// torch::load can read.)
 ///
-/// Memory: rank 0 holds the whole state. Collective. Call it outside scopes and backwards. Throws UsageError for
+/// Rank 0 holds the whole state in memory. Collective. Call it outside scopes and backwards. Throws UsageError for
 /// unsupported optimizers, and Error on every rank if the file cannot be written.
 void save(const torch::optim::Optimizer& optimizer, const std::string& path);
-/// Reads an optimizer that torch::save wrote for the unsharded model or fsdp::save for the sharded one. State is
-/// assigned to parameters by their positions in the groups, as in torch::load.
+/// Reads an optimizer that torch::save wrote for the unsharded model, or fsdp::save for the sharded model. State is
+/// assigned to parameters by their positions in the parameter groups, as in torch::load.
 ///
-/// Memory: every rank holds the whole state. Collective. Call it outside scopes and backwards. Throws UsageError for
+/// Every rank holds the whole state in memory. Collective. Call it outside scopes and backwards. Throws UsageError for
 /// unsupported optimizers, and Error on every rank as `load` of a model does; the optimizer is then unchanged.
 void load(torch::optim::Optimizer& optimizer, const std::string& path);
 

@@ -23,15 +23,16 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// A handle that is called like the module. `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
-/// module. The handle is not a module: it cannot be registered as a submodule or written to an archive. Cheap to copy.
+/// Handle that is called like the module. `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
+/// module. The handle is not a module: it cannot be registered as a submodule or written to an archive. It is cheap to
+/// copy.
 ///
 ///     fsdp::Sharded<GPT> model = fsdp::fully_shard(gpt);
 ///     auto logits = model(ids);
 template <class Holder>
 class Sharded : public Group {
  public:
-  /// For fully_shard; `group` is the module's group.
+  /// Constructor for fully_shard; `group` is the module's group.
   Sharded(Holder module, Group group) : Group(std::move(group)), module_(static_cast<Holder>(module)) {}
 
   /// Runs the module's forward in a forward scope. Arguments and results may be of any type; floating-point tensors in
@@ -45,7 +46,7 @@ class Sharded : public Group {
     };
     return call_with_casts(*this, forward, std::forward<Args>(args)...);
   }
-  /// Same as `model(...)`.
+  /// Does the same as `model(...)`.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);
@@ -56,7 +57,7 @@ class Sharded : public Group {
   auto operator->() { return &raw(); }
   /// Accesses the module; a const handle does not make the module const.
   auto operator->() const { return &raw(); }
-  /// The module that was passed to fully_shard.
+  /// Returns the module that was passed to fully_shard.
   const std::remove_reference_t<Holder>& module() const { return module_; }
 
  private:
@@ -71,10 +72,10 @@ class Sharded : public Group {
   Holder module_;
 };
 
-/// Deleted: save the module, not the handle.
+/// Deleted, because a handle cannot be saved. Save the module instead.
 template <class Holder>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const Sharded<Holder>&) = delete;
-/// Deleted: load into the module, not the handle.
+/// Deleted, because a handle cannot be loaded. Load into the module instead.
 template <class Holder>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, Sharded<Holder>&) = delete;
 

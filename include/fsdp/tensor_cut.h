@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Parameters that are split over the ranks of a tensor-parallel axis.
+/// Interface of layers whose parameters are split over the ranks of a tensor-parallel axis.
 
 #include <fsdp/process_group.h>
 
@@ -15,23 +15,24 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// How the ranks of a tensor axis split a parameter: `dim` of the whole tensor is split into N equal parts, and rank r
-/// of N holds part r.
+/// Description of how the ranks of a tensor-parallel axis split a parameter: `dim` of the whole tensor is split into N
+/// equal parts, and rank r of N holds part r.
 struct TensorCut {
-  /// The ranks that hold a part each. All layers of a model have the same axis, and `fully_shard` shards their rows
-  /// over other axes.
+  /// Ranks that hold one part each. All layers of a model must have the same axis, and `fully_shard` must shard their
+  /// rows over other axes.
   std::shared_ptr<ProcessGroup> axis = nullptr;
-  /// 0 or 1.
+  /// Dim that is split, 0 or 1.
   int64_t dim = 0;
-  /// The number of matrices stacked along dim 0, each of which is split separately: 3 for queries, keys and values in
-  /// one weight. 1 where `dim` is 1.
+  /// Number of matrices that are stacked along dim 0 and split separately, for example 3 for queries, keys and values
+  /// in one weight. Must be 1 if `dim` is 1.
   int64_t fused = 1;
 };
 
-/// Layers whose parameters are split over an axis derive from this as well as from torch::nn::Module, and implement
-/// `cut_of`, which `fully_shard` queries. Clipping and norms then count each element once over the axis, a GradScaler
-/// skips a step on all of its ranks, and checkpoints have whole tensors, which another number of ranks can load. A
-/// parameter without a cut is taken to be the same on every rank of the axis.
+/// Base class of layers whose parameters are split over an axis. Such a layer derives from this class as well as from
+/// torch::nn::Module and implements `cut_of`, which `fully_shard` calls. Clipping and norms then count each element
+/// once over the axis, a GradScaler skips a step on all ranks of the axis, and checkpoints have whole tensors, which
+/// another number of ranks can load. The library assumes that a parameter without a cut is the same on every rank of
+/// the axis.
 ///
 ///     struct Part : torch::nn::Module, fsdp::TensorParallelLayer {
 ///       std::optional<fsdp::TensorCut> cut_of(const std::string& parameter) const override {

@@ -20,29 +20,28 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Options that all tensor-parallel layers of an axis share.
+/// Options of tensor-parallel layers. All layers of an axis must have the same options.
 struct TensorParallelOptions {
-  /// The ranks over which layers are split; of a mesh, for example `mesh.process_group("tensor")`. Null: the default
-  /// process group.
+  /// Ranks over which layers are split, for example `mesh.process_group("tensor")`; null: the default process group.
   std::shared_ptr<ProcessGroup> axis = nullptr;
-  /// The dim, usually of tokens, along which activations outside split layers are divided between the ranks; unset:
-  /// every rank has all of them. A column-parallel layer then gathers its input, and a row-parallel layer scatters its
-  /// sum (V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.2.2). A
-  /// parameter that is not split, such as a norm's, then gets gradients of this rank's tokens only: read it through
-  /// functional::copy_to_ranks, which sums the gradients.
+  /// Dim, usually that of tokens, along which activations outside split layers are divided between the ranks; unset:
+  /// every rank has whole activations. With this option a column-parallel layer gathers its input, and a row-parallel
+  /// layer scatters its sum (V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models,
+  /// 2022, section 4.2.2). A parameter that is not split, such as a norm's, then gets gradients of this rank's tokens
+  /// only; read such a parameter through functional::copy_to_ranks, which sums the gradients.
   std::optional<int64_t> sequence_dim = std::nullopt;
 };
 
-/// A linear layer whose output features are split over the ranks (M. Shoeybi et al., Megatron-LM, 2019, section 3).
+/// Linear layer whose output features are split over the ranks (M. Shoeybi et al., Megatron-LM, 2019, section 3).
 /// `weight` has sizes [out_features / ranks, in_features] and `bias` [out_features / ranks]. Their initial values are
-/// the rank's rows of a torch::nn::Linear with the same options and seed.
+/// this rank's rows of a torch::nn::Linear with the same options and seed.
 ///
 /// Every rank of the axis gets the same input, [..., in_features], and computes the same loss. The result is this
-/// rank's part, [..., out_features / ranks], the input of a RowParallelLinear; with `gather_output` it is whole. If
-/// `weight` consists of several `fused` matrices, each matrix is split separately, so that a rank has, for example, the
-/// queries, keys and values of its heads. Forward and backward are collective over the axis. Shard such layers over the
-/// ranks of another axis. Throws UsageError if the number of ranks does not divide the features, and for `fused` > 1
-/// with `gather_output`.
+/// rank's part, [..., out_features / ranks], which a RowParallelLinear takes as its input. With `gather_output` the
+/// result is whole. If `weight` consists of several `fused` matrices, each matrix is split separately, so that a rank
+/// has, for example, the queries, keys and values of its heads. Forward and backward are collective over the axis.
+/// fully_shard must shard such layers over the ranks of another axis. The constructor throws UsageError if the number
+/// of ranks does not divide the features, and for `fused` > 1 with `gather_output`.
 ///
 ///     auto up = register_module("up", fsdp::ColumnParallelLinear(torch::nn::LinearOptions(768, 3072), options));
 ///     auto down = register_module("down", fsdp::RowParallelLinear(torch::nn::LinearOptions(3072, 768), options));
@@ -52,81 +51,82 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
   /// Makes this rank's part of the layer that `whole` describes.
   explicit ColumnParallelLinearImpl(const torch::nn::LinearOptions& whole, TensorParallelOptions parallel = {},
                                     bool gather_output = false, int64_t fused = 1);
-  /// See the class.
+  /// Returns this rank's part of the output, or the whole output if `gather_output` is true; see the class.
   torch::Tensor forward(const torch::Tensor& input);
   /// Initialises the parameters again.
   void reset() override;
   /// Prints the sizes of the whole layer and the number of parts.
   void pretty_print(std::ostream& stream) const override;
-  /// See TensorParallelLayer.
+  /// Returns how a parameter is split; see TensorParallelLayer.
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::LinearOptions options;  ///< options of the whole layer
-  TensorParallelOptions parallel;    ///< options with the axis
-  bool gather_output;                ///< whether forward returns the whole output
+  TensorParallelOptions parallel;    ///< options of the tensor-parallel layer
+  bool gather_output;                ///< true if forward returns the whole output
   int64_t fused;                     ///< number of matrices stacked in the whole weight
   torch::Tensor weight;              ///< this rank's rows of the whole weight
-  torch::Tensor bias;                ///< this rank's elements; undefined without a bias
+  torch::Tensor bias;                ///< this rank's elements of the bias; undefined without a bias
 };
-/// The holder of ColumnParallelLinearImpl.
+/// Holder of ColumnParallelLinearImpl.
 TORCH_MODULE(ColumnParallelLinear);
 
-/// A linear layer whose input features are split over the ranks. `weight` has sizes [out_features, in_features /
-/// ranks]; `bias`, [out_features], is the same on every rank. Initial values are those of torch::nn::Linear with the
-/// same seed. The input is this rank's part, [..., in_features / ranks]; the result, [..., out_features], is the sum
-/// over the ranks plus the bias. Otherwise like ColumnParallelLinearImpl.
+/// Linear layer whose input features are split over the ranks. `weight` has sizes [out_features, in_features / ranks];
+/// `bias`, [out_features], is the same on every rank. Initial values are those of torch::nn::Linear with the same seed.
+/// The input is this rank's part, [..., in_features / ranks]; the result, [..., out_features], is the sum over the
+/// ranks plus the bias. In all else the class is like ColumnParallelLinearImpl.
 class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>, public TensorParallelLayer {
  public:
   /// Makes this rank's part of the layer that `whole` describes.
   explicit RowParallelLinearImpl(const torch::nn::LinearOptions& whole, TensorParallelOptions parallel = {});
-  /// See the class.
+  /// Returns the sum of the ranks' products plus the bias; see the class.
   torch::Tensor forward(const torch::Tensor& input);
   /// Initialises the parameters again.
   void reset() override;
   /// Prints the sizes of the whole layer and the number of parts.
   void pretty_print(std::ostream& stream) const override;
-  /// See TensorParallelLayer.
+  /// Returns how a parameter is split; see TensorParallelLayer.
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::LinearOptions options;  ///< options of the whole layer
-  TensorParallelOptions parallel;    ///< options with the axis
+  TensorParallelOptions parallel;    ///< options of the tensor-parallel layer
   torch::Tensor weight;              ///< this rank's columns of the whole weight
-  torch::Tensor bias;                ///< undefined without a bias
+  torch::Tensor bias;                ///< whole bias; undefined without a bias
 };
-/// The holder of RowParallelLinearImpl.
+/// Holder of RowParallelLinearImpl.
 TORCH_MODULE(RowParallelLinear);
 
-/// An embedding whose rows are split over the ranks: rank r has the indices [r * n, (r + 1) * n), where n is
+/// Embedding whose rows are split over the ranks: rank r has the indices [r * n, (r + 1) * n), where n is
 /// num_embeddings / ranks. `weight` has sizes [n, embedding_dim] and the initial values of torch::nn::Embedding with
 /// the same seed. Every rank of the axis passes the same indices, in int64, and gets the whole result. Supported
-/// options are num_embeddings, embedding_dim and padding_idx; others throw UsageError. Otherwise like
-/// ColumnParallelLinearImpl.
+/// options are num_embeddings, embedding_dim and padding_idx; the constructor throws UsageError for others. In all else
+/// the class is like ColumnParallelLinearImpl.
 class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>,
                                    public TensorParallelLayer {
  public:
   /// Makes this rank's part of the embedding that `whole` describes.
   explicit VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& whole, TensorParallelOptions parallel = {});
-  /// See the class.
+  /// Returns the embeddings of `indices`; see the class.
   torch::Tensor forward(const torch::Tensor& indices);
   /// Initialises the weight again.
   void reset() override;
   /// Prints the sizes of the whole embedding and the number of parts.
   void pretty_print(std::ostream& stream) const override;
-  /// See TensorParallelLayer.
+  /// Returns how a parameter is split; see TensorParallelLayer.
   std::optional<TensorCut> cut_of(const std::string& parameter) const override;
 
   torch::nn::EmbeddingOptions options;  ///< options of the whole embedding
-  TensorParallelOptions parallel;       ///< options with the axis
+  TensorParallelOptions parallel;       ///< options of the tensor-parallel layer
   torch::Tensor weight;                 ///< this rank's rows of the whole weight
 };
-/// The holder of VocabParallelEmbeddingImpl.
+/// Holder of VocabParallelEmbeddingImpl.
 TORCH_MODULE(VocabParallelEmbedding);
 
-/// The mean cross entropy of logits whose classes are split over the ranks. `logits`: [rows, classes / ranks], as a
-/// ColumnParallelLinear without `gather_output` returns them; `targets`: [rows] in int64, the same on every rank. Rows
-/// whose target is `ignore_index` are ignored; if all are, the loss is 0. Ranks exchange three numbers per row instead
-/// of logits. Collective over `axis` (null: the default process group); the result is the same on every rank. Throws
-/// UsageError for other sizes and, on the CPU, for targets that are not classes.
+/// Returns the mean cross entropy of logits whose classes are split over the ranks. `logits` has sizes [rows, classes /
+/// ranks], as a ColumnParallelLinear without `gather_output` returns them. `targets` has sizes [rows] in int64 and is
+/// the same on every rank. Rows whose target is `ignore_index` are ignored; if all rows are ignored, the loss is 0.
+/// Ranks exchange three numbers per row instead of logits. Collective over `axis` (null: the default process group);
+/// the result is the same on every rank. Throws UsageError for other sizes and, on the CPU, for targets that are not
+/// classes.
 ///
 ///     auto loss = fsdp::vocab_parallel_cross_entropy(head(x).flatten(0, 1), targets.flatten(), axis);
 [[nodiscard]] at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A region of forward that processes its input in chunks.
+/// Function that runs a region of forward on one chunk of its input after another.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -15,14 +15,14 @@ namespace fsdp {
 /// \addtogroup memory
 /// \{
 
-/// Computes `fn(x)` in `parts` chunks of `x` along `dim`, one after the other, and concatenates the results. Use it for
-/// long sequences, whose feed-forward layers hold more memory than attention. The intermediate activations of `fn`
-/// exist for one chunk at a time, also in backward, which recomputes each chunk (see activation_checkpoint for the
-/// rules that `fn` must follow).
+/// Computes `fn(x)` for `parts` chunks of `x` along `dim`, one after another, and returns the concatenated results. Use
+/// this function for long sequences, for which feed-forward layers hold more memory than attention. The intermediate
+/// activations of `fn` exist for one chunk at a time, also in backward, which recomputes each chunk (see
+/// activation_checkpoint for the rules that `fn` must follow).
 ///
-/// `fn` must treat the indices of `dim` independently, and its result must have as many of them. Chunks are those of
-/// `x.chunk(parts, dim)`. Collective if `fn` is; then use the same `parts` and sizes on every rank. Throws what `fn`
-/// throws.
+/// `fn` must treat the indices of `dim` independently, and its result must have as many indices of `dim` as its input.
+/// Chunks are those of `x.chunk(parts, dim)`. Collective if `fn` is collective; then use the same `parts` and sizes on
+/// every rank. Throws what `fn` throws.
 ///
 ///     x = x + fsdp::tiled(mlp, norm(x), /*dim=*/1, /*parts=*/8);
 template <class Fn>

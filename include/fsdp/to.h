@@ -13,12 +13,12 @@ namespace fsdp {
 /// \{
 
 /// Allocates memory on `device` for tensors on the meta device: this rank's rows of the parameters under `model`, and
-/// whole buffers and ignored parameters. They are zero until they are initialised (initialize.h) or loaded
-/// (checkpoint.h); tensors that have values keep them. Parameters stay the same tensors, so the optimizer may already
-/// exist. A device without an index means this thread's current one.
+/// whole buffers and ignored parameters. This memory is zero until the program initialises (initialize.h) or loads
+/// (checkpoint.h) the tensors. Tensors that have values keep them. Parameters stay the same tensors, so the optimizer
+/// may already exist. A device without an index means this thread's current device.
 ///
-/// Collective. One thread. Throws UsageError in a scope or a backward, and c10::Error if memory runs out; some groups
-/// may then have theirs, and the call can be repeated.
+/// Collective. Call this function from one thread. Throws UsageError in a scope or a backward, and c10::Error if memory
+/// runs out; some groups may then have memory, and you may repeat the call.
 ///
 ///     auto gpt = fsdp::meta_init([&] { return GPT(config); });
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
@@ -27,17 +27,18 @@ namespace fsdp {
 ///     fsdp::initialize(model, [&] { gpt->init_weights(); });
 void to_empty(const Group& model, c10::Device device);
 
-/// Moves a sharded model to another device, or converts its floating-point tensors to another dtype, like Module::to:
-/// rows of parameters, buffers and ignored parameters. Parameters stay the same tensors. During the call a rank holds
-/// the rows of one group twice and, if the layout of rows changes, that group whole.
+/// Moves a sharded model, i.e. its rows of parameters, buffers and ignored parameters, to another device, like
+/// Module::to. Parameters stay the same tensors. During the call a rank holds the rows of one group twice and, if the
+/// layout of rows changes, that group whole.
 ///
-/// An optimizer's state is not converted, so make the optimizer afterwards. Collective. One thread. Throws UsageError
-/// in a scope or a backward, while parameters have gradients (zero_grad() drops them), and for a dtype that is not
-/// floating point. Otherwise like to_empty.
+/// The state of an optimizer is not converted, so make the optimizer afterwards. Collective. Call this function from
+/// one thread. Throws UsageError in a scope or a backward, and while parameters have gradients (zero_grad() drops
+/// them). Throws c10::Error if memory runs out, as to_empty does.
 ///
 ///     fsdp::to(model, torch::kBFloat16);
 void to(const Group& model, c10::Device device);
-/// Converts floating-point tensors to another dtype.
+/// Converts the floating-point tensors of a sharded model to another dtype, under the same rules. Throws UsageError
+/// also for a dtype that is not floating point.
 void to(const Group& model, c10::ScalarType dtype);
 
 /// \}

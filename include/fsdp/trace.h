@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A timeline of what ranks do, as a file for Perfetto or chrome://tracing.
+/// Recording of what ranks do over time, as a file for Perfetto or chrome://tracing.
 
 #include <fsdp/process_group.h>
 
@@ -19,32 +19,32 @@ namespace fsdp {
 
 /// One interval on a rank's timeline. docs/observing.md lists the names.
 struct TraceEvent {
-  std::string name = {};          ///< e.g. "unshard", "prefetch", "wait for all_gather", "reduce_scatter", "forward"
+  std::string name = {};          ///< name such as "unshard", "prefetch", "wait for all_gather" or "forward"
   std::string group = {};         ///< Group::name() of the group, or another subject; truncated to 63 characters
-  bool is_communication = false;  ///< whether it runs beside the program's threads
-  int64_t begin_ns = 0;           ///< nanoseconds since 1970
-  int64_t end_ns = 0;             ///< nanoseconds since 1970; 0: unfinished
-  bool has_failed = false;        ///< whether it ended with an exception
-  int32_t thread = 0;             ///< operating system's ID of the thread in which it began
-  uint64_t sequence = 0;          ///< for a collective: its number in its order of operations
-  uint64_t bytes = 0;             ///< for a collective: bytes of all ranks' data
+  bool is_communication = false;  ///< true if the event runs beside the program's threads
+  int64_t begin_ns = 0;           ///< beginning, in nanoseconds since 1970
+  int64_t end_ns = 0;             ///< end, in nanoseconds since 1970; 0 for an unfinished event
+  bool has_failed = false;        ///< true if the event ended with an exception
+  int32_t thread = 0;             ///< operating system's ID of the thread in which the event began
+  uint64_t sequence = 0;          ///< number of a collective in its order of operations
+  uint64_t bytes = 0;             ///< number of bytes of all ranks' data, for a collective
 };
 
-/// What a trace records.
+/// Options that say what a trace records.
 struct TraceOptions {
-  /// Maximum number of events, of 152 bytes each; the oldest are dropped.
+  /// Maximum number of events, each of which takes 152 bytes; the oldest events are dropped.
   size_t max_events = 200'000;
-  /// Whether Kineto also records LibTorch's operators, with sizes and allocations, on the calling thread and in its
-  /// backwards, while the trace lives. Such a trace must be destroyed on the thread that made it. Only one may exist in
-  /// a process, without any other profiler.
+  /// True if Kineto also records LibTorch's operators, with sizes and allocations, on the calling thread and in its
+  /// backwards, while the trace lives. Destroy such a trace on the thread that made it. A process can have only one
+  /// such trace, and no other profiler at the same time.
   bool operators = false;
-  /// The ranks that write a common file; null: the default process group. A process group and those split from it
-  /// record the same events.
+  /// Ranks that write a common file; null: the default process group. Traces of a process group and of groups split
+  /// from it have the same events.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
-/// While it lives, records what this rank does, in all its models and process groups. An event costs a lock and about
-/// 0.2 us; without a trace, reading a flag. Thread-safe except for `write`.
+/// Recorder of what this rank does, in all its models and process groups, while the trace lives. An event costs a lock
+/// and about 0.2 us; without a trace it costs the reading of a flag. Thread-safe except for `write`.
 ///
 ///     {
 ///       const fsdp::Trace trace;
@@ -53,19 +53,20 @@ struct TraceOptions {
 ///     }
 class [[nodiscard]] Trace {
  public:
-  /// Not collective. Throws UsageError for a process group over your own communicator, and if max_events is 0.
+  /// Starts to record. Not collective. Throws UsageError for a process group over a communicator of your own, and if
+  /// max_events is 0.
   explicit Trace(TraceOptions options = {});
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// This rank's events so far, sorted by their beginning, without operators.
+  /// Returns this rank's events so far, sorted by their beginning, without operators.
   std::vector<TraceEvent> events() const;
-  /// Writes the events of all ranks so far into one file on rank 0, in the JSON format of Chrome and Perfetto: a
-  /// process per rank, with a track for each thread of the program and one or more for communication. Operators are
-  /// recorded only until the first call. Times come from each host's clock. Collective. Throws Error on every rank if
-  /// rank 0 cannot write the file, or if a rank's TMPDIR has no room for the profiler's output; and what Work::wait
-  /// throws.
+  /// Writes the events of all ranks so far into one file on rank 0, in the JSON format of Chrome and Perfetto: one
+  /// process for each rank, with one track for each thread of the program and one or more tracks for communication.
+  /// Operators are recorded only until the first call. Times come from each host's clock. Collective. Throws Error on
+  /// every rank if rank 0 cannot write the file, or if a rank's TMPDIR has no room for the profiler's output; and what
+  /// Work::wait throws.
   void write(const std::string& path) const;
 
  private:
@@ -73,15 +74,15 @@ class [[nodiscard]] Trace {
   std::unique_ptr<State> state_;
 };
 
-/// An interval of your own on this rank's timeline, from construction to destruction, in traces that exist and in the
-/// flight recorder. Destroy spans on the thread that made them, in reverse order. If nothing records, it only looks up
-/// the process group.
+/// Interval of your own on this rank's timeline, from construction to destruction, in existing traces and in the flight
+/// recorder. Destroy spans on the thread that made them, in reverse order. If nothing records, a span only looks up the
+/// process group.
 ///
 ///     const fsdp::TraceSpan span("validation");
 class [[nodiscard]] TraceSpan {
  public:
-  /// For this rank of the default process group. `name` is truncated to 23 characters, `about` to 63. Throws UsageError
-  /// before init_process_group().
+  /// Begins an interval on the timeline of this rank of the default process group. `name` is truncated to 23
+  /// characters, `about` to 63. Throws UsageError before init_process_group().
   explicit TraceSpan(std::string_view name, std::string_view about = "");
   ~TraceSpan();
   TraceSpan(const TraceSpan&) = delete;

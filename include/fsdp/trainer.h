@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// `Trainer`: training, testing and predicting with one's own module, data and loss.
+/// `Trainer`, which trains, tests and predicts with a module, data and loss of your own.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
@@ -31,8 +31,8 @@ class Pipeline;
 
 namespace detail {
 
-/// While it lives, the thread's operators on this type of device choose their dtype as autocast does; without a dtype
-/// nothing changes. Afterwards autocast is as it was.
+/// Guard that enables autocast with `dtype` on this thread for devices of `device`'s type, and restores the previous
+/// setting when it is destroyed. Changes nothing if `dtype` is unset.
 class [[nodiscard]] AutocastScope {
  public:
   AutocastScope(c10::DeviceType device, std::optional<at::ScalarType> dtype);
@@ -46,7 +46,7 @@ class [[nodiscard]] AutocastScope {
   at::ScalarType previous_dtype_ = at::ScalarType::Undefined;
 };
 
-/// While it lives, the module evaluates, without gradients.
+/// Guard that puts a module into evaluation mode and disables grad mode while the guard lives.
 template <class Module>
 class [[nodiscard]] Evaluation {
  public:
@@ -63,16 +63,18 @@ class [[nodiscard]] Evaluation {
 
 }  // namespace detail
 
-/// Training as a loop that one would write by hand, with what goes around it: ranks, precision, accumulation, clipping,
-/// checkpoints, callbacks. The loop is `fit` in src/train/trainer.cpp, one screen of plain LibTorch; it gives the bits
-/// that the same calls written by hand give. Nothing is hidden in it: the model is what fully_shard returns, the
-/// optimizer any of torch::optim and fsdp::optim, and every part can be used without the Trainer.
+/// Training loop with ranks, precision, gradient accumulation, clipping, checkpoints and callbacks. The loop is `fit`
+/// in src/train/trainer.cpp, one screen of plain LibTorch; it gives the same bits as the same calls written by hand.
+/// The model is the handle that fully_shard returns, the optimizer is any optimizer of torch::optim or fsdp::optim, and
+/// programs can use every part without the Trainer.
 ///
-/// `Data` is a range of batches of any type, a pointer to one such as a data loader, or a function of the epoch that
-/// returns either. Every rank has a share of its own, the same number of batches (data::DistributedSampler).
+/// `Data` is a range of batches of any type, a pointer to a range, such as a data loader, or a function of the epoch
+/// that returns one of these. Every rank must have its own share of the data, with the same number of batches (see
+/// data::DistributedSampler).
 ///
-/// Ranks are there before a Trainer: `run` starts them or joins a launcher's; a program that calls init_process_group
-/// itself just makes one. Everything is collective. One thread. docs/trainer.md has more.
+/// A Trainer needs a process group: `run` starts ranks or joins those of a launcher, and a program that calls
+/// init_process_group itself just makes a Trainer. All functions are collective unless they say otherwise. One thread
+/// of each rank uses the Trainer. docs/trainer.md says more.
 ///
 ///     int main() {
 ///       fsdp::Trainer::run({.devices = 4, .seed = 1, .epochs = 3}, [](fsdp::Trainer& trainer) {
@@ -85,22 +87,23 @@ class [[nodiscard]] Evaluation {
 ///     }
 class Trainer {
  public:
-  /// For this rank. Throws UsageError where there is no default process group, another number of ranks than
-  /// TrainerOptions::devices, or an option that cannot be right.
+  /// Makes this rank's Trainer. Throws UsageError if there is no default process group, if its number of ranks is not
+  /// TrainerOptions::devices, and for invalid options.
   explicit Trainer(TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Joins the ranks of a launcher, or else starts TrainerOptions::devices as forks of this process (fsdp::spawn, with
-  /// its conditions), which must not have started threads then; calls `body` in each and leaves. The first SIGTERM or
-  /// SIGINT goes on to the ranks, the second one ends them. Not collective. Throws what init_process_group, spawn and
-  /// `body` throw.
+  /// Joins the ranks of a launcher, or else starts TrainerOptions::devices ranks as forks of this process, which must
+  /// not have started threads (see fsdp::spawn). Calls `body` on each rank and then leaves the process group. The first
+  /// SIGTERM or SIGINT is passed on to the ranks, and a second signal ends them. Not collective. Throws what
+  /// init_process_group, spawn and `body` throw.
   static void run(const TrainerOptions& options, const std::function<void(Trainer& trainer)>& body);
 
-  /// Callbacks of one kind are called in the order in which they were added.
+  /// Adds callbacks. Callbacks of one kind are called in the order in which they were added. Not collective.
   void add(TrainerCallbacks callbacks) { callbacks_.push_back(std::move(callbacks)); }
 
-  /// fully_shard with the options: takes and returns what that does, a handle that can be called.
+  /// Calls fully_shard with TrainerOptions::sharding. Takes any module that fully_shard takes, and returns a handle
+  /// that can be called.
   ///
   ///     auto model = trainer.shard(net);
   template <class Module>
@@ -111,22 +114,25 @@ class Trainer {
     return model;
   }
 
-  /// The model that `resume` and `fit` get is this rank's stages of `pipeline`, which outlives them: gradients are
-  /// clipped, and checkpoints saved and loaded, over all stages.
+  /// Tells the Trainer that the model passed to `resume` and `fit` has this rank's stages of `pipeline`. Gradients are
+  /// then clipped, and checkpoints saved and loaded, over all stages. `pipeline` must outlive these calls. Not
+  /// collective.
   void set_pipeline(const Pipeline& pipeline) { pipeline_ = &pipeline; }
 
   /// Loads the checkpoint of TrainerOptions::resume into the model, the optimizer, the scaler, the generators and
-  /// `place`; false: there was none to load. `fit` calls it unless that was done. Throws what load_checkpoint throws.
+  /// `place`. Returns false if there was no checkpoint to load. `fit` calls this function unless the program has called
+  /// it. Throws what load_checkpoint throws.
   bool resume(const Group& model, torch::optim::Optimizer& optimizer);
 
-  /// Trains from `place` on to the end of the epochs or steps. `loss(model, batch)` returns the loss of a batch, a
-  /// scalar whose gradients are averaged over batches and ranks. Returns whether it came to the end: not if `stop` was
-  /// called, or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank,
-  /// the program should end with status 0, and one that resumes goes on bit for bit as without a break. A second signal
-  /// ends the process at once.
+  /// Trains from `place` to the end of the epochs or steps. `loss(model, batch)` must return the loss of a batch, a
+  /// scalar; its gradients are averaged over batches and ranks. Returns true if training came to the end. Returns false
+  /// if `stop` was called, or if checkpoints are saved and any rank got SIGTERM or SIGINT. After a signal every rank
+  /// finishes its step and saves a checkpoint. The program should then end with status 0, and a program that resumes
+  /// continues bit for bit as without a break. A second signal ends the process at once.
   ///
-  /// A function of three arguments, `step(model, batch, weight)`, goes backward itself, from `weight` times the loss,
-  /// and returns the loss without a graph: for a Pipeline, whose step does both.
+  /// If `loss` takes three arguments, (model, batch, weight), it must itself run backward from `weight` times the loss
+  /// and return the loss without a graph. Use such a function for a Pipeline, because Pipeline::step runs forward and
+  /// backward.
   ///
   ///     trainer.set_pipeline(pipeline);
   ///     trainer.fit(model, optimizer, data, [&](auto&, auto& batch, double weight) {
@@ -135,7 +141,8 @@ class Trainer {
   ///       }) / weight;
   ///     });
   ///
-  /// Throws UsageError if an epoch has no batch, or the loss is no scalar with a gradient; else what its parts throw.
+  /// Throws UsageError if an epoch has no batch, and if the loss is not a scalar or does not require a gradient. Also
+  /// throws what the loss, the callbacks and the called functions throw.
   template <class Holder, class Data, class Loss>
   bool fit(Sharded<Holder>& model, torch::optim::Optimizer& optimizer, Data&& data, Loss&& loss) {
     model->train();
@@ -144,8 +151,9 @@ class Trainer {
     return fit(model, optimizer, batches);
   }
 
-  /// The sums over all batches and ranks of the scalars that `measure(model, batch)` returns, a vector of tensors: the
-  /// same on every rank. The model evaluates, without gradients. Throws UsageError if there is no batch.
+  /// Returns sums over all batches and ranks, the same on every rank. `measure(model, batch)` must return a vector of
+  /// scalar tensors, and the sums are those of each scalar. The model is in evaluation mode, without gradients. Throws
+  /// UsageError if there is no batch.
   ///
   ///     const auto sums = trainer.test(model, loader, [](auto& net, auto& batch) -> std::vector<torch::Tensor> {
   ///       return {net(batch.data).argmax(1).eq(batch.target).sum(), torch::tensor(batch.target.size(0))};
@@ -163,8 +171,8 @@ class Trainer {
     return sums->over_ranks();
   }
 
-  /// What `forward(model, batch)` returns for each batch of this rank, in order. The model evaluates, without
-  /// gradients.
+  /// Returns the results of `forward(model, batch)` for each batch of this rank, in order. The model is in evaluation
+  /// mode, without gradients.
   ///
   ///     auto scores = trainer.predict(model, loader, [](auto& net, auto& batch) { return net(batch.data).cpu(); });
   template <class Holder, class Data, class Forward>
@@ -175,20 +183,24 @@ class Trainer {
     return results;
   }
 
-  /// Ends `fit` after the step that runs, e.g. when a loss no longer falls: in a callback, on every rank.
+  /// Ends `fit` after the current step, for example when a loss no longer falls. Call this function in a callback, on
+  /// every rank.
   void stop() { is_stopped_ = true; }
 
-  /// How far training is.
+  /// Returns how far training has come. Not collective.
   const TrainingPlace& place() const { return place_; }
-  /// Of TrainerOptions::scaler; it does nothing unless the precision is Precision::kFloat16.
+  /// Returns the loss scaler that TrainerOptions::scaler describes; it does nothing unless the precision is
+  /// Precision::kFloat16. Not collective.
   GradScaler& scaler() { return scaler_; }
-  /// Of this rank's tensors: where batches have to be.
+  /// Returns the device of this rank's tensors, on which batches must be. Not collective.
   c10::Device device() const { return device_; }
-  /// The ranks as TrainerOptions::mesh_shape lays them out. The first call is collective, and `shard` makes it.
+  /// Returns the mesh that TrainerOptions::mesh_shape describes; if that is empty, a mesh of one axis of all ranks. The
+  /// first call is collective; `shard` makes it if rows are sharded over this mesh.
   ///
   ///     auto pipe = trainer.mesh().process_group("pipe");
   const DeviceMesh& mesh();
-  /// As it was made with; from `shard` on `sharding` has what follows from the other options.
+  /// Returns the options of the constructor. After `shard`, TrainerOptions::sharding has the settings that follow from
+  /// the other options. Not collective.
   const TrainerOptions& options() const { return options_; }
 
  private:
@@ -238,7 +250,7 @@ class Trainer {
   std::vector<TrainerCallbacks> callbacks_;
   GradScaler scaler_;
   TrainingPlace place_;
-  // What the generators' states were when the epoch of `place_` began, by their names in checkpoints.
+  // States of the generators at the beginning of the epoch of `place_`, by their names in checkpoints.
   std::map<std::string, at::Tensor> epochs_random_states_;
   int64_t may_lack_ = 0;  // see train::ResumedPlace
   std::optional<int64_t> saved_step_;

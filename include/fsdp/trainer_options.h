@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a Trainer can be told, and what it tells.
+/// Options and callbacks of a Trainer.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/apply_activation_checkpointing.h>
@@ -20,79 +20,88 @@ namespace fsdp {
 /// \addtogroup training
 /// \{
 
-/// In which dtype whole parameters are gathered and computed with. Rows, their gradients and optimizer state keep the
-/// parameters' own.
+/// Dtype in which whole parameters are gathered and operators compute. Rows, their gradients and optimizer state keep
+/// the parameters' own dtype.
 enum class Precision : uint8_t {
-  /// That of the parameters.
+  /// The parameters' dtype.
   kFull,
-  /// bf16; gradients are summed in fp32.
+  /// bf16, with gradients that are summed in fp32.
   kBFloat16,
-  /// fp16, gradients too, with a GradScaler.
+  /// fp16, in which gradients are summed too, with a GradScaler.
   kFloat16,
 };
 
-/// Which checkpoints a training leaves behind.
+/// Options that say which checkpoints a Trainer writes.
 struct TrainerCheckpoints {
-  /// Empty: none. Else one after the last step too, and SIGTERM and SIGINT end training with one.
+  /// Path of the folder of the checkpoints; empty: none are written. If set, Trainer::fit also writes a checkpoint
+  /// after the last step, and SIGTERM and SIGINT end training with a checkpoint.
   std::string folder = {};
-  /// Steps from one to the next; 0: only after the last step.
+  /// Number of steps from one checkpoint to the next; 0: only after the last step.
   int64_t every = 0;
-  /// How many of them stay, the newest; none: all.
+  /// Number of newest checkpoints that stay in the folder; unset: all.
   std::optional<int64_t> keep = 2;
-  /// They are written while training goes on (async_save_checkpoint).
+  /// True if checkpoints are written while training continues (async_save_checkpoint).
   bool async = false;
 };
 
-/// How a Trainer trains. Every field is optional; the same on every rank.
+/// Options of a Trainer. Every field is optional and must be the same on every rank.
 struct TrainerOptions {
-  /// How many ranks Trainer::run starts on this host, if no launcher started any; 0: one, or those of the launcher.
-  /// Another number than that of the ranks there are is a UsageError.
+  /// Number of ranks that Trainer::run starts on this host if no launcher has started ranks. 0 means one rank, or the
+  /// ranks of the launcher. Any other number must be the number of running ranks; otherwise the Trainer's constructor
+  /// throws UsageError.
   int devices = 0;
-  /// ProcessGroupOptions::backend, for Trainer::run.
+  /// Value of ProcessGroupOptions::backend for Trainer::run.
   std::string backend = "auto";
-  /// Seeds the generators: with this number before the model is made, so that it is the same on every rank, with
-  /// another one for each rank when it is sharded, so that each drops out what it likes. Unset: they stay as they are.
+  /// Seed of the generators. The Trainer's constructor seeds them with this number on every rank, so that a model made
+  /// afterwards is the same on every rank. `shard` seeds them with a different number on each rank, so that ranks draw
+  /// different dropout masks. Unset: the generators stay as they are.
   std::optional<uint64_t> seed = std::nullopt;
 
-  /// What `shard` gives fully_shard: strategy, wrapping, offload and what else there is. Unset, its `mp_policy` follows
-  /// from `precision`, its `mesh` from `mesh_shape`, and its `device` is the rank's.
+  /// Options that `shard` passes to fully_shard. If they are unset, `mp_policy` follows from `precision` and
+  /// `autocast`, `mesh` from `mesh_shape`, and `device` is this rank's device unless an offload policy is set.
   FullyShardOptions sharding = {};
-  /// The sizes of Trainer::mesh. {8}: one axis, "shard"; {2, 4}: the axes "replicate" and "shard" (init_device_mesh).
-  /// Empty: `sharding.mesh`.
+  /// Sizes of the axes of Trainer::mesh (init_device_mesh): {8} is one axis, "shard"; {2, 4} are the axes "replicate"
+  /// and "shard". Empty: only `sharding.mesh` decides how rows are sharded.
   std::vector<int> mesh_shape = {};
-  /// The names of its axes, if they are others: some of "data", "pipe", "sequence" and "tensor", in any order, "data"
-  /// among them. Then rows are shared out over the ranks of "data" and "sequence" together.
+  /// Names of the axes of Trainer::mesh: "data" and any of "pipe", "sequence" and "tensor", in any order. Rows are then
+  /// sharded over the ranks of "data" and "sequence" together. Empty: the names that `mesh_shape` describes.
   ///
   ///     options.mesh_shape = {2, 2, 2, 1};
   ///     options.mesh_dim_names = {"pipe", "data", "sequence", "tensor"};
   std::vector<std::string> mesh_dim_names = {};
-  /// Of compute, where `sharding` has no `mp_policy`.
+  /// Dtype of compute if `sharding.mp_policy` is unset.
   Precision precision = Precision::kFull;
-  /// Operators choose their dtype as LibTorch's autocast decides: fp32 for norms, softmax and losses, for the others
-  /// fp16 with kFloat16, else bf16.
+  /// True if operators compute in the dtype that LibTorch's autocast chooses: fp32 for norms, softmax and losses; for
+  /// other operators fp16 with Precision::kFloat16, otherwise bf16. With Precision::kFull whole parameters are then
+  /// gathered in bf16.
   bool autocast = false;
-  /// Of kFloat16; `enabled` follows from it.
+  /// Options of the loss scaler for Precision::kFloat16. The Trainer sets `enabled`.
   GradScalerOptions scaler = {};
-  /// Called with the module before it is sharded: activation_checkpointing_of.
+  /// Function that `shard` calls with the module before it is sharded, see activation_checkpointing_of.
   std::function<void(torch::nn::Module& module)> activation_checkpointing = {};
 
-  /// Passes over the data.
+  /// Number of passes over the data.
   int64_t epochs = 1;
-  /// Ends after so many optimizer steps, those of earlier runs included; none: after the epochs.
+  /// Number of optimizer steps after which training ends, steps of earlier runs included. Unset: training ends after
+  /// the epochs.
   std::optional<int64_t> steps = std::nullopt;
-  /// Batches of a rank whose gradients one optimizer step takes, reduced once; at an epoch's end as many as are left.
+  /// Number of batches of a rank whose gradients are accumulated for one optimizer step and reduced once. The last step
+  /// of an epoch takes the batches that are left.
   int64_t accumulate = 1;
-  /// Gradients are scaled down to this norm over all parameters and ranks (clip_grad_norm_).
+  /// Largest norm of the gradients over all parameters and ranks, to which clip_grad_norm_ clips them. Unset: gradients
+  /// are not clipped.
   std::optional<double> max_grad_norm = std::nullopt;
 
-  /// Which checkpoints are written.
+  /// Options of the checkpoints that Trainer::fit writes.
   TrainerCheckpoints save = {};
-  /// Goes on from the newest checkpoint of this folder, or from this checkpoint. Where it is the folder of `save` it
-  /// may be empty at first: then one command starts a training and goes on with it.
+  /// Path of a checkpoint, or of a folder whose newest checkpoint is loaded, from which training continues; empty:
+  /// training starts anew. If the path is that of `save.folder`, there may be no checkpoint yet, so the same command
+  /// can start a training and resume it.
   std::string resume = {};
 };
 
-/// For TrainerOptions::activation_checkpointing: apply_activation_checkpointing of modules of these types.
+/// Returns a function for TrainerOptions::activation_checkpointing that calls apply_activation_checkpointing for
+/// modules of these types.
 ///
 ///     options.activation_checkpointing = fsdp::activation_checkpointing_of<BottleneckImpl>();
 template <class... Modules>
@@ -100,49 +109,52 @@ std::function<void(torch::nn::Module& module)> activation_checkpointing_of(const
   return [options](torch::nn::Module& module) { apply_activation_checkpointing<Modules...>(module, options); };
 }
 
-/// How far training is. Checkpoints have it, as the state "trainer".
+/// Position in a training. Checkpoints contain it as the state "trainer".
 struct TrainingPlace {
-  /// Epochs that are over: the number, from 0, of the one that runs.
+  /// Number of epochs that are over, i.e. the number of the current epoch, from 0.
   int64_t epoch = 0;
-  /// Batches of this epoch that each rank has done.
+  /// Number of batches of this epoch that each rank has processed.
   int64_t batches = 0;
-  /// Optimizer steps of all epochs, with those that a GradScaler skipped.
+  /// Number of optimizer steps of all epochs, including steps that a GradScaler skipped.
   int64_t step = 0;
-  /// Whether all numbers are equal.
+  /// Returns true if all numbers are equal.
   bool operator==(const TrainingPlace&) const = default;
 };
 
-/// One optimizer step.
+/// Report of one optimizer step.
 struct StepReport {
-  /// After it.
+  /// Position in the training after the step.
   TrainingPlace place = {};
-  /// The mean of this rank's batches' losses, before the step: a scalar of fp64 on the device, without autograd.
+  /// Mean loss of this rank's batches, before the step: an fp64 scalar on the device, without autograd history.
   at::Tensor loss = {};
-  /// Before clipping, over all ranks; only with TrainerOptions::max_grad_norm.
+  /// Norm of the gradients over all ranks, before clipping; set only with TrainerOptions::max_grad_norm.
   std::optional<double> grad_norm = std::nullopt;
 
-  /// The mean of `loss` over the ranks. Collective, and waits for the device.
+  /// Returns the mean of `loss` over the ranks. Collective. Waits for the device.
   double mean_loss() const;
 };
 
-/// What is called when. Any of them may be left out. Every rank calls them alike, so they may communicate.
+/// Callbacks of Trainer::fit, each of which may be left empty. All ranks call them in the same order, so they may
+/// communicate.
 ///
 ///     trainer.add({.on_epoch_end = [&](const fsdp::TrainingPlace& place) { schedule.step(); }});
 struct TrainerCallbacks {
-  /// A checkpoint was loaded. `place` is where training goes on, and may be changed.
+  /// Called after a checkpoint was loaded. `place` is the position from which training continues; the callback may
+  /// change it.
   std::function<void(const LoadedCheckpoint& loaded, TrainingPlace& place)> on_resume = {};
-  /// Before the epoch's first batch is taken; of an epoch that goes on too.
+  /// Called before the first batch of an epoch is taken, also if a resumed training continues in the middle of the
+  /// epoch.
   std::function<void(const TrainingPlace& place)> on_epoch_start = {};
-  /// Before gradients are set to zero, e.g. for learning rates.
+  /// Called before the gradients of a step are set to zero, for example to set learning rates.
   std::function<void(const TrainingPlace& place)> on_step_start = {};
-  /// After the optimizer's step, or after a GradScaler skipped it.
+  /// Called after an optimizer step, or after a GradScaler has skipped the step.
   std::function<void(const StepReport& report)> on_step_end = {};
-  /// Before a checkpoint is written, for what belongs in it, e.g. schedulers.
+  /// Called before a checkpoint is written. The callback may add to `options`, for example the state of schedulers.
   std::function<void(SaveOptions& options)> on_save = {};
-  /// It is written, or with TrainerCheckpoints::async being written.
+  /// Called after a checkpoint was written, or with TrainerCheckpoints::async after the save has begun.
   std::function<void(const TrainingPlace& place)> on_saved = {};
-  /// All batches of the epoch are done; `place` is still in it. A checkpoint of its last step is from before this, and
-  /// who goes on from that one calls it again.
+  /// Called after the last step of an epoch; `place` is still in this epoch. A checkpoint of this step is written
+  /// before the call, so a training that resumes from this checkpoint makes the call again.
   std::function<void(const TrainingPlace& place)> on_epoch_end = {};
 };
 

@@ -15,41 +15,43 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// A submodule that may become a group.
+/// Submodule that may become a group.
 struct WrapCandidate {
-  /// The submodule's path below the sharded module, e.g. "blocks.3".
+  /// Path of the submodule below the sharded module, e.g. "blocks.3".
   std::string name;
   /// The submodule.
   torch::nn::Module& module;
-  /// Number of elements of its parameters that no group inside it has taken.
+  /// Number of elements of the submodule's parameters that no group inside the submodule has taken.
   int64_t unwrapped_numel = 0;
 };
 
-/// Decides which submodules become groups. Children are considered before their parents; the outermost module is always
-/// a group. Decisions must be the same on every rank. An empty policy wraps nothing.
+/// Policy that decides which submodules become groups. fully_shard considers children before their parents, and the
+/// outermost module is always a group. Decisions must be the same on every rank. With an empty policy no submodule
+/// becomes a group.
 ///
 ///     options.auto_wrap_policy = [](const fsdp::WrapCandidate& c) { return c.name.ends_with("mlp"); };
 struct AutoWrapPolicy {
-  /// Returns whether a submodule is selected.
+  /// Function that returns true if a submodule is selected.
   using Decision = std::function<bool(const WrapCandidate&)>;
 
-  /// Wraps nothing.
+  /// Makes an empty policy.
   AutoWrapPolicy() = default;
-  /// Makes a policy of a function that returns whether a candidate becomes a group.
+  /// Makes a policy of a function that returns true if a candidate becomes a group.
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
-  /// Makes a policy of two functions, see `wraps` and `descends`. fully_shard throws UsageError for `descend` without
-  /// `wrap`.
+  /// Makes a policy of two functions: `wrap` becomes `wraps`, and `descend` becomes `descends`. fully_shard throws
+  /// UsageError for `descend` without `wrap`.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
-  /// Whether a module becomes a group.
+  /// Function that returns true if a module becomes a group.
   Decision wraps;
-  /// Whether a module's children are considered; empty: always.
+  /// Function that returns true if a module's children are considered; empty: they always are.
   Decision descends;
 };
 
-/// Makes each module of one of the types a group. Name the types of modules (`BlockImpl`), not of their holders.
+/// Returns a policy that makes each module of one of the types a group. Pass the types of modules (`BlockImpl`), not of
+/// their holders.
 ///
 ///     options.auto_wrap_policy = fsdp::module_wrap_policy<BlockImpl>();
 template <class... Modules>
@@ -59,9 +61,9 @@ AutoWrapPolicy module_wrap_policy() {
   };
 }
 
-/// Makes a module a group if its subtree has at least `min_numel` elements that no group inside it has taken; smaller
-/// modules stay in their parent's group. As in FSDP1, ModuleList and ModuleDict never become groups, and
-/// MultiheadAttention is not split up (torch.distributed.fsdp.wrap.size_based_auto_wrap_policy).
+/// Returns a policy that makes a module a group if its subtree has at least `min_numel` elements that no group inside
+/// it has taken; smaller modules stay in their parent's group. As in FSDP1, ModuleList and ModuleDict never become
+/// groups, and MultiheadAttention is not split up (torch.distributed.fsdp.wrap.size_based_auto_wrap_policy).
 ///
 ///     options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(100'000'000);
 AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel);
