@@ -24,8 +24,8 @@ struct CasePlanes {
   std::vector<CasePlane> planes;
 };
 
-/// Returns the planes for every collective. Several cases lie at the limit of what c10d's communicator sends in one
-/// message with the fingerprint: 256 bytes from one rank to another, where each plane begins at a multiple of 16 bytes.
+/// Returns the planes for every collective. Over c10d, up to 8 KiB from one rank to another travel in one message with
+/// the fingerprint; the last case is larger.
 inline const std::vector<CasePlanes>& floating_planes() {
   static const std::vector<CasePlanes> all{
       {"one element", {{at::kFloat, 1}}},
