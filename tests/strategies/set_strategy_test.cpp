@@ -35,8 +35,7 @@ struct MovingRun {
   bool accumulates = false;  // adds up the gradients of two steps
 };
 
-// Returns rank 0's parameters after one step for each move. Without `moves`, each step uses a model that began with the
-// move's strategy.
+// Returns rank 0's parameters after one step for each move. Without `moves`, the model keeps its first strategy.
 std::vector<Tensor> train(const MovingRun& run, bool moves) {
   std::vector<Tensor> trained;
   run_thread_ranks(run.world, [&](int rank) {
