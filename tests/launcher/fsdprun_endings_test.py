@@ -28,7 +28,7 @@ class Endings(FsdprunTest):
     def test_a_rank_that_blames_another_one_did_not_fail_first(self):
         say = ("import os, struct; "
                "os.pwrite(int(os.environ['FSDP_BLAME']), struct.pack('i', 1 + %d), 4 * int(os.environ['RANK']))")
-        for blamed, first in ((1, 1), (0, 0), (2, 0), (7, 0)):  # itself, one that is ended, none of the ranks
+        for blamed, first in ((1, 1), (0, 0), (2, 0), (7, 0)):  # itself, one that is ended, no rank
             script = (f'if [ $RANK = 0 ]; then {sys.executable} -c "{say % blamed}"; touch $D/said; exit 4; fi; '
                       "while [ ! -e $D/said ]; do sleep 0.05; done; [ $RANK = 1 ] || sleep 1000; sleep 0.5; exit 3")
             self.check(3, script, status=(4, 3)[first], err=[f"rank {first} .*failed first"])

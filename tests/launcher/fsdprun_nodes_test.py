@@ -89,7 +89,7 @@ class Nodes(FsdprunTest):
         listener, port = self.listen_silently()
         process = self.start("--nnodes=2", "--node-rank=1", f"--master-port={port}", "true")
         listener.settimeout(LIMIT_S)
-        connections = [listener.accept() for _ in range(2)]  # It has looked who listens, and waits for an answer.
+        connections = [listener.accept() for _ in range(2)]  # The node waits for an answer.
         process.terminate()
         self.assert_ends(process, 128 + signal.SIGTERM, "SIGTERM while waiting for other nodes", seconds=15)
         for connection, _ in connections:
