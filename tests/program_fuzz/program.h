@@ -31,10 +31,10 @@ enum class Cell : uint8_t {
 };
 constexpr int kCells = 14;
 
-/// Value of the option `reshard_after_forward`.
+/// The value of the option `reshard_after_forward`.
 enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever, kWithin };
 
-/// Whether activation_checkpoint wraps the forward of a module, and what it recomputes.
+/// Says whether activation_checkpoint wraps the forward of a module, and what it recomputes.
 enum class Recompute : uint8_t { kNothing, kAll, kAllButProducts };
 
 /// A module of a model's tree. A parent comes before its children, and node 0 is the root.
