@@ -1,5 +1,5 @@
-// Tests that schedules are complete, cannot deadlock, and are as long as published formulas say, and of what is
-// refused.
+// Tests that schedules are complete, cannot deadlock, and take the time that published formulas give. Tests of what is
+// refused follow.
 
 #include <fsdp/error.h>
 #include <fsdp/pipeline_schedule.h>

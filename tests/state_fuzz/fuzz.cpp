@@ -1,5 +1,5 @@
-// libFuzzer calls this program. It takes any bytes as a safetensors file and a manifest, which must be read or refused
-// without more memory than the bytes take. tests/state_fuzz/state_fuzz_test.py builds and runs it.
+// libFuzzer calls the function in this file. It takes any bytes as a safetensors file and as a manifest, which must be
+// read or refused without more memory than the bytes take. tests/state_fuzz/state_fuzz_test.py builds and runs it.
 
 #include <cstddef>
 #include <cstdint>
