@@ -1,5 +1,6 @@
-"""Fails when a layer includes a higher one or a sibling, when files include each other in a circle, when a public
-header names what is not public, or when text follows the program's locale. docs/architecture.md explains the layers.
+"""Fails if a layer includes a higher layer or a sibling, if files include each other in a circle, if a public header
+names something that is not public, or if text depends on the program's locale. docs/architecture.md explains the
+layers.
 
     python3 tools/check_layers.py
 """
@@ -10,7 +11,8 @@ import re
 import sys
 import tempfile
 
-# Lowest first; those of one line are siblings, which do not know each other. Each is a folder of src; comm has rooms.
+# The layers from the lowest to the highest. Those in one line are siblings, which may not include each other. Each
+# layer is a folder of src; the layer comm has subfolders with an order of their own.
 LAYERS = [
     ["layout"],
     ["comm/core", "comm/posix"],
@@ -29,7 +31,8 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FOLDERS = {name.split("/")[0] for name in LEVEL}
 
-# A public header include/fsdp/<name>.h belongs where <name>.cpp or <name>.h lies; these are named otherwise.
+# A public header include/fsdp/<name>.h belongs to the layer that has <name>.cpp or <name>.h. The headers here have
+# other names.
 PUBLIC_HEADERS = {
     "layout": "version",
     "comm/core": "backend error communicator traffic",
@@ -49,13 +52,13 @@ UMBRELLA = "fsdp/fsdp.h"  # for programs, never for a layer
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 PRIVATE_NAMESPACE = re.compile(r"\b(?:layout|memory|runtime)::|\bnamespace (?:fsdp::)?(?:layout|memory|runtime)\b")
 TENSOR_LIBRARY = re.compile(r"(ATen|torch|c10|caffe2)/")
-# See Note [Numbers in text] there.
+# See Note [Numbers in text] in that file.
 TEXT = "comm/core/text"
 LOCALE_DEPENDENT = re.compile(r"\bc10::(?:str|Join)\(|\bstd::[oi]?stringstream\b|\b(?:strtod|sto[df]|std::format)\(")
 
 
 def layer_of(path):
-    """The layer of a file, given as its path from src; it may be one that does not exist."""
+    """Returns the layer of a file, given as its path from src. The file need not exist."""
     room = "/".join(path.parts[:2])
     return room if room in LEVEL else path.parts[0] if len(path.parts) > 1 else "src"
 
@@ -66,7 +69,7 @@ def layer_of_public(root, name):
 
 
 def layer_of_include(root, name):
-    """The layer of an included file, or None where it is not the library's."""
+    """Returns the layer of an included file, or None if the file does not belong to the library."""
     path = pathlib.PurePosixPath(name)
     if path.parts[0] == "fsdp" and len(path.parts) == 2:
         return layer_of_public(root, path.stem)
@@ -74,7 +77,7 @@ def layer_of_include(root, name):
 
 
 def problem_of_include(root, layer, is_public, name):
-    """What is wrong with an include in a file of `layer`, or None."""
+    """Returns what is wrong with an include in a file of `layer`, or None."""
     included = layer_of_include(root, name)
     if ".." in name.split("/"):
         return "write the path from src/"
@@ -90,8 +93,8 @@ def problem_of_include(root, layer, is_public, name):
 
 
 def problems_of(root):
-    """Problems of a source tree, as lines to print."""
-    graph = {}  # A header and its .cpp are one thing here.
+    """Returns the problems of a source tree, as lines to print."""
+    graph = {}  # A header and its .cpp are one node.
     for path in sorted([*root.glob("src/**/*"), *root.glob("include/fsdp/*"), *root.glob("examples/**/*")]):
         place = path.relative_to(root)
         if path.suffix not in (".h", ".cpp") or place.as_posix() == f"include/{UMBRELLA}":
@@ -124,7 +127,7 @@ def problems_of(root):
 
 
 def check_itself():
-    """Each of these trees of two files has the problem that stands beside it."""
+    """Checks that each of these trees of two files has the problem in the third column."""
     for name, text, problem in (
         ("src/layout/rows.h", '#include "comm/core/gather.h"\n', "comm/core is higher"),
         ("src/comm/core/ring.h", "#include <fsdp/process_group.h>\n", "comm/group is higher"),

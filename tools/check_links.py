@@ -1,4 +1,4 @@
-"""Fails when a link of a Markdown document leads to a file, a folder or a heading that is not there.
+"""Fails if a link in a Markdown document leads to a file, a folder or a heading that does not exist.
 
     python3 tools/check_links.py
 """
@@ -15,7 +15,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def anchors_of(text):
-    """What GitHub calls the headings: words in lower case with a hyphen for each space."""
+    """Returns GitHub's anchors of the headings: words in lower case with a hyphen for each space."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
 

@@ -1,4 +1,4 @@
-// Parts that differentiate inside, e.g. when trained forces are gradients of energies.
+// Tests of recomputed parts that differentiate inside, as when trained forces are gradients of energies.
 
 #include <torch/torch.h>
 
@@ -7,7 +7,7 @@
 namespace fsdp::test {
 namespace {
 
-// The gradient of an energy with respect to its input.
+// Returns a function that computes the gradient of an energy with respect to its input.
 template <class Energy>
 auto slope_of(const Energy& energy) {
   return [=](const torch::Tensor& x) {
@@ -21,7 +21,7 @@ TEST(ActivationInside, APartThatDifferentiatesHasTheBitsOfThePlainCall) {
   const auto part = slope_of([&](const torch::Tensor& h) { return torch::tanh(block(h)).square().sum(); });
   part(x).square().sum().backward();
   const auto expected = take_gradients(*block, x);
-  // The loop runs more backwards than an engine nests on one thread.
+  // The loop nests more backwards than an engine runs on one thread.
   for (int i = 0; i < 70; ++i) {
     activation_checkpoint(part, x).square().sum().backward();
     expect_equal_bits(expected, take_gradients(*block, x));

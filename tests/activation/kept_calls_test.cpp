@@ -1,4 +1,4 @@
-// Kept results: which operators are called twice, and what it means when a kept result is written.
+// Tests of kept results: which operators are called twice, and what happens if a kept result is written.
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -46,8 +46,8 @@ TEST(ActivationKeptCalls, ACallThatReturnsNumbersAndTensorsThatAreNotThereIsKept
   }
 }
 
-// The gradients of `weights`, whose values are changed before backward runs without autograd noticing. They equal the
-// plain call's gradients if nothing that depends on the weights is recomputed.
+// Returns the gradients of `weights`. Their values change before backward, without autograd's notice, so the gradients
+// equal those of the plain call only if nothing that depends on the weights is recomputed.
 template <class Part>
 std::vector<torch::Tensor> gradients_with_others(const Part& part, const CheckpointOptions& options,
                                                  const torch::Tensor& x, const std::vector<torch::Tensor>& weights) {
@@ -119,7 +119,7 @@ TEST(ActivationKeptCalls, AProductWithItsBiasIsKeptForEachBackwardOfAGraphThatIs
   EXPECT_NO_THROW(others.backward());
 }
 
-// A result is written after it was read, either by the part or after the part.
+// A result is written after it was read, by the part itself or after the part.
 TEST(ActivationKeptCalls, AResultThatIsWrittenAfterItWasReadIsComputedAgain) {
   const auto x = input(), w = torch::randn({6, 6});
   using Results = std::vector<torch::Tensor>;

@@ -1,4 +1,4 @@
-// The loss that makes its logits in parts, against the one that makes them all.
+// Compares the loss that computes its logits in parts with the loss that computes them at once.
 
 #include <fsdp/error.h>
 #include <fsdp/linear_cross_entropy.h>
@@ -32,7 +32,7 @@ torch::Tensor expected_loss(const Operands& of) { return F::cross_entropy(F::lin
 torch::Tensor loss(const Operands& of) { return linear_cross_entropy(of.x, of.weight, of.targets); }
 
 TEST(LinearCrossEntropy, EqualsLinearAndCrossEntropyInOnePartAndInSeveral) {
-  // 64 rows are a part where the vocabulary is large: parts of 1; 40; 64; 64, 64, 22.
+  // With a large vocabulary, a part has 64 rows. The cases have parts of 1; of 40; of 64; of 64, 64 and 22 rows.
   for (const auto& [sizes, dtype] : {std::pair{Case{1, 3, 5}, torch::kFloat},
                                      {Case{40, 8, 50}, torch::kDouble},
                                      {Case{64, 4, 70000}, torch::kDouble},
@@ -43,7 +43,7 @@ TEST(LinearCrossEntropy, EqualsLinearAndCrossEntropyInOnePartAndInSeveral) {
     const auto value = loss(found), right = expected_loss(expected);
     EXPECT_EQ(value.scalar_type(), dtype);
     EXPECT_TRUE(torch::allclose(value, right, tolerance, tolerance)) << value << right;
-    // Scaled, as by micro-batches.
+    // The losses are scaled, as they are with micro-batches.
     (value * 0.25).backward();
     (right * 0.25).backward();
     EXPECT_TRUE(torch::allclose(found.x.grad(), expected.x.grad(), tolerance, tolerance * 1e-2));

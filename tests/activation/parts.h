@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The parts that tests of activation_checkpoint without ranks recompute, and how they are compared with the plain
-/// call.
+/// Parts that tests without ranks recompute with activation_checkpoint, and functions that compare them with plain
+/// calls.
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/error.h>
@@ -15,7 +15,7 @@
 
 namespace fsdp::test {
 
-/// Takes the gradients of `net`'s parameters and of `x`.
+/// Takes the gradients of the parameters of `net` and of `x` out of them, and returns them.
 inline std::vector<torch::Tensor> take_gradients(torch::nn::Module& net, const torch::Tensor& x) {
   std::vector<torch::Tensor> gradients;
   for (const auto& parameter : net.parameters()) gradients.push_back(parameter.grad());
@@ -52,7 +52,7 @@ void expect_same_either_way(const Run& run) {
   expect_equal_bits(expected, run(true));
 }
 
-/// Calls `part`, recomputed in backward if `checkpoints`.
+/// Calls `part`. If `checkpoints` is set, backward recomputes it.
 template <class Part, class... Inputs>
 auto call(bool checkpoints, const CheckpointOptions& options, Part part, const Inputs&... inputs) {
   return checkpoints ? activation_checkpoint(options, part, inputs...) : part(inputs...);

@@ -1,4 +1,4 @@
-// activation_checkpoint without ranks: results, gradients and what is kept, compared with the plain call.
+// Compares activation_checkpoint without ranks with the plain call: results, gradients and kept memory.
 
 #include <ATen/autocast_mode.h>
 
@@ -9,13 +9,13 @@
 namespace fsdp::test {
 namespace {
 
-// The memory of an intermediate tensor; expired once nobody keeps it.
+// Memory of an intermediate tensor. The pointer expires when no one keeps the memory.
 using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 Memory memory_of(const torch::Tensor& tensor) {
   return Memory(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
 }
 
-// Tries each kind of options, on inputs that need a gradient and on inputs that need none.
+// The test tries each kind of options, on inputs that need a gradient and on inputs that need none.
 TEST(ActivationCheckpoint, ResultsAndGradientsHaveTheBitsOfThePlainCall) {
   auto block = block_of();
   for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.offload_inputs = true}, kKeepsAll})
@@ -157,7 +157,7 @@ TEST(ActivationCheckpoint, AGraphThatIsKeptIsComputedAgainForEachBackwardAndKeep
         return torch::tanh(block(exponential));
       },
       x);
-  const auto both = result.sum() + result.square().sum();  // used twice
+  const auto both = result.sum() + result.square().sum();  // the result is used twice
   both.backward({}, /*retain_graph=*/true);
   EXPECT_TRUE(between.expired());
   const auto expected = take_gradients(*block, x);

@@ -1,4 +1,5 @@
-// activation_checkpoint with sharded parameters: bits, bytes and gathers, compared with the same steps without it.
+// Compares steps with activation_checkpoint on sharded parameters with the same steps without it: bits, bytes and
+// gathers.
 
 #include <fsdp/activation_checkpoint.h>
 #include <gmock/gmock.h>
@@ -94,7 +95,7 @@ TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePl
 
 torch::Tensor twice(SmallBlock block, const torch::Tensor& x) { return block(torch::tanh(block(block(x)))); }
 
-// The gradient of an energy of the block with respect to the input.
+// Returns the gradient of an energy of the block with respect to the input.
 torch::Tensor slope_at(SmallBlock block, const torch::Tensor& x) {
   return torch::autograd::grad({torch::tanh(block(x)).square().sum()}, {x}, {}, /*retain_graph=*/true,
                                /*create_graph=*/true)[0];
@@ -148,7 +149,7 @@ TEST(ActivationSharded, TiedWeightsHaveTheBitsOfThePlainSteps) {
   expect_bits_of_the_plain_steps(training(false), training(true), 3);
 }
 
-// A double-precision model whose blocks are groups.
+// A model in double precision in which each block is a param group.
 struct ShardedNet {
   std::shared_ptr<SmallNetImpl> net = alike_small_net(torch::kDouble);
   Group group = shard_blocks(*net);
@@ -173,7 +174,7 @@ TEST(ActivationSharded, MicroBatchesAndAccumulationHaveTheBitsOfThePlainOnes) {
   run_thread_ranks(3, [&](int) { expect_same_bits(gradients_with(plain), gradients_with(computed_again)); });
 }
 
-// Forward keeps the input of each block. Backward gathers as often, and holds as much, as without recomputation.
+// Forward keeps the input of each block. Backward gathers as often, and holds as many bytes, as without recomputation.
 TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheInputs) {
   constexpr int kWorld = 3;
   std::array<GroupStats, 2> stats;
@@ -204,7 +205,7 @@ TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheI
   EXPECT_EQ(stats[0].gradient.peak, stats[1].gradient.peak);
 }
 
-// For example, a mask that all blocks take.
+// Such an input is, for example, a mask that all blocks take.
 TEST(ActivationSharded, AnInputOfSeveralPartsCountsOnceUntilTheLastOfThemIsDone) {
   run_thread_ranks(2, [&](int) {
     const ShardedNet sharded;

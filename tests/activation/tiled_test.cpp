@@ -1,4 +1,4 @@
-// Parts of forward that go through their input piece by piece.
+// Tests of parts of forward that process their input piece by piece.
 
 #include <fsdp/fsdp.h>
 #include <gtest/gtest.h>

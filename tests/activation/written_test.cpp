@@ -1,4 +1,4 @@
-// Parts whose tensors are written in place are refused where LibTorch refuses the plain call.
+// Tests that parts whose tensors are written in place are refused if LibTorch refuses the plain call.
 
 #include "activation/parts.h"
 
@@ -66,7 +66,7 @@ TEST(ActivationWritten, AnInputThatIsWrittenIsRefusedAtOnceWhereFnWritesItAndOth
   expect_refused([&] { result.sum().backward(); }, "input tensor 1 of fn was written in place before backward");
 }
 
-// For forward's graph the second write does not count, because what it kept is unchanged.
+// The second write does not affect forward's graph, because the tensors that the graph kept are unchanged.
 TEST(ActivationWritten, ABufferThatFnSetsAndUsesIsAsItWasForTheGraph) {
   const auto x = input();
   expect_same_either_way([&](bool checkpoints) {

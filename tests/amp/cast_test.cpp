@@ -1,4 +1,4 @@
-// Which tensors of a value are cast, and which parts of it stay as they are.
+// Tests which tensors of a value are cast, and which parts of it stay as they are.
 
 #include <fsdp/cast.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a GradScaler communicates and how often it passes over memory, the errors for its misuse, and its state in
+// Tests of what a GradScaler communicates, of its passes over memory, of errors for its misuse, and of its state in
 // checkpoints.
 
 #include <ATen/record_function.h>
@@ -43,7 +43,7 @@ TEST(GradScaler, TellsTheOtherRanksOneNumberForEachOptimizer) {
           }
           EXPECT_EQ(scaler.get_scale(), 32768) << "rank " << r << ": a replica has no inf of its own";
         },
-        // A recording communicator cannot be split into a mesh's axes.
+        // A mesh needs to split the process group, and a recording communicator cannot be split.
         has_replicas ? ThreadRanksOptions{} : recorded.options);
   }
 }
@@ -103,7 +103,7 @@ TEST(GradScaler, MistakesAreThoseOfTorchAmp) {
       ForwardScope scope(model.group);
       refused([&] { scaler.unscale_(optimizer); }, "a forward scope or a backward is open");
     }
-    scaler.unscale_(optimizer);  // the refused calls left nothing behind
+    scaler.unscale_(optimizer);  // the refused calls changed nothing
     scaler.update();
     {
       const auto no_sync = model.group.no_sync();

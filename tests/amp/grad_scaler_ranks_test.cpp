@@ -1,4 +1,4 @@
-// Ranks whose parts of an iteration differ keep one scale, or get an error when their scales differ.
+// Tests that ranks with different parts in an iteration keep one scale, and that different scales are an error.
 
 #include "amp/scaled_net.h"
 
@@ -54,7 +54,7 @@ TEST(GradScalerRanks, AnOptimizerOfPlainParametersAloneDecidesOnEachRankUnlessIt
   });
 }
 
-// The sharded parameters are frozen, and of the plain one only rank 0 has a gradient.
+// The sharded parameters are frozen, and only rank 0 has a gradient of the plain parameter.
 TEST(GradScalerRanks, ARankWithoutGradientsStepsAlong) {
   for (const bool is_ours : {false, true})
     run_thread_ranks(2, [&](int r) {
@@ -97,7 +97,7 @@ TEST(GradScalerRanks, TrainsInJoinToTheBitsOfTrainingWithoutIt) {
     EXPECT_EQ(step, 3);
   };
   for (const bool unscales : {false, true}) {
-    const auto& make = unscales ? makers().back() : makers().front();  // an optimizer of fsdp::optim, and one of torch
+    const auto& make = unscales ? makers().back() : makers().front();  // an optimizer of fsdp::optim or one of torch
     run_thread_ranks(3, [&](int r) {
       Scaled plain({}, make), scaled({}, make);
       GradScaler none({.enabled = false}), scaler({.init_scale = 4096, .growth_interval = 2});

@@ -1,4 +1,4 @@
-// GradScaler does what torch.amp's scaler does, and makes the same decision on every rank.
+// Tests that GradScaler does what torch.amp's scaler does, and makes the same decision on every rank.
 
 #include <ATen/ops/_amp_update_scale.h>
 #include <cmath>
@@ -172,7 +172,7 @@ TEST(GradScaler, RowsOfLowPrecisionAreUnscaledToo) {
     });
 }
 
-// The scale is too large for fp16 at first, so gradients are inf and steps are skipped until it fits.
+// At first the scale is too large for fp16: gradients are inf, and steps are skipped until the scale fits.
 TEST(GradScaler, FindsTheScaleAtWhichFp16Trains) {
   run_thread_ranks(2, [](int) {
     Scaled model({.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kHalf}});

@@ -1,5 +1,5 @@
-// Rows of low precision, rows of several dtypes in one group, and what low precision saves while the rows stay fp32:
-// bytes on the wire, in memory that ranks share, and under autocast.
+// Tests of rows of low precision, of rows of several dtypes in one param group, and of what low precision saves while
+// rows stay fp32: bytes on the wire, in memory that ranks share, and under autocast.
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/optim.h>
@@ -21,9 +21,9 @@ using torch::Tensor;
 constexpr int kLowSteps = 3;
 const auto kLowOptions = torch::optim::SGDOptions(0.1).momentum(0.9);
 
-// The oracle for rows of low precision: one model of that dtype, which computes the ranks' gradients one after the
-// other. It uses fsdp's optimizer, which rounds the last elements of a stretch like all others; torch's operators do
-// not.
+// Trains the oracle for rows of low precision: one model of that dtype, which computes the ranks' gradients one after
+// the other. It uses fsdp's optimizer, which rounds all elements in the same way; torch's rounds the last ones
+// differently.
 std::vector<Tensor> train_low(const Training<MixedNetImpl>& training, c10::ScalarType reduced, int world) {
   const auto net = build_alike([&] { return build_model(training); });
   const auto optimizer = training.optimizer(net->parameters());
@@ -72,7 +72,7 @@ TEST(PrecisionOfRows, MayBeLowAsInFairseqsFp16Training) {
     }
 }
 
-// Parameters of every kind of dtype in one group.
+// One param group with parameters of every kind of dtype.
 struct KindsImpl : nn::Module {
   static Tensor values(int64_t rows, c10::ScalarType dtype) {
     return samples({static_cast<int>(rows), 0, rows}, {3}).to(dtype);
@@ -108,7 +108,7 @@ TEST(PrecisionOfRows, OfSeveralDtypesMakeOneGroup) {
           << "parameter " << i << " on rank " << r;
       if (!parameter.requires_grad()) continue;
       EXPECT_EQ(parameter.grad().scalar_type(), parameter.scalar_type());
-      // For fp16, part of the divisor is applied before the sum, and a third has no exact value in fp16 and bf16.
+      // In fp16 part of the divisor is applied before the sum, and a third has no exact value in fp16 and bf16.
       EXPECT_LT(relative_difference(expected->parameters()[i].grad().to(torch::kDouble),
                                     full_grad(parameter).to(torch::kDouble)),
                 0.01)
@@ -149,7 +149,7 @@ TEST(PrecisionOfRows, IsKeptByNameToo) {
   });
 }
 
-// The rows divide evenly, so that nothing is padded in any dtype.
+// The rows divide evenly, so no dtype needs padding.
 struct EvenRowsImpl : nn::Module {
   nn::ModuleList layers;
   EvenRowsImpl() {
@@ -168,7 +168,7 @@ struct Moved {
   int64_t between_hosts = 0;
 };
 
-// Calls `begin`, then `end`, around the forward and backward of the second step of rank 1.
+// Calls `begin` before and `end` after the forward and backward of rank 1's second step.
 void around_a_step(std::optional<MixedPrecisionPolicy> policy, const ThreadRanksOptions& ranks, int world,
                    const std::function<void()>& begin, const std::function<void()>& end) {
   run_thread_ranks(
@@ -190,7 +190,8 @@ void around_a_step(std::optional<MixedPrecisionPolicy> policy, const ThreadRanks
       ranks);
 }
 
-// The bytes that rank 1 moves in it. A recorded communicator counts no traffic.
+// Returns the bytes that rank 1 moves in that step. The communicator is not recorded, because a recording one counts no
+// traffic.
 Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<int>& hosts) {
   const auto world = static_cast<int>(hosts.size());
   const ThreadRanksOptions plain{.backend = hosts.back() > 0 ? "hierarchical" : "gloo", .hosts = hosts};
@@ -214,7 +215,7 @@ TEST(PrecisionOnTheWire, HalvesTheBytesOfGathersAndReductions) {
       low_gathers{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat},
       low_sums{.reduce_dtype = torch::kHalf};
   for (const auto& hosts : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 0, 1, 1}}) {
-    // Beside the gradient of each of the four weights travels how many ranks have one.
+    // Beside the gradient of each of the four weights, ranks exchange the number of ranks that have one.
     const uint64_t counts = 4 * sizeof(float) * hosts.size();
     const auto full = moved_with({}, hosts);
     const auto both = moved_with(low, hosts), gathers = moved_with(low_gathers, hosts),
@@ -226,7 +227,7 @@ TEST(PrecisionOnTheWire, HalvesTheBytesOfGathersAndReductions) {
     EXPECT_EQ(sums.gathered, full.gathered);
     EXPECT_EQ((sums.reduced - counts) * 2, full.reduced - counts);
     if (hosts.back() == 0) continue;
-    constexpr int64_t kCounts = 4 * sizeof(float);  // this rank's, to its counterpart on the other host
+    constexpr int64_t kCounts = 4 * sizeof(float);  // from this rank to its counterpart on the other host
     EXPECT_GT(full.between_hosts, 0);
     EXPECT_EQ((both.between_hosts - kCounts) * 2, full.between_hosts - kCounts);
   }
@@ -255,14 +256,14 @@ TEST(PrecisionInSharedMemory, WholeParametersAreThereOncePerHostBesideTheRows) {
   EXPECT_EQ(rows, 2 * all);
 }
 
-// Bytes that LibTorch's allocator has given out on this thread and that this thread has not freed.
+// Counts the bytes that LibTorch's allocator has given to this thread and that this thread has not freed.
 struct Allocated : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { now += bytes; }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t now = 0;
 };
 
-// The bytes that a forward leaves in the graph of a layer whose weight is far larger than its input.
+// Returns the bytes that forward keeps in the graph of a layer whose weight is far larger than its input.
 int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool has_autocast) {
   int64_t kept = 0;
   run_thread_ranks(2,
@@ -273,7 +274,7 @@ int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool ha
                      at::autocast::set_autocast_enabled(at::kCPU, has_autocast);
                      const auto allocated = std::make_shared<Allocated>();
                      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
-                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // its gradient needs the weight
+                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // the input's gradient needs it
                      // The group that was read last stays unsharded until another one is read.
                      if (r == 0) kept = allocated->now - model.stats().whole.current;
                      out.sum().backward();
@@ -283,7 +284,7 @@ int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool ha
   return kept;
 }
 
-// Autocast has nothing to cast where whole parameters are in its dtype.
+// If whole parameters have autocast's dtype, autocast has nothing to cast.
 TEST(PrecisionUnderAutocast, KeepsNoWholeCopiesAliveWithAPolicyOfItsDtype) {
   constexpr int64_t kWeight = 256 * 512 * 2;
   const MixedPrecisionPolicy low{.param_dtype = torch::kBFloat16};

@@ -1,4 +1,4 @@
-// Mixed precision: rows in fp32, whole parameters and reductions in other dtypes.
+// Tests of mixed precision: rows in fp32, whole parameters and reductions in other dtypes.
 
 #include <ATen/autocast_mode.h>
 
@@ -16,7 +16,7 @@ torch::optim::SGD sgd_of(const MixedNetImpl& net) {
   return torch::optim::SGD(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// One rank's part of what train_with_casts computes.
+// Trains one rank's part of what train_with_casts computes.
 Outcome train(MixedNetImpl& net, const FullyShardOptions& options, int micro_batches = 1) {
   const auto group = shard_mixed_net(net, options);
   auto optimizer = sgd_of(net);
@@ -181,8 +181,8 @@ TEST(Precision, CallsCastTheirArgumentsAndResults) {
   });
 }
 
-// BatchNorm keeps its precision without being listed: its operator needs parameters of the dtype of its running
-// statistics, and writes those.
+// BatchNorm keeps its precision without being listed, because its operator needs parameters of the dtype of its running
+// statistics, and writes those statistics.
 TEST(Precision, RunningStatisticsAreUpdatedInFullPrecision) {
   struct ConvNetImpl : torch::nn::Module {
     torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(3, 6, 3));
@@ -227,7 +227,8 @@ TEST(Precision, StaysWhenRowsMoveToAnotherStrategyOrDtype) {
   });
 }
 
-// LibTorch would cache autocast's casts of parameters until autocast ends: whole copies, which are stale after a step.
+// LibTorch would cache autocast's casts of parameters until autocast ends. The casts are whole copies, and stale after
+// a step.
 TEST(Precision, AutocastInAScopeCachesNothing) {
   run_thread_ranks(2, [](int) {
     const auto net = build_alike([] { return std::make_shared<torch::nn::LinearImpl>(4, 4); });

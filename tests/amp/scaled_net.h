@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A small model that is trained with a GradScaler.
+/// A small model that trains with a GradScaler.
 
 #include <fsdp/grad_scaler.h>
 
@@ -28,8 +28,8 @@ inline std::unique_ptr<torch::optim::Optimizer> momentum(std::vector<torch::Tens
 
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
 
-/// One optimizer of torch::optim, whose gradients are divided before the step, and all of fsdp::optim, which divide
-/// in it.
+/// Returns one optimizer of torch::optim, which steps with gradients that were divided before, and all optimizers of
+/// fsdp::optim, which divide them in the step.
 inline const std::vector<MakeOptimizer>& makers() {
   static const auto all = [] {
     std::vector<MakeOptimizer> list{momentum};
@@ -40,7 +40,7 @@ inline const std::vector<MakeOptimizer>& makers() {
   return all;
 }
 
-/// A model with its group and its optimizer.
+/// A model with its param groups and its optimizer.
 struct Scaled {
   std::shared_ptr<SmallNetImpl> net = float_net();
   Group group;
@@ -55,7 +55,7 @@ struct Scaled {
     return small_net_loss(*net, {step, rank() * 2, 2});
   }
   void backward(GradScaler& scaler, int step) { scaler.scale(forward(step)).backward(); }
-  /// A whole iteration, with the scaler or without one.
+  /// Runs a whole iteration, with the scaler or without one.
   void iterate(GradScaler& scaler, int step) {
     backward(scaler, step);
     this->step(scaler);
@@ -68,7 +68,7 @@ struct Scaled {
     scaler.step(*optimizer);
     scaler.update();
   }
-  /// Writes `value` into a gradient's row on rank `on_rank`.
+  /// Writes `value` into a row of a gradient on rank `on_rank`.
   void plant(float value, int on_rank) {
     for (const auto& parameter : net->parameters())
       if (rank() == on_rank && parameter.grad().numel() > 0) {
@@ -88,7 +88,7 @@ inline bool are_equal(const std::vector<torch::Tensor>& left, const std::vector<
                             [](const torch::Tensor& a, const torch::Tensor& b) { return torch::equal(a, b); });
 }
 
-/// A float parameter that each rank has for itself, outside any model.
+/// Returns a float parameter outside any model. Each rank has its own.
 inline torch::Tensor plain_parameter() { return torch::ones({2}, torch::requires_grad()); }
 
 }  // namespace fsdp::test

@@ -1,4 +1,4 @@
-// A GPT whose blocks are computed again: what forward keeps, and the bits.
+// Tests of a GPT whose blocks are recomputed: the bytes that forward keeps, and the bits of the results.
 
 #include <fsdp/activation_checkpoint.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct Cost {
   int64_t kept = 0, peak = 0;
 };
 
-// With dropout, on two steps; gradients of the first one are there in the second.
+// Trains two steps with dropout, and measures the second one, in which the gradients of the first one exist.
 Cost train(const models::RunPart& run_block) {
   CountedMemory memory;
   torch::manual_seed(1);

@@ -1,4 +1,4 @@
-// What the benchmarks measure with: collectives whose results are checked, times, and statistics.
+// Tests of the benchmarks' tools: collectives with checked results, times, and statistics.
 
 #include <bootstrap.h>
 #include <collective_case.h>
@@ -79,8 +79,9 @@ TEST(CollectiveCases, AResultThatDidNotArriveOrIsOfTheRoundBeforeIsFound) {
   });
 }
 
-// Rank 0 enters a collective only after rank 1 has left the barrier before it, and rank 1 leaves a barrier only when
-// rank 0 has entered what follows: so rank 0 is through with a barrier of its own that waits for nobody.
+// Makes rank 0 enter a collective only after rank 1 has left the barrier before it, and makes rank 1 leave a barrier
+// only when rank 0 has entered the next collective. If a barrier waits for nobody, rank 0 thus leaves it before rank 1
+// enters it.
 class Staggered : public Decorator {
  public:
   Staggered(std::shared_ptr<Communicator> inner, std::counting_semaphore<>& went_on)
@@ -180,9 +181,9 @@ TEST(BootstrapMedian, IsTheIntervalThatTheBinomialDistributionGives) {
     double confidence, low, high;
   };
   for (const auto& [values, confidence, low, high] : {
-           // With 11 values, a resample's median is at most the k-th smallest when 6 or more of its 11 draws are: with
-           // probability P(Bin(11, k/11) >= 6), which is 0.007 for k = 2, 0.051 for k = 3, 0.17 for k = 4, 0.38 for
-           // k = 5, 0.949 for k = 8 and 0.993 for k = 9.
+           // With 11 values, a resample's median is at most the k-th smallest value if 6 or more of its 11 draws are.
+           // The probability of that is P(Bin(11, k/11) >= 6): 0.007 for k = 2, 0.051 for k = 3, 0.17 for k = 4, 0.38
+           // for k = 5, 0.949 for k = 8 and 0.993 for k = 9.
            Case{{70, 10, 110, 40, 90, 20, 60, 100, 30, 80, 50}, 0.95, 30, 90},
            {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 0.5, 5, 7},
            {{1.5, 1.5, 1.5, 1.5}, 0.95, 1.5, 1.5},

@@ -1,4 +1,4 @@
-// GPT-2's tokens against tiktoken's.
+// Compares GPT-2's tokens with tiktoken's.
 
 #include <gmock/gmock.h>
 
@@ -24,7 +24,8 @@ std::vector<std::string> pieces_of(std::string_view text) {
   return pieces;
 }
 
-// What Python's regex.findall gives for GPT-2's pattern; what is not UTF-8 counts as other characters.
+// The pieces are what Python's regex.findall gives for GPT-2's pattern. Bytes that are not UTF-8 count as other
+// characters.
 TEST(Gpt2Pieces, AreTheMatchesOfItsPattern) {
   for (const auto& pieces : std::vector<std::vector<std::string>>{{"It", "'s", " they", "'ll", " DON", "'", "T"},
                                                                   {" '", "s", " ", " '", "s"},
@@ -34,11 +35,11 @@ TEST(Gpt2Pieces, AreTheMatchesOfItsPattern) {
                                                                   {"\t", "x", " "},
                                                                   {"Ünü", " ٣²", " 戦場の"},
                                                                   {"a", "\u00a0", "\u3000", "b"},
-                                                                  {"e", "\u0301"},  // a combining mark is no letter
+                                                                  {"e", "\u0301"},  // a combining mark is not a letter
                                                                   {"a", "\xff\xfe", " z"},
-                                                                  {"\xc0\xaf"},        // too long a form
-                                                                  {"\xed\xa0\x80"},    // half a pair of UTF-16
-                                                                  {"x", "\xe6\x88"}})  // cut off
+                                                                  {"\xc0\xaf"},        // overlong encoding
+                                                                  {"\xed\xa0\x80"},    // half a surrogate pair
+                                                                  {"x", "\xe6\x88"}})  // the last character is cut off
     EXPECT_EQ(pieces_of(std::accumulate(pieces.begin(), pieces.end(), std::string())), pieces);
 }
 
@@ -70,7 +71,7 @@ TEST(Gpt2Bpe, NamesTheLineThatIsNoMerge) {
   EXPECT_THAT(error_of_merges("#version: 0.2\n"), "expected merges, found none");
 }
 
-/// FNV-1a over the numbers of tokens.
+/// Returns FNV-1a over the numbers of tokens.
 uint64_t checksum(const Tokens& tokens) {
   uint64_t sum = 14695981039346656037U;
   for (const int64_t token : tokens) sum = (sum ^ static_cast<uint64_t>(token)) * 1099511628211U;

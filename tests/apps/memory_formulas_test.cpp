@@ -1,4 +1,4 @@
-// The formulas of docs/memory.md: they give what a rank of a small GPT holds at most, by class.
+// Tests of the formulas of docs/memory.md. They give the most bytes of each class that a rank of a small GPT holds.
 
 #include <fsdp/memory_report.h>
 
@@ -14,21 +14,21 @@ constexpr models::GPTConfig kConfig{.vocab = 256, .seq = 32, .dim = 64, .layers 
 constexpr int64_t kBatch = 4;
 constexpr double kWithin = 0.02;
 
-// As docs/memory.md calls them.
+// These names are those of docs/memory.md.
 constexpr int64_t kDim = kConfig.dim, kTokens = kBatch * kConfig.seq;
 constexpr int64_t kBlock = 12 * kDim * kDim + 13 * kDim;
 constexpr int64_t kRoot = (2 * kConfig.vocab + kConfig.seq + 2) * kDim;
-constexpr int64_t kHead = (kConfig.vocab + 2) * kDim;  // of the root, what backward begins with
+constexpr int64_t kHead = (kConfig.vocab + 2) * kDim;  // elements of the root that backward begins with
 constexpr int64_t kAll = kRoot + kConfig.layers * kBlock;
-constexpr int64_t kLargest = kDim * std::max(kConfig.vocab, 4 * kDim);  // of what products multiply with
+constexpr int64_t kLargest = kDim * std::max(kConfig.vocab, 4 * kDim);  // elements of the largest operand
 
 struct Expected {
   double rows = 0, whole = 0, gradient = 0, optimizer = 0, activation = 0;
   double held_by_forward =
-      0;  // of activations, when it has ended: without the scores, from which the loss was computed
+      0;  // of activations when forward has ended: the scores are gone, because the loss has been computed
 };
 
-// Bytes of an element of rows, of whole values, gradients and activations, and of gradients while they are summed.
+// Bytes per element of rows, of whole values, gradients and activations, and of gradients during reduction.
 struct Bytes {
   double row = 4, whole = 4, reduced = 4;
 };
@@ -43,7 +43,7 @@ Expected expected_of(Strategy strategy, int64_t ranks, const Bytes& bytes) {
   if (strategy == Strategy::kReplicate) {
     expected.gradient = 2 * bytes.row * kAll;
   } else {
-    // The last block computes, or the root's last gradient arrives, while two blocks are summed.
+    // While two blocks are being reduced, the last block computes or the root's last gradient arrives.
     const double summed = 2 * bytes.reduced * kBlock, rows_of_block = bytes.row * share * kBlock;
     expected.gradient = summed + std::max(bytes.whole * (kHead + kBlock) + (kConfig.layers - 1) * rows_of_block,
                                           bytes.whole * kRoot + kConfig.layers * rows_of_block);
@@ -56,7 +56,7 @@ Expected expected_of(Strategy strategy, int64_t ranks, const Bytes& bytes) {
 
 struct Measured {
   ByteCounts counts;
-  int64_t held_by_forward = 0;  // when it has ended
+  int64_t held_by_forward = 0;  // bytes when forward has ended
 };
 
 Measured measured(const FullyShardOptions& options, int world) {
@@ -92,7 +92,7 @@ Measured measured(const FullyShardOptions& options, int world) {
   return found;
 }
 
-// `scratch`: what LibTorch's products may hold while they run.
+// `scratch` is the number of bytes that LibTorch's matrix products may allocate while they run.
 void expect_as_computed(const Expected& expected, const Measured& found, double scratch = 0) {
   const auto expect = [](const char* name, double bytes, int64_t count) {
     EXPECT_NEAR(static_cast<double>(count), bytes, kWithin * bytes) << name;
@@ -119,7 +119,7 @@ TEST(MemoryFormulas, GiveWhatEachStrategyHolds) {
   }
 }
 
-// Where the processor does not multiply bf16, LibTorch's products hold an operand in fp32.
+// If the processor cannot multiply bf16, LibTorch's matrix products convert an operand to fp32.
 TEST(MemoryFormulas, GiveWhatMixedPrecisionHolds) {
   const MixedPrecisionPolicy policy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat};
   expect_as_computed(expected_of(Strategy::kFullShard, 2, {.whole = 2}), measured({.mp_policy = policy}, 2),

@@ -1,4 +1,4 @@
-// The models of the examples: the parts of Llama against plain formulas, sharded trainings against the unsharded
+// Tests of the examples' models: parts of Llama against plain formulas, and sharded training against the unsharded
 // oracle.
 
 #include "models/convnet.h"
@@ -85,7 +85,7 @@ TEST(Llama, RefusesAWidthThatItsHeadsDoNotShare) {
                c10::ValueError);
 }
 
-// Learns to say of each token which one follows.
+// Returns a training that learns to predict the next token.
 template <class Net, class Config>
 Training<Net> language_training(const Config& config, int steps) {
   Training<Net> training;
@@ -119,8 +119,8 @@ TEST(GptTraining, TenStepsEqualTheUnshardedRun) {
   expect_training_equals_unsharded(training, 2);
 }
 
-// In double precision: with a learning rate of 1 a difference in the last digit grows tenfold every few steps, which
-// leaves nothing to compare in float.
+// The training is in double precision. With a learning rate of 1, a difference in the last digit grows tenfold every
+// few steps, so results in float could not be compared.
 TEST(ConvNetTraining, SixtyStepsOfAdadeltaEqualTheUnshardedRun) {
   Training<models::ConvNet> training;
   training.steps = 60;

@@ -1,4 +1,4 @@
-// Kneser-Ney's smoothing on examples that were calculated by hand, and on WikiText-2.
+// Tests of Kneser-Ney smoothing on examples that were calculated by hand, and on WikiText-2.
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kA = 0, kB = 1, kC = 2, kD = 3;
 
-// abab abc: after ab comes a twice and c once, so D = 1 / (1 + 2 * 2). The lower orders have ones only, D = 1, which
-// leaves 1/3 for every word.
+// The text is abab abc. After ab come a twice and c once, so D = 1 / (1 + 2 * 2). The lower orders have only counts of
+// 1, so D = 1, which leaves 1/3 for every word.
 TEST(KneserNey, DiscountsCountsAndSpreadsTheRest) {
   const Tokens text{kA, kB, kA, kB, kA, kB, kC}, context{kA, kB};
   const KneserNey model(text, 3);
@@ -24,14 +24,15 @@ TEST(KneserNey, DiscountsCountsAndSpreadsTheRest) {
   EXPECT_NEAR(model.probability(context, kB), (0.2 * 2 / 3) / 3, 1e-12);
 }
 
-// abcbdb: b follows two different words, c and d one each; D = 2 / (2 + 2 * 1), and there is a fourth word.
+// The text is abcbdb. b follows two different words, c and d follow one each. D = 2 / (2 + 2 * 1), and there is a
+// fourth word.
 TEST(KneserNey, CountsInLowerOrdersAfterHowManyDifferentWords) {
   const Tokens text{kA, kB, kC, kB, kD, kB};
   const KneserNey model(text, 4);
   EXPECT_NEAR(model.probability({}, kB), (2 - 0.5 + 0.5 * 3 / 4) / 4, 1e-12);
   EXPECT_NEAR(model.probability({}, kC), (1 - 0.5 + 0.5 * 3 / 4) / 4, 1e-12);
   EXPECT_NEAR(model.probability({}, kA), (0.5 * 3 / 4) / 4, 1e-12);
-  const Tokens unseen{kD, kC};  // c comes after b only, so the context c counts alone
+  const Tokens unseen{kD, kC};  // c comes after b only, so only the context c counts
   EXPECT_NEAR(model.probability(unseen, kB), model.probability(Tokens{kC}, kB), 1e-12);
 }
 
@@ -67,8 +68,8 @@ TEST(Unigram, HasTheSharesOfTheTrainingText) {
   EXPECT_NEAR(unigram_perplexity(Tokens{0, 0, 0}, Tokens{1}, 2), 4, 1e-12);
 }
 
-// The numbers of words are those that were published, the perplexities those that a second program gave, with
-// dictionaries instead of sorted arrays.
+// The numbers of words are the published ones. The perplexities are those of a second program, which uses dictionaries
+// instead of sorted arrays.
 TEST(KneserNey, OfWikiTextHasThePerplexityThatASecondProgramGave) {
   FSDP_NEEDS_SHARED_DATA("wikitext-2");
   struct Part {

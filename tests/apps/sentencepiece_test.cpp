@@ -1,4 +1,4 @@
-// Vocabularies that SentencePiece finds.
+// Tests of the vocabularies that SentencePiece finds.
 
 #include <embedded_text.h>
 #include <gmock/gmock.h>

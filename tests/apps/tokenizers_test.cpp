@@ -1,4 +1,4 @@
-// Characters, words and corpora.
+// Tests of characters, words and corpora.
 
 #include <gmock/gmock.h>
 

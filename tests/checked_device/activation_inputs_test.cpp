@@ -1,4 +1,4 @@
-// On the checked device: the inputs of recomputed parts, and the random numbers that the parts draw.
+// Tests, on the checked device, of the inputs of recomputed parts, and of the random numbers that the parts draw.
 
 #include <c10/core/DeviceGuard.h>
 #include <fsdp/activation_checkpoint.h>
@@ -39,7 +39,7 @@ TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
     std::vector<torch::Tensor> found;
     for (size_t i : {0, 1}) {
       const c10::DeviceGuard guard(inputs[i].device());
-      drawn_like(inputs[i]);  // in between
+      drawn_like(inputs[i]);  // draws in between
       results[i].sum().backward();
       found.push_back(std::exchange(inputs[i].mutable_grad(), {}).cpu());
       found.push_back(drawn_like(inputs[i]).cpu());
@@ -53,7 +53,7 @@ TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
   EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
 }
 
-// What operators do depends on strides: `view` refuses some, and sums add in another order.
+// Operators depend on strides: `view` refuses some, and sums are taken in another order.
 TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
   const auto weight = torch::ones({4, 6, 5}).to(device(0)).requires_grad_();
   const auto given = torch::randn({4, 6, 5}).to(device(0));

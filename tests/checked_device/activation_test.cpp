@@ -1,5 +1,5 @@
-// Recomputed parts on the checked device: results equal the unsharded model's, without a violation or a wait of the
-// host.
+// Tests that recomputed parts on the checked device give the unsharded model's results, without a violation and without
+// a wait of the host.
 
 #include <fsdp/activation_checkpoint.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -19,7 +19,7 @@ at::Tensor full(double value) { return at::full({4}, value, at::device(device(0)
 
 struct CheckpointedNetImpl : SmallNetImpl {
   CheckpointOptions options;
-  bool holds_parts = false;  // parts inside a part
+  bool holds_parts = false;  // true if parts are inside a part
   torch::Tensor run(torch::Tensor h) {
     for (auto& block : *blocks) h = activation_checkpoint(options, std::dynamic_pointer_cast<SmallBlockImpl>(block), h);
     return h;
@@ -69,13 +69,14 @@ TEST_F(CheckedActivation, AnInputInHostMemoryLeavesTheDevice) {
   }
 }
 
-// A chain of parts with inputs in host memory. It counts the inputs that had come back when each part was recomputed.
+// A chain of parts whose inputs are in host memory. It counts how many inputs had come back to the device when each
+// part was recomputed.
 struct OffloadedChain {
   static constexpr size_t kBytes = 4 * sizeof(float);
   static constexpr int kParts = 3;
 
   at::Tensor w = full(2).requires_grad_();
-  std::vector<size_t> came;  // inputs that came since the previous part; the last part is first
+  std::vector<size_t> came;  // number of inputs since the previous part; the last part is first
 
   at::Tensor run(const at::Tensor& input) {
     auto x = input;
@@ -120,7 +121,7 @@ TEST_F(CheckedActivation, InputsThatABackwardDoesNotNeedGoWithIt) {
   EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "again, since they had gone";
 }
 
-// Backward of what was computed on a stream runs on that stream.
+// Backward runs each node on the stream on which forward computed it.
 TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
   const auto own = current_stream_of(0), side = new_stream_of(0);
   OffloadedChain chain;
@@ -136,7 +137,7 @@ TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
   OffloadedChain::inputs_since();
   output.backward();
   EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u, 2u, 1u, 0u)) << "the fourth takes its own again, on its stream";
-  order(own, side);  // what was made on one stream was used on the other
+  order(own, side);  // a tensor that was made on one stream was used on the other
   order(side, own);
 }
 

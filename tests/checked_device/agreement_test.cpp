@@ -1,4 +1,5 @@
-// What ranks issue on devices is compared behind the operations; ranks that differ are told so, in words.
+// Tests that the ranks compare what they have issued on devices, some time after the operations, and that ranks that
+// differ get an error in words.
 
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
@@ -32,7 +33,7 @@ void sum(Communicator& ranks, int rank, const std::string& subject) {
   ranks.all_reduce(at::zeros({8}, device(rank)), ReduceOp::kSum, {subject})->wait();
 }
 
-// Runs `act` on both ranks. Returns what it throws on each.
+// Runs `act` on both ranks, and returns the message of what it throws on each.
 std::vector<std::string> errors_of(const std::function<void(int rank)>& act) {
   std::vector<std::string> texts(2);
   std::barrier end(2);  // a rank that leaves first would be lost
@@ -48,7 +49,7 @@ std::vector<std::string> errors_of(const std::function<void(int rank)>& act) {
   return texts;
 }
 
-// Data moves all the same, since sizes agree.
+// The sizes are equal, so data moves before the error.
 TEST_F(CheckedAgreement, RanksThatMoveTheSameBytesForSomethingElseAreToldAtTheNextBarrierOrWindow) {
   for (const bool meets : {true, false}) {
     const auto texts = errors_of([&](int rank) {

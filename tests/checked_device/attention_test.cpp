@@ -1,4 +1,5 @@
-// Attention over ranks on the checked device, with sharded parameters: the values, and no use that nothing orders.
+// Tests of attention over ranks on the checked device, with sharded parameters: the values must be right, and no use of
+// memory may be without an order.
 
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
@@ -17,7 +18,7 @@ namespace {
 
 using enum SequenceMethod;
 
-// The dispatcher shows the library attention on CPU and CUDA; on this device a model has to say what it means.
+// The dispatcher shows attention to the library on CPU and CUDA only. On this device a model calls the scope itself.
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   if (const auto& scope = parallel::SequenceScope::current())
     return parallel::attention_over_ranks(
@@ -60,7 +61,7 @@ struct SplitSequence {
 
 at::Tensor whole_input() { return at::arange(2 * 11 * 8, at::kDouble).sin().view({2, 11, 8}); }
 
-// The gradients of the whole sequences, on the CPU.
+// Returns the gradients of the whole sequences, computed on the CPU.
 std::vector<at::Tensor> gradients_of_whole(AttentionNetImpl& net) {
   net.forward(whole_input()).square().sum().div(22).backward();
   std::vector<at::Tensor> gradients;
@@ -69,7 +70,7 @@ std::vector<at::Tensor> gradients_of_whole(AttentionNetImpl& net) {
   return gradients;
 }
 
-// Forward and backward on a rank, of parts.
+// Runs forward and backward on one rank, which has a part of the sequences.
 void run_split(const SplitSequence& split, AttentionNetImpl& net, int rank) {
   std::optional<DeviceMesh> mesh;
   if (split.heads > 1) mesh = init_device_mesh({split.ranks / split.heads, split.heads}, {"ring", "heads"});
@@ -125,14 +126,15 @@ TEST_F(CheckedAttention, OfEveryMethodIsOrderedInForwardAndBackwardWithShardedPa
   }
 }
 
-// Work that nobody waits for. It is kept: Work that goes orders the stream that it was called on.
+// A Work whose wait() does nothing. The plan keeps the Work that it replaces, because the destructor of a Work orders
+// the stream that is current.
 struct MissedEvent : Work {
   void wait() override {}
 };
 
-// On rank 1, which reads the keys of rank 0, misses the events of the first collectives of a kind whose subject begins
-// with some words. Those that one stream carries before anything is read are missed together: the event of the last one
-// orders all of them.
+// Drops events on rank 1, which reads the keys of rank 0: those of the first collectives of one kind whose subject
+// begins with certain words. If one stream carries several of them before anything is read, all of them are dropped,
+// because the event of the last one would order them all.
 class MissesOne : public Decorator {
  public:
   struct Plan {

@@ -1,4 +1,4 @@
-// The communicator on the checked device: every collective, in one launch a call.
+// Tests of the communicator on the checked device: every collective, with one launch per call.
 
 #include <fsdp/fsdp.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 class CheckedCollectives : public CheckedDevice {};
 
-// Twice, so that memory is used again.
+// Each collective runs twice, so that memory is reused.
 TEST_F(CheckedCollectives, MoveSeveralPlanesAsOneAndAreOrdered) {
   for (const int size : {2, 3})
     run_ranks(size, [](int rank) {
@@ -60,7 +60,7 @@ TEST_F(CheckedCollectives, AreLaunchedOnceWhateverTheirPlanes) {
   });
 }
 
-// What is given to the current stream in `next` comes after the collective, whatever thread that is.
+// Work that the current stream gets in the function `next` comes after the collective, whichever thread runs `next`.
 TEST_F(CheckedCollectives, WhatFollowsThemComesAfterThemOnStreamsToo) {
   run_ranks(2, [](int rank) {
     auto& ranks = default_process_group()->communicator();
@@ -76,7 +76,7 @@ TEST_F(CheckedCollectives, WhatFollowsThemComesAfterThemOnStreamsToo) {
   });
 }
 
-// Nobody waits for the collective, so a later one fails.
+// No rank waits for the collective, so a later one fails.
 TEST_F(CheckedCollectives, DataThatDoesNotMoveInTimeIsAnErrorOfLaterCollectives) {
   set_fate(device(0), Fate::kHangs);
   const auto act = [](int rank) {

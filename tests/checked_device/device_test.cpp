@@ -1,4 +1,4 @@
-// The checked device finds planted errors, and reports nothing in correct code.
+// Tests that the checked device finds planted errors, and reports nothing in correct code.
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -33,7 +33,7 @@ class CheckedDeviceStreams : public CheckedDevice {
     const c10::StreamGuard guard(stream);
     act();
   }
-  // A tensor of the caller's stream that another stream has written, in order.
+  // Returns a tensor of the caller's stream that another stream has written, in order.
   at::Tensor written_aside() const {
     auto tensor = ones();
     order(*own, *side);
@@ -97,7 +97,7 @@ TEST_F(CheckedDeviceStreams, WhatIsRightIsNoViolation) {
 }
 
 TEST_F(CheckedDeviceStreams, PlantedErrorsAreFoundAndNameBothPlaces) {
-  at::Tensor tensor;  // kept, so that it is not also given back too early
+  at::Tensor tensor;  // kept, so that it is not also freed too early
   const auto read_aside = [&] { on(*side, [&] { static_cast<void>(tensor + 1); }); };
   const auto begin = [&] {
     CachingAllocator::get().forget_uses();
@@ -116,12 +116,12 @@ TEST_F(CheckedDeviceStreams, PlantedErrorsAreFoundAndNameBothPlaces) {
 
   begin();
   order(*own, *side);
-  tensor.mul_(2);  // after the event
+  tensor.mul_(2);  // runs after the event
   read_aside();
   EXPECT_THAT(violations(), one(Fault::kUnordered, "aten::mul", "aten::add"));
 
   begin();
-  std::thread([&] { streams().synchronizeStream(*own); }).join();  // orders nothing for other threads
+  std::thread([&] { streams().synchronizeStream(*own); }).join();  // gives no order to other threads
   read_aside();
   EXPECT_THAT(violations(), one(Fault::kUnordered, "fill_", "aten::add"));
 
@@ -167,7 +167,7 @@ TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
   EXPECT_THAT(take_host_waits(), ElementsAre(HasSubstr("copy to the host")));
 }
 
-// Runs `fn` with two ranks of the backend alone, each a thread with its own device.
+// Runs `fn` with the backend alone on two ranks. Each rank is a thread with its own device.
 void with_two_backends(const std::function<void(c10d::Backend&, int rank)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto backend = [&](int rank) {
@@ -193,7 +193,7 @@ TEST_F(CheckedDeviceStreams, UsesWhileACollectiveIsUnderWayAreFoundAndAWaitWithA
     std::vector<at::Tensor> tensors{ones(4, rank)};
     if (rank == 1) return void(backend.recv(tensors, 0, 0)->wait());
     const auto work = backend.send(tensors, 1, 0);
-    tensors[0].mul_(2);  // before work->wait()
+    tensors[0].mul_(2);  // runs before work->wait()
     work->wait();
   });
   EXPECT_THAT(violations(), one(Fault::kUnordered, "send on stream", "then aten::mul"));

@@ -1,4 +1,4 @@
-// On the checked device: gathers that wait for the optimizer's event, and whole parameters on the host.
+// Tests, on the checked device, of gathers that wait for the optimizer's event, and of whole parameters on the host.
 
 #include "api/group_view.h"
 #include "checked_device/training.h"
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 class CheckedEvents : public CheckedDevice {};
 class CheckedSummon : public CheckedDevice {};
 
-// Gathers wait for the event, not for what the stream was given after it, which here is the step itself.
+// Gathers wait for the event, and not for later work of the stream. Here the step itself is later work.
 TEST_F(CheckedEvents, GathersWaitForNothingThatFollowsTheOptimizersEvent) {
   const auto training = even_net();
   on_ranks(training, 2, [&](EvenNetImpl& net, const Group& group, int rank) {
@@ -52,7 +52,7 @@ TEST_F(CheckedEvents, AnOptimizersEventIsOneThatWasRecordedOnTheDevice) {
     EXPECT_THAT([&] { group.set_post_optim_event(c10::Event(c10::kCPU)); },
                 testing::ThrowsMessage<UsageError>(HasSubstr("found one of cpu")));
   });
-  run_thread_ranks(2, [](int) {  // nothing is queued on the CPU
+  run_thread_ranks(2, [](int) {  // on the CPU, nothing is queued
     auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
     const auto group = shard_blocks(*net);
     group.set_post_optim_event(c10::Event(c10::kCPU));
@@ -61,7 +61,7 @@ TEST_F(CheckedEvents, AnOptimizersEventIsOneThatWasRecordedOnTheDevice) {
   });
 }
 
-// The copy runs beside what the current stream computes.
+// The copy runs at the same time as what the current stream computes.
 TEST_F(CheckedOffload, ACopyToTheDeviceWaitsForNothingThatTheCurrentStreamWasGiven) {
   const auto training = small_net(on_host());
   for (const int world : {1, 3})

@@ -1,4 +1,4 @@
-// A failure on a device ends: whatever the host does meanwhile comes back, every rank throws, rows are as they were
+// Tests that a failure on a device comes to an end: calls of the host return, every rank throws, rows are as they were
 // before the step, and training goes on after reset_iter_state().
 
 #include <fsdp/activation_checkpoint.h>
@@ -21,7 +21,7 @@ struct RecomputedNetImpl : SmallNetImpl {
   }
 };
 
-// Calls `act(training, world)`.
+// Calls `act(training, world)` for each way to train.
 void for_each_way_to_train(const auto& act) {
   const auto run = [&](const char* name, const auto& training, int world) {
     SCOPED_TRACE(name);
@@ -36,7 +36,7 @@ void for_each_way_to_train(const auto& act) {
   run("activation checkpointing", device_training<RecomputedNetImpl>(build, shard, 5, 3), 2);
 }
 
-// Steps until an error, each of which the host sees the loss of. Returns how the error begins and what it is.
+// Trains until a step throws; the host reads the loss of each step. Returns the type and the beginning of the error.
 template <class M>
 std::string train_until_failure(const DeviceTraining<M>& training, M& model, const Group& group) {
   auto optimizer = training.optimizer(model.parameters());
@@ -51,7 +51,7 @@ std::string train_until_failure(const DeviceTraining<M>& training, M& model, con
 
 class CheckedFailures : public CheckedOffload {};
 
-// This rank's rows, or what they are from now on.
+// Returns copies of this rank's rows; set_rows writes such copies back.
 std::vector<torch::Tensor> rows_of(const torch::nn::Module& net, const Group& group) {
   const LocalRows local(group);
   std::vector<torch::Tensor> rows;
@@ -65,7 +65,7 @@ void set_rows(const torch::nn::Module& net, const Group& group, const std::vecto
   for (size_t i = 0; i < rows.size(); ++i) parameters[i].detach().copy_(rows[i]);
 }
 
-// `launches` of the last rank in its second step run before one fails.
+// In the second step, `launches` collectives of the last rank run before one fails.
 template <class M>
 void expect_failure_ends(const DeviceTraining<M>& training, int world, int launches) {
   std::barrier meeting(world);

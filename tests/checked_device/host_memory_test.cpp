@@ -1,5 +1,5 @@
-// The checked device finds what the host does too early with pinned memory and with rows that lie in it, and reports
-// nothing in correct code.
+// Tests that the checked device finds accesses that the host makes too early, to pinned memory and to rows in it, and
+// reports nothing in correct code.
 
 #include "support/checked_device/host_memory.h"
 #include "checked_device/training.h"
@@ -73,7 +73,7 @@ TEST_F(CheckedHostMemory, ACopyBackThatComesAfterTheCopyBringsTheValuesAndOneBes
     streams().synchronizeDevice(0);
     EXPECT_EQ(at::equal(back.cpu(), at::full({4}, 3.0F)), is_ordered);
   }
-  // `back` was written on another stream than the one it was made on, and the unordered copy is a violation too
+  // `back` was written on another stream than the one on which it was made, and the unordered copy is also a violation.
   violations();
 }
 
@@ -86,7 +86,7 @@ TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFoundButForLibTorchsOwnKind)
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::fault, Fault::kEarlyFree)));
 }
 
-// The order of copies that rows in host memory depend on.
+// Tests of the order of copies on which rows in host memory depend.
 class CheckedHostRows : public CheckedHostMemory {
  protected:
   memory::FlatPart host_part() { return {{c10::kFloat, c10::kCPU}, 4, rows_.allocate(4 * sizeof(float))}; }

@@ -1,4 +1,4 @@
-// Where sharded rows end up, on the host or on the device, also for models that the device could not hold.
+// Tests where sharded rows lie, on the host or on the device, also for models that the device could not hold.
 
 #include "api/group_view.h"
 #include "checked_device/training.h"
@@ -39,14 +39,14 @@ DeviceTraining<DeepNetImpl> deep_net_on_device(const FullyShardOptions& wanted) 
   return training;
 }
 
-// With one rank, the rows alone exceed the device's memory; with several, rows, gradients and optimizer state together
-// do.
+// With one rank, the rows alone exceed the device's memory. With several ranks, rows, gradients and optimizer state
+// together exceed it.
 TEST_F(CheckedOffload, AModelLargerThanTheDeviceTrains) {
   CachingAllocator::get().set_limit(10 * DeepNetImpl::kLayerBytes);
   for (const int world : {1, 3}) expect_steps_are_ordered(deep_net_on_device(on_host()), world, 1);
   for (const int world : {1, 2})
     EXPECT_THROW(expect_steps_are_ordered(deep_net_on_device({}), world), std::exception) << "without it";
-  violations();  // discards those that the exceptions left
+  violations();  // discards the violations that the exceptions left
 }
 
 TEST_F(CheckedOffload, AModelWithoutMemoryGetsItsRowsOnTheHost) {

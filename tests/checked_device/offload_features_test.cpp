@@ -1,4 +1,5 @@
-// Every other feature of the library does the same with rows in host memory as with rows on the device.
+// Tests that every other feature of the library gives the same results with rows in host memory as with rows on the
+// device.
 
 #include "api/group_view.h"
 #include "checked_device/training.h"
@@ -12,7 +13,7 @@ namespace {
 using Backward = std::function<void(int step)>;
 using Act = std::function<void(SmallNetImpl&, const Group&, const Backward& backward)>;
 
-// The parameters after `act`, and the gradients that exist.
+// Returns the parameters after `act`, and the gradients that exist.
 std::vector<torch::Tensor> values_after(const FullyShardOptions& options, int world, const Act& act) {
   std::vector<torch::Tensor> values;
   const auto training = small_net(options);
@@ -44,7 +45,7 @@ TEST_F(CheckedOffload, GradientsOfSeveralBackwardsAddUpAndAreClipped) {
     auto optimizer = sgd(net.parameters());
     for (int step = 0; step < 4; ++step) {
       group.set_requires_gradient_sync(step != 0);
-      backward(step);  // the third step adds to what the second one left
+      backward(step);  // the third step adds to the gradients of the second one
       if (step < 2) continue;
       EXPECT_GT(clip_grad_norm_(group, 1e-3), 1e-3);
       optimizer.step();
@@ -150,7 +151,7 @@ TEST_F(CheckedOffload, CheckpointsAreThoseOfAModelOnTheDevice) {
   }
 }
 
-// Rank 0 has data for the first step only.
+// Rank 0 has data in the first step only.
 TEST_F(CheckedOffload, RanksWithoutDataTakePart) {
   expect_as_on_the_device({}, 2, [](SmallNetImpl& net, const Group& group, const Backward& backward) {
     auto optimizer = sgd(net.parameters());
@@ -172,7 +173,7 @@ size_t numel_with_padding(const Group& model) {
 TEST_F(CheckedOffload, LowPrecisionIsCastOnTheSideFromWhichFewerBytesTravel) {
   struct Case {
     at::ScalarType param, reduce;
-    size_t to_device, to_host;  // bytes per element
+    size_t to_device, to_host;  // numbers of bytes per element
   };
   for (const auto& [param, reduce, to_device, to_host] :
        {Case{torch::kBFloat16, torch::kFloat, 2, 4}, Case{torch::kBFloat16, torch::kBFloat16, 2, 2},
@@ -180,7 +181,7 @@ TEST_F(CheckedOffload, LowPrecisionIsCastOnTheSideFromWhichFewerBytesTravel) {
     SCOPED_TRACE(c10::str(param, " reduced in ", reduce));
     const FullyShardOptions options{.reshard_after_forward = Reshard::never(),
                                     .mp_policy = MixedPrecisionPolicy{.param_dtype = param, .reduce_dtype = reduce}};
-    size_t elements = 0;  // with padding
+    size_t elements = 0;  // including padding
     HostMemory::Bytes bytes;
     const Act act = [&](SmallNetImpl& net, const Group& group, const Backward& backward) {
       if (rank() == 0) elements = numel_with_padding(group);

@@ -1,6 +1,6 @@
-// Steps on the checked device equal those of the unsharded model on the CPU, without a violation. With rows on the
-// device the host never waits. With rows in host memory it waits once per step, at the end of backward, for the copies
-// of all gradients.
+// Tests that steps on the checked device equal those of the unsharded model on the CPU, without a violation. With rows
+// on the device the host never waits. With rows in host memory it waits once per step, at the end of backward, for the
+// copies of all gradients.
 
 #include "checked_device/training.h"
 
@@ -23,7 +23,7 @@ auto maker(const Options& options) {
   return [options](auto parameters) { return std::make_unique<Optimizer>(parameters, options); };
 }
 
-// One rank exchanges nothing; among three ranks hardly anything divides evenly. From the third step on, steps use the
+// One rank exchanges nothing; with three ranks hardly any size divides evenly. From the third step on, steps use the
 // memory of predicted gathers.
 TEST_F(CheckedTraining, StepsOfABlockwiseNetAreOrderedHoweverLongWholeParametersStay) {
   const std::optional<Reshard> unset, always = Reshard::always();
@@ -50,7 +50,7 @@ TEST_F(CheckedTraining, StepsOfEveryStrategyAreOrdered) {
 }
 
 TEST_F(CheckedTraining, StepsOverBothAxesAndAmongNeighboursAreOrdered) {
-  // Each group has several buckets, and each replica has one rank.
+  // Each param group has several buckets, and each replica has one rank.
   expect_steps_are_ordered(small_net_over({1, 2}, {.bucket_cap_bytes = 300}), 2);
   wherever_rows_lie({}, [&](const auto& options, size_t waits) {
     expect_steps_are_ordered(small_net_over({2, 2}, options), 4, waits);
@@ -76,14 +76,14 @@ TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
        {std::pair(std::optional<at::ScalarType>(), 3), {torch::kFloat, 3}, {torch::kFloat, 1}}) {
     const MixedPrecisionPolicy policy{.param_dtype = torch::kBFloat16, .reduce_dtype = reduce};
     auto training = small_net({.mp_policy = policy});
-    // Adam would turn a rounding error into a whole step
+    // Adam would turn a rounding error into a whole step.
     training.optimizer = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
     training.tolerance = 0.1;  // tests on the CPU check the bits
     expect_steps_are_ordered(training, world);
   }
 }
 
-// Whether another rank has a gradient of a frozen parameter is no question.
+// Ranks need not know whether another rank has a gradient of a frozen parameter.
 TEST_F(CheckedTraining, StepsOfGroupsWithFrozenParametersAreOrderedAndTheHostWaitsForNothing) {
   auto training = small_net();
   training.build = [] {
@@ -124,15 +124,14 @@ TEST_F(CheckedOffload, AModelThatWasBuiltOnTheCPUComputesOnTheProcessGroupsDevic
   expect_steps_are_ordered(training, 2, 1);
 }
 
-// There are three groups, each gathered once and reduced once.
+// There are three param groups, each of which is gathered once and reduced once.
 TEST_F(CheckedOffload, WithoutPinnedMemoryTheHostWaitsForEachCopy) {
   const auto options = on_host({.reshard_after_forward = Reshard::never()}, /*is_pinned=*/false);
   constexpr int kPlanes = 3;  // of each group
   expect_steps_are_ordered(small_net(options), 2, 6 * kPlanes);
 }
 
-// Layers side by side, which alternate between the caller's stream and another one. Their nodes run on the same streams
-// in backward.
+// Layers that alternate between the caller's stream and another one. Their nodes run on the same streams in backward.
 struct ForkedNetImpl : torch::nn::Module {
   torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
   bool begins_aside = false;
@@ -195,7 +194,7 @@ TEST_F(CheckedTraining, GradientsThatAccumulateOnStreamsInTurnsAreOrdered) {
     });
 }
 
-// Covers what is kept of micro-batches within the replica, and reductions that outlive their backward.
+// Covers gradients of micro-batches that are kept within a replica, and reductions that outlive their backward.
 TEST_F(CheckedTraining, MicroBatchesOverBothAxesAreOrdered) {
   const auto training = small_net_over({2, 2});
   on_ranks(training, 4, [&](SmallNetImpl& net, const Group& group, int) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Training on the checked device: models that lie on a rank's device, their steps, and what has to hold for them.
+/// Training on the checked device: models on a rank's device, their steps, and functions that check them.
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -27,7 +27,7 @@ inline c10::Event recorded_on(const c10::Stream& stream) {
   event.record(stream);
   return event;
 }
-/// Orders `then` after everything that `first` was given.
+/// Makes `then` wait for everything that `first` was given.
 inline void order(const c10::Stream& first, const c10::Stream& then) { recorded_on(first).block(then); }
 
 inline FullyShardOptions on_host(FullyShardOptions options = {}, bool is_pinned = true) {
@@ -35,7 +35,7 @@ inline FullyShardOptions on_host(FullyShardOptions options = {}, bool is_pinned 
   return options;
 }
 
-/// For tests with rows in host memory.
+/// Fixture for tests with rows in host memory.
 class CheckedOffload : public CheckedDevice {
  protected:
   void TearDown() override {
@@ -44,16 +44,16 @@ class CheckedOffload : public CheckedDevice {
   }
 };
 
-/// A rank's inputs and targets, on its device.
+/// One rank's inputs and targets, on its device.
 struct Share {
   torch::Tensor x, y;
 };
 
-/// A model, with its inputs and targets; Training says what the model computes.
+/// A training with its inputs and targets; Training describes what the model computes.
 template <class M>
 struct DeviceTraining : Training<M> {
   std::function<torch::Tensor(const Batch&)> inputs, targets;
-  /// If false, fully_shard finds the model on the CPU.
+  /// False if fully_shard gets the model on the CPU.
   bool is_built_on_device = true;
 
   void finish() {
@@ -77,7 +77,8 @@ struct DeviceTraining : Training<M> {
   }
 };
 
-/// Training on numbers that depend on the sample only. `inputs` and `targets` are numbers per sample.
+/// Returns a training on values that depend only on the sample. `inputs` and `targets` are numbers of values per
+/// sample.
 template <class M>
 DeviceTraining<M> device_training(std::function<std::shared_ptr<M>()> build, std::function<Group(M&)> shard,
                                   int64_t inputs, int64_t targets) {
@@ -90,7 +91,7 @@ DeviceTraining<M> device_training(std::function<std::shared_ptr<M>()> build, std
   return training;
 }
 
-/// Makes each block a group; the rest belongs to the outermost group.
+/// Makes each block a param group; the other parameters belong to the root's group.
 template <class M>
 Group shard_all(M& net, const FullyShardOptions& options = {}) {
   for (auto& block : *net.blocks) fully_shard(*block, options);
@@ -102,14 +103,14 @@ inline DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options =
                                        [=](SmallNetImpl& net) { return shard_all(net, options); }, 5, 3);
 }
 
-/// A net sharded over the shard and replicate axes.
+/// Returns the training of a net that is sharded over the shard and replicate axes.
 inline DeviceTraining<SmallNetImpl> small_net_over(Axes axes, const FullyShardOptions& options = {}) {
   auto training = small_net();
   training.shard = [=](SmallNetImpl& net) { return shard_blocks_over(placement_over(axes), net, options); };
   return training;
 }
 
-/// Everything divides evenly, so the backend's own collectives carry it. The embedding's gradient is reduced first or
+/// All sizes divide evenly, so the backend's own collectives move them. The embedding's gradient is reduced first or
 /// last.
 struct EvenNetImpl : torch::nn::Module {
   torch::nn::Embedding words = register_module("words", torch::nn::Embedding(24, 12));
@@ -120,7 +121,7 @@ struct EvenNetImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     auto h = words->forward(x).sum(1);
     for (auto& layer : *blocks) h = torch::tanh(layer->as<torch::nn::Linear>()->forward(h));
-    return torch::linear(h, words->weight);  // tied
+    return torch::linear(h, words->weight);  // the weight is tied
   }
 };
 
@@ -158,8 +159,8 @@ torch::Tensor run_step(const DeviceTraining<M>& training, M& model, const Group&
   return loss.detach();
 }
 
-/// Calls `fn(model, group, rank)` on each rank, with a model that lies on the rank's device. `timeout`: the process
-/// groups'.
+/// Calls `fn(model, group, rank)` on each rank, with a model on the rank's device. `timeout` is the timeout of the
+/// process groups.
 template <class M, class Fn>
 void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn,
               std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
@@ -167,7 +168,7 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn,
   std::vector<std::shared_ptr<M>> models;  // built here, because threads share the random state
   for (int rank = 0; rank < world; ++rank) models.push_back(build_model(training));
   const auto run = [&](int rank) {
-    const auto model = std::move(models[static_cast<size_t>(rank)]);  // which keeps its rank in the process group
+    const auto model = std::move(models[static_cast<size_t>(rank)]);  // the model keeps its rank in the process group
     if (training.is_built_on_device) model->to(device(rank));
     const auto group = training.shard(*model);
     fn(*model, group, rank);
@@ -175,7 +176,7 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn,
   run_ranks(world, run, timeout);
 }
 
-/// Copies the whole parameters to the CPU. Collective.
+/// Copies the whole parameters to the CPU, and returns the copies. Collective.
 inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model, const Group& group) {
   const torch::NoGradGuard no_grad;
   const auto whole = summon_full_params(group, {.offload_to_cpu = true});
@@ -184,7 +185,8 @@ inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model, c
   return values;
 }
 
-/// Expects that steps equal those of the unsharded model, without a violation. `host_waits` is per rank and step.
+/// Expects that steps equal those of the unsharded model, without a violation. `host_waits` is the number of waits of
+/// the host per rank and step.
 template <class M>
 void expect_steps_are_ordered(const DeviceTraining<M>& training, int world, size_t host_waits = 0,
                               const std::function<void(const Group&, int rank)>& after_step = {}) {

@@ -1,5 +1,5 @@
-// The runtime on the checked device, apart from whole steps: what is dropped, which streams read, what the host waits
-// for.
+// Tests of the runtime on the checked device, apart from whole steps: tensors that are dropped, streams that read,
+// waits of the host.
 
 #include "checked_device/training.h"
 #include "optim/every_optimizer.h"
@@ -10,7 +10,7 @@ namespace {
 
 class CheckedRuntime : public CheckedDevice {};
 
-// A quarter of the sum of ones, of which this rank gets a slice in `rows`.
+// Starts a reduction of ones over all ranks, scaled by a quarter. This rank's slice of the result goes to `rows`.
 std::vector<std::shared_ptr<Work>> start_sum(const runtime::Placement& placement, const torch::Tensor& rows) {
   const int64_t ranks = placement.shard().world_size();
   const ReducePlane counts{torch::empty({1}, rows.options()), {{0, torch::ones({ranks}, rows.options())}}};
@@ -28,7 +28,7 @@ TEST_F(CheckedRuntime, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUntil
 }
 
 // The reader multiplies the sum by `scale`. If the stream that waited first did so in place, other streams would read
-// beside it.
+// without an order.
 TEST_F(CheckedRuntime, AReductionOverBothAxesIsReadOnTwoStreams) {
   run_ranks(2, [&](int rank) {
     const auto placement = placement_over({1, 2});
@@ -64,7 +64,7 @@ TEST_F(CheckedRuntime, WorkThatIsDroppedKeepsItsTensorsUntilItIsOver) {
   });
 }
 
-// The host has to know whether to call the optimizer, which counts its steps on the host. This takes one wait per step.
+// The optimizer counts its steps on the host, so the host must know whether to call it. This takes one wait per step.
 TEST_F(CheckedRuntime, StepsWithAGradScalerMakeTheHostWaitOnce) {
   constexpr int kWorld = 3;
   const auto training = small_net({.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}});
@@ -119,7 +119,8 @@ TEST_F(CheckedRuntime, MemoryIsTakenOnTheDeviceOfTheRankWhicheverIsCurrent) {
     EXPECT_THAT(violation.text, testing::Not(testing::HasSubstr("allocation"))) << violation.text;
 }
 
-// How a step changes zero parameters, with gradients that become 0 in low precision once `factor` multiplies them.
+// Returns the change of zero parameters in one step, with gradients that become 0 in low precision when kFactor
+// multiplies them.
 at::Tensor scaled_step(const OptimizerCase& optimizer, double lr, at::ScalarType dtype, c10::Device device) {
   constexpr double kFactor = 1.0 / 4096;
   const auto gradient = torch::tensor({1.5, -1.25, 1.0, -1.75}) / 16384;
@@ -132,14 +133,14 @@ at::Tensor scaled_step(const OptimizerCase& optimizer, double lr, at::ScalarType
   return parameter.detach().to(at::kCPU, at::kFloat);
 }
 
-// Operators on the device keep as many digits as the CPU does.
+// Operators on the device must keep as many digits as those on the CPU.
 TEST_F(CheckedRuntime, AFactorLosesNothingOfGradientsOfLowPrecisionInAnyOptimizer) {
   run_ranks(1, [](int rank) {
     EXPECT_EQ(((torch::tensor({1.75}) / 16384).to(at::kHalf) / 4096).item<double>(), 0);
     for (const auto& optimizer : every_optimizer()) {
       SCOPED_TRACE(optimizer.name);
       if (!optimizer.takes(at::kHalf, {})) continue;
-      // The learning rate makes changes about 1.
+      // This learning rate makes the changes about 1.
       const double lr = 1 / scaled_step(optimizer, 1, at::kFloat, at::kCPU).abs().max().item<double>();
       const auto expected = scaled_step(optimizer, lr, at::kFloat, at::kCPU);
       const auto found = scaled_step(optimizer, lr, at::kHalf, device(rank));

@@ -8,7 +8,7 @@ namespace {
 constexpr CudaSupport kNoNccl{.has_nccl = false, .devices = 4}, kNoDevice{.has_nccl = true, .devices = 0},
     kOneDevice{.has_nccl = true, .devices = 1}, kFourDevices{.has_nccl = true, .devices = 4};
 
-// Returns "takes BACKEND on DEVICE.", or the error.
+// Returns "takes BACKEND on DEVICE.", or the message of the error.
 std::string choice_of(const std::string& asked, int local_rank, CudaSupport cuda) {
   std::string text;
   const auto error = error_of([&] {

@@ -1,4 +1,4 @@
-// The communicator over c10d: its headers, the number of messages that a collective takes, and its connections.
+// Tests of the communicator over c10d: its headers, the number of messages of each collective, and its connections.
 
 #include "comm/c10d/c10d_communicator.h"
 
@@ -35,7 +35,7 @@ BackendFactory counting(const CountsPtr& counts) {
   };
 }
 
-// Runs `fn` on every rank; no rank leaves before all are done.
+// Runs `fn` on every rank. No rank leaves before all ranks are done.
 void run_c10d(int world_size, C10dOptions options, const std::function<void(Communicator& ranks)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   options.timeout = kPatience;
@@ -48,7 +48,7 @@ void run_c10d(int world_size, C10dOptions options, const std::function<void(Comm
   });
 }
 
-// This backend refuses to receive once the peers have left, as Gloo does.
+// A backend that refuses to receive once its peers have left, as Gloo does.
 class DesertedBackend : public CountingBackend {
  public:
   explicit DesertedBackend(BackendPtr inner) : CountingBackend(std::move(inner), std::make_shared<Counts>()) {}
@@ -76,7 +76,7 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
     };
     EXPECT_NO_THROW(meet());
     backend->peers_have_left = true;
-    // The receives of two headers were posted before.
+    // The receives of these two headers were posted before the peer left.
     EXPECT_NO_THROW(meet());
     EXPECT_NO_THROW(meet());
     EXPECT_THROW(meet(), std::runtime_error);
@@ -84,7 +84,7 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
   });
 }
 
-// Two orders of two ranks, over one connection.
+// Runs `fn` on two ranks with two orders that share a connection.
 void run_mails(const std::function<void(int rank, Mail& first, Mail& second)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::barrier done(2);
@@ -127,7 +127,7 @@ TEST(Mail, OfAnOrderGoesOnThoughDataOfAnotherLengthCameInAnotherOrder) {
     const auto output = at::full({numel}, -1.0f);
     begin_gather(first, output, at::ones({numel}) * rank);
     EXPECT_THROW(first.finish(), Disagreement);
-    // Each rank has posted its receive and seen the other one's header: now data follows, if ever.
+    // Each rank has posted its receive and has seen the other rank's header. If data followed, it would arrive now.
     sent.arrive_and_wait();
     const auto other = at::zeros({100'000});
     begin_gather(second, other, at::ones({100'000}) * rank);
@@ -137,13 +137,14 @@ TEST(Mail, OfAnOrderGoesOnThoughDataOfAnotherLengthCameInAnotherOrder) {
   });
 }
 
-// A header has room for 8 KiB; larger data takes one message more, and what is small in it travels together.
+// A header has room for 8 KiB of data. Data that is larger takes one more message, and its small planes travel
+// together.
 TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLarge) {
   constexpr int kWorld = 4;
   struct Row {
     const char* what;
     std::function<std::shared_ptr<Work>(Communicator& ranks, int64_t numel)> begin;
-    std::array<int, kWorld> enclosed, beside;  // messages by rank, for 2048 and for 2049 floats per peer
+    std::array<int, kWorld> enclosed, beside;  // number of messages of each rank, for 2048 and for 2049 floats per peer
   };
   const auto gather = [](Communicator& ranks, const std::vector<int64_t>& lengths) {
     std::vector<GatherPlane> planes;
@@ -182,21 +183,21 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
        },
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
-      // A tensor of up to 16 KiB by the number of ranks goes whole to all; of a larger one slices, enclosed, and sums,
-      // beside.
+      // Every rank sends a tensor of at most 16 KiB divided by the number of ranks whole to all ranks. Of a larger
+      // tensor ranks exchange slices and then sums; here, slices are enclosed in headers and sums are not.
       {"all_reduce",
        [](Communicator& ranks, int64_t numel) {
          return ranks.all_reduce(at::ones({numel - 1024}), ReduceOp::kSum, {"w", {}});
        },
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
-      // Along the edges 1 - 2, 1 - 3 and 2 - 0, with headers in both directions.
+      // The edges of the tree are 1 - 2, 1 - 3 and 2 - 0. Headers travel in both directions.
       {"broadcast",
        [](Communicator& ranks, int64_t numel) { return ranks.broadcast(at::ones({numel}), 1, {"w", {}}); },
        {1, 2, 2, 1},
        {1, 4, 3, 1}},
       {"barrier", [](Communicator& ranks, int64_t) { return ranks.barrier({"w"}); }, {2, 2, 2, 2}, {2, 2, 2, 2}},
-      // Each rank sends a header to each neighbour, and the data to the next one.
+      // Each rank sends a header to each neighbour, and the data to the next rank.
       {"a ring of messages",
        [](Communicator& ranks, int64_t numel) {
          const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 3) % kWorld;
@@ -260,7 +261,7 @@ TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyOrdersThereAre) {
     ranks.barrier({})->wait();
     if (ranks.rank() != 0) return;
     EXPECT_EQ(count_sockets(), connected);
-    // Both ends of each connection, and what each rank listens on.
+    // A rank has one socket for each connection and one on which it listens.
     EXPECT_LE(connected - before, kWorld * (kWorld - 1) + kWorld);
   });
 }

@@ -1,5 +1,5 @@
-// Every collective over every backend: the table of cases, and sums against a sequential oracle, bit for bit. Up to 8
-// KiB from one rank to another travel with the fingerprint, so the tests use sizes on both sides of that.
+// Tests every collective over every backend: with the table of cases, and with sums against a sequential oracle, bit
+// for bit. Up to 8 KiB from one rank to another travel with the fingerprint, so sizes lie on both sides of that limit.
 
 #include <torch/torch.h>
 
@@ -20,7 +20,8 @@ at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
   return dtype == at::kBool ? values > 0 : values.to(dtype);
 }
 
-// How many elements a rank's slice has: none, one, as many as travel with a fingerprint, one more, and many.
+// Returns the numbers of elements of a rank's slice: none, one, as many as travel with a fingerprint, one more, and
+// many.
 std::vector<int64_t> slices_of(at::ScalarType dtype, bool with_large_ones) {
   const int64_t most = (8 << 10) / static_cast<int64_t>(c10::elementSize(dtype));
   std::vector<int64_t> slices{0, 1, most, most + 1, 10'009};
@@ -28,13 +29,13 @@ std::vector<int64_t> slices_of(at::ScalarType dtype, bool with_large_ones) {
   return slices;
 }
 
-// The inputs of all ranks, made once for all of them.
+// The inputs of all ranks. They are made once, and all ranks read them.
 struct Inputs {
   std::vector<int> hosts;
   at::ScalarType dtype;
   int64_t slice;
   std::vector<at::Tensor> by_rank = {};
-  std::array<at::Tensor, 3> reduced = {};  // by operation; reduced in rank order, inside each host first
+  std::array<at::Tensor, 3> reduced = {};  // indexed by operation; reduced in rank order, first inside each host
   at::Tensor sum = {};
 
   Inputs(std::vector<int> hosts_of_ranks, at::ScalarType type, int64_t length)
@@ -52,7 +53,7 @@ struct Inputs {
   std::string about(int rank) const { return str_cat("rank ", rank, ", ", dtype, ", slices of ", slice); }
 };
 
-// The parameter is each rank's host number.
+// The test parameter holds each rank's host number.
 class CommCollectives : public testing::TestWithParam<std::vector<int>> {
  protected:
   static int world() { return static_cast<int>(GetParam().size()); }
@@ -63,7 +64,7 @@ class CommCollectives : public testing::TestWithParam<std::vector<int>> {
         {.backend = has_hosts ? "hierarchical" : "", .hosts = has_hosts ? GetParam() : std::vector<int>()});
   }
   static std::vector<int> hosts() { return GetParam().back() > 0 ? GetParam() : test_hosts(world()); }
-  // Runs `fn` on every rank for tensors of all dtypes and sizes; only floats come in the largest size.
+  // Runs `fn` on every rank for tensors of all dtypes and sizes. Only float tensors come in the largest size.
   static void run_for_each(std::initializer_list<at::ScalarType> dtypes,
                            const std::function<void(int rank, const Inputs& inputs)>& fn) {
     std::vector<Inputs> all;
@@ -106,7 +107,7 @@ TEST_P(CommCollectives, AllReduceHasTheBitsOfTheSumInRankOrder) {
   run_for_each({at::kFloat, at::kDouble, at::kBFloat16, at::kInt, at::kLong, at::kBool},
                [](int rank, const Inputs& inputs) {
                  for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
-                   for (const int64_t less : {0, 1}) {  // with slices that are not equal, too
+                   for (const int64_t less : {0, 1}) {  // one element less makes slices unequal
                      const auto& expected = inputs.reduced[static_cast<size_t>(op)];
                      const int64_t numel = std::max<int64_t>(0, expected.numel() - less);
                      const auto tensor = inputs.by_rank[rank].narrow(0, 0, numel).clone().view({1, numel});
@@ -117,7 +118,7 @@ TEST_P(CommCollectives, AllReduceHasTheBitsOfTheSumInRankOrder) {
                });
 }
 
-// Each collective is prepared while others are in flight, and the data that arrives for one stays until it is done.
+// Ranks prepare each collective while others are in flight. Data that arrives for a collective stays until it is used.
 TEST_P(CommCollectives, SmallAndLargeOnesTakeTurnsWhileManyAreInFlight) {
   constexpr int kMany = 30;
   constexpr std::array<int64_t, 6> kSizes{1, 64, 65, 1000, 0, 5000};
@@ -175,12 +176,13 @@ TEST_P(CommCollectives, WhatFollowsOneOfManyRoundsComesWhileNoThreadOfTheRankCom
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommCollectives,
                          testing::Values(std::vector(1, 0), std::vector(2, 0), std::vector(3, 0), std::vector(4, 0)));
-// These run on several hosts, whatever the backend under test; the first ones have different numbers of ranks.
+// These tests run on several hosts, whatever the backend under test. The hosts of the first instance have different
+// numbers of ranks.
 INSTANTIATE_TEST_SUITE_P(Hosts, CommCollectives,
                          testing::Values(std::vector{0, 1, 1, 1}, std::vector{0, 0, 1, 1, 2, 2}));
 
-// A peer gets more than two chunks of at most 4 MiB, of two planes, so chunks are received into memory that was used
-// before.
+// Each peer gets the two planes in more than two chunks of at most 4 MiB, so a chunk is received into memory that an
+// earlier chunk has used.
 TEST(CommLargeCollectives, GatherAndSumChunkByChunk) {
   const Inputs large(test_hosts(3), at::kFloat, int64_t{5} << 19), small(test_hosts(3), at::kDouble, 77'777);
   run_thread_ranks(3, [&](int rank) {
@@ -213,7 +215,7 @@ TEST(CommLanes, MayRunInDifferentOrdersOnDifferentRanks) {
       if (rank != 1) start_first();
       const auto second = group->reductions().all_reduce(b, ReduceOp::kSum, {"b", {}});
       if (rank == 1) {
-        // All other ranks have started the first operation.
+        // All other ranks have started the first operation when `second` completes.
         second->wait();
         start_first();
       }

@@ -1,4 +1,4 @@
-// The environment variables by which launchers tell a rank its place.
+// Tests of the environment variables in which launchers tell a rank its place.
 
 #include "comm/rendezvous/environment.h"
 
@@ -22,7 +22,7 @@ std::string place_in(const Variables& variables) {
                  place->attempt == 0 ? "" : str_cat(", attempt ", place->attempt));
 }
 
-// A change to "(unset)" removes the variable.
+// Returns the variables with changes. The value "(unset)" removes a variable.
 Variables with(Variables variables, const Variables& changes) {
   for (const auto& [name, value] : changes) {
     variables[name] = value;
@@ -53,7 +53,7 @@ TEST(Environment, OfEachLauncherNamesARanksPlace) {
       {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}),
        "rank 3 of 4, local 1, head:1234, the launcher's store, attempt 2"},
       {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), "rank 3 of 4, local 1, head:1234"},
-      // Where there is one host a rank's number is its local one.
+      // If there is one host, a rank's local rank is its rank.
       {with(kTorchrun, {{"LOCAL_RANK", "(unset)"}, {"MASTER_ADDR", "127.0.0.1"}}),
        "rank 3 of 4, local 3, 127.0.0.1:1234"},
       {with(kTorchrun, {{"LOCAL_RANK", "(unset)"}, {"MASTER_ADDR", "localhost"}}),
@@ -66,11 +66,11 @@ TEST(Environment, OfEachLauncherNamesARanksPlace) {
        "rank 1 of 4, local 1, head:77"},
       {with(kPmi, {{"MASTER_ADDR", "head"}}), "rank 1 of 2, local 1, head:29500"},
       {with(kPmi, {{"MPI_LOCALNRANKS", "2"}}), "rank 1 of 2, local 1, 127.0.0.1:29500"},
-      // Whatever PMI leaves out comes from Slurm.
+      // Values that PMI does not give come from Slurm.
       {with(kSlurm, {{"PMI_RANK", "4"}, {"PMI_SIZE", "7"}}), "rank 4 of 7, local 1, node03:29500"},
       {kSlurm, "rank 5 of 8, local 1, node03:29500"},
       {with(kSlurm, {{"MASTER_ADDR", "head"}}), "rank 5 of 8, local 1, head:29500"},
-      // A step without its own number of tasks has its job's, and a job's shell is no rank.
+      // A step without its own number of tasks uses its job's number. The shell of a job is not a rank.
       {with(kSlurm, {{"SLURM_NTASKS", "6"}, {"SLURM_STEP_NUM_TASKS", "(unset)"}}),
        "rank 5 of 6, local 1, node03:29500"},
       {with(kSlurm, {{"SLURM_NTASKS", "8"}, {"SLURM_STEP_ID", "(unset)"}}), "none"},

@@ -21,8 +21,8 @@
 namespace fsdp {
 namespace {
 
-// From now on taking room for more than a MiB at once takes so long that a signal interrupts it, as a profiler's timer
-// does where a file system heeds signals.
+// Makes each later reservation of more than 1 MiB fail with EINTR, as if a signal had interrupted it. A profiler's
+// timer does that on file systems that heed signals.
 bool interrupt_what_takes_long() {
   constexpr uint32_t kMost = 1 << 20;
   const size_t length = offsetof(seccomp_data, args) + 3 * sizeof(uint64_t);  // the lower half comes first
@@ -49,7 +49,7 @@ int take_room() {
   return static_cast<size_t>(status.st_blocks) * kBytesOfABlock >= kBytes ? 0 : 5;
 }
 
-// In a process of its own, which the system ends if it gets nowhere.
+// The test runs in its own process, which the system ends if it makes no progress.
 TEST(FileRoom, IsTakenInPiecesThatAreDoneBetweenTwoSignals) {
   const pid_t child = fork_process(take_room);
   int status = 0;

@@ -1,4 +1,4 @@
-// The fingerprints by which ranks compare their operations, and the names of operations and ranks in messages.
+// Tests of the fingerprints by which ranks compare operations, and of the names of operations and ranks in messages.
 
 #include "comm/core/fingerprint.h"
 

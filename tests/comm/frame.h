@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Helpers for tests of communicators: they run ranks and check error messages.
+/// Functions for tests of communicators that run ranks and check error messages.
 
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 
 namespace fsdp::test {
 
-/// The message of the `E` that `act` throws, or "no error" if it throws none. Other exceptions pass through.
+/// Returns the message of the `E` that `act` throws, or "no error" if it throws none. Other exceptions pass through.
 template <class E = UsageError, class Act>
 std::string error_of(const Act& act) {
   try {
@@ -30,7 +30,7 @@ inline void expect_parts(const std::string& message, const std::vector<std::stri
   for (const auto& part : parts) EXPECT_THAT(message, testing::HasSubstr(part));
 }
 
-/// Expects that `act` throws an `E` whose message has all the parts.
+/// Expects that `act` throws an `E` whose message contains all of `parts`.
 template <class E = UsageError, class Act>
 void expect_error(const Act& act, const std::vector<std::string>& parts) {
   expect_parts(error_of<E>(act), parts);
@@ -43,7 +43,7 @@ inline void run_threads(int world_size, const std::function<void(int rank)>& fn)
   for (auto& thread : threads) thread.join();
 }
 
-/// Like run_thread_ranks, but no rank leaves before all are done.
+/// Runs thread ranks as run_thread_ranks does, but no rank leaves before all ranks are done.
 inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn) {
   run_thread_ranks(world_size, [&](int rank) {
     fn(rank);
@@ -51,15 +51,15 @@ inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn
   });
 }
 
-/// The default group's lane for gathers and for every operation that the caller waits for at once.
+/// Returns the default group's communicator for gathers and for all operations that the caller waits for at once.
 inline Communicator& all_ranks() { return default_process_group()->communicator(); }
 
-/// A sum over all ranks, in place.
+/// Sums a tensor over all ranks, in place.
 inline void sum_up(Communicator& ranks, const at::Tensor& tensor) {
   ranks.all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
 }
 
-/// The slice of a flat tensor that belongs to the rank.
+/// Returns the rank's slice of a flat tensor.
 inline at::Tensor slice_of(const at::Tensor& flat, int rank, int world_size) {
   const int64_t numel = flat.numel() / world_size;
   return flat.narrow(0, rank * numel, numel);

@@ -1,4 +1,4 @@
-// Which hosts are a grid, and which carrier the ranks' hosts call for.
+// Tests which hosts form a grid, and which carrier is chosen for the ranks' hosts.
 
 #include "comm/core/host_grid.h"
 #include "comm/frame.h"

@@ -1,4 +1,5 @@
-// The traffic between several hosts, and the memory that a host's ranks share. CommCollectives tests the results.
+// Tests of the traffic between several hosts, and of the memory that a host's ranks share. CommCollectives tests the
+// results.
 
 #include <torch/torch.h>
 
@@ -87,7 +88,7 @@ TEST_P(Hosts, SendEachByteToEveryOtherHostOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Grids, Hosts, testing::Values(std::vector{0, 0, 1, 1}, std::vector{0, 0, 1, 1, 2, 2}));
 
-// The slices are so large that each travels in several parts, from pieces with a gap between them.
+// The slices are so large that each one travels in several parts. The pieces of the input have a gap between them.
 TEST(SeveralHosts, SumLargeSlicesPartByPart) {
   constexpr int64_t kNumel = 6'000'006, kGapBegin = 1'999'000, kGapEnd = 2'000'500, kBorder = 5'500'000;
   const auto values = at::arange(kNumel).remainder(100).to(at::kFloat), expected = values * (63 * 0.5);

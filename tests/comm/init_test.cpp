@@ -1,4 +1,5 @@
-// The errors of ranks that cannot find each other at an address, and where their store listens.
+// Tests of the errors of ranks that cannot find each other at an address, and of the addresses on which their store
+// listens.
 
 #include <fsdp/process_group.h>
 #include <netinet/in.h>
@@ -21,7 +22,7 @@ ProcessGroupOptions options_at(const std::string& address, int rank, std::chrono
   return {.backend = test_backend(), .timeout = timeout, .rank = rank, .world_size = 2, .address = address};
 }
 
-// Expects the error of a rank that does not find the other one at this port.
+// Expects the error of a rank that does not find the other rank at this port.
 void expect_error_at(int port, int rank, const std::vector<std::string>& parts) {
   const auto options = options_at(str_cat("127.0.0.1:", port), rank, std::chrono::seconds(1));
   expect_error<Error>([&] { new_process_group(options); }, parts);
@@ -47,7 +48,7 @@ TEST(CommInit, NamesSettingsThatDiffer) {
       if (rank == 1) change(options);
       const auto told = error_of<Error>([&] { new_process_group(options); });
       EXPECT_NE(told, "no error");
-      // Rank 1 may wait for a third rank, and then gets another error.
+      // Rank 1 may be waiting for a third rank, and then gets another error.
       if (rank == 0) expect_parts(told, parts);
     });
   }
@@ -58,13 +59,14 @@ TEST(CommInit, NamesThePortThatIsTaken) {
   expect_error_at(store.getPort(), 0, {str_cat("port ", store.getPort(), " of 127.0.0.1 is taken")});
 }
 
-// Either nobody listens, or a program does that never answers and for which LibTorch alone would wait for ever.
+// Either no program listens at the address, or one listens that never answers. LibTorch alone would wait for it for
+// ever.
 TEST(CommInit, NamesTheAddressWhereNoStoreIs) {
   for (const bool somebody_listens : {false, true}) {
     const HeldPort held;
     const int port = held.number();
     if (somebody_listens) {
-      // The socket stays open because LibTorch's attempt still waits for it.
+      // The socket stays open, because LibTorch's attempt to connect still waits for it.
       const int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
       sockaddr_in address{};
       address.sin_family = AF_INET;
@@ -80,7 +82,7 @@ TEST(CommInit, NamesTheAddressWhereNoStoreIs) {
   }
 }
 
-// Local addresses that listen at the port, in the form in which the kernel writes them.
+// Returns the local addresses that listen at the port, as the kernel writes them.
 std::vector<std::string> addresses_that_listen_at(int port) {
   TextWriter end;
   end << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0') << port;

@@ -1,4 +1,4 @@
-// What it costs ranks to meet: calls of the rendezvous store.
+// Tests how many calls of the rendezvous store ranks need to meet.
 
 #include <fsdp/device_mesh.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -16,10 +16,10 @@ namespace fsdp::test {
 namespace {
 
 struct Calls {
-  int joining = 0, splitting = 0;  // of the rank with most
+  int joining = 0, splitting = 0;  // of the rank with the most calls
 };
 
-// Ranks of one host, which need the store for nothing but meeting.
+// Counts the calls of ranks on one host. They need the store only to meet.
 Calls calls_over_shared_memory(int world_size) {
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::atomic<int>> calls(static_cast<size_t>(world_size));
@@ -48,7 +48,7 @@ TEST(Joining, TakesNoMoreCallsOfTheStoreWithMoreRanksAndSubgroupsNone) {
   }
 }
 
-// Profiles of ranks of which `host_of` tells the host.
+// Returns profiles of ranks. `host_of` returns a rank's host.
 std::vector<Profile> profiles_of(int ranks, const std::function<int(int rank)>& host_of) {
   std::vector<Profile> profiles;
   for (int rank = 0; rank < ranks; ++rank)

@@ -1,4 +1,4 @@
-// The phases in which the processes of a job are ended after a failure.
+// Tests of the phases in which a launcher ends the processes of a job after a failure.
 
 #include "launch/ending.h"
 

@@ -18,7 +18,7 @@ TEST(Membership, TakesOptionsWithoutLookingAtTheEnvironment) {
   EXPECT_EQ(membership.parameters.host, "::1");
   EXPECT_EQ(membership.parameters.port, 29501);
   EXPECT_EQ(membership.backend, "gloo");
-  // A rank that is alone or has a store needs no address.
+  // A rank that is alone, or that gets a store, needs no address.
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 1}).world_size(), 1);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 2, .store = store}).world_size(), 2);

@@ -1,4 +1,4 @@
-// Ranks in a grid whose axes have names.
+// Tests of device meshes, in which ranks form a grid with named axes.
 
 #include <fsdp/collectives.h>
 #include <fsdp/device_mesh.h>
@@ -18,7 +18,7 @@ using Names = std::vector<std::string>;
 
 const Names kBoth{"replicate", "shard"};
 
-// The ranks that take part in a collective over the group.
+// Returns the ranks that take part in a collective over the group.
 std::vector<int> who_answers(const std::shared_ptr<ProcessGroup>& group) {
   const auto ranks = all_gather(torch::tensor(fsdp::rank(), torch::kInt), group);
   return {ranks.const_data_ptr<int>(), ranks.const_data_ptr<int>() + ranks.numel()};
@@ -124,7 +124,7 @@ TEST(Mesh, IsEqualWhereRanksPlacesAndNamesAreAndPrintsThem) {
   });
 }
 
-// The operations of rank 0's process group in `act` on two ranks, without those that make the group.
+// Returns the operations of rank 0's process group during `act` on two ranks, without those that make the group.
 std::vector<std::string> asked_in(const std::function<void(int rank)>& act) {
   Recorded recorded(2);
   std::vector<std::string> asked;

@@ -1,4 +1,4 @@
-// Messages between two ranks, in patterns that real programs use.
+// Tests of messages between two ranks, in patterns that real programs use.
 
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@
 namespace fsdp::test {
 namespace {
 
-// The content of message `number` from rank `from` to rank `to`.
+// Returns the content of message `number` from rank `from` to rank `to`.
 at::Tensor letter(int from, int to, int64_t bytes, int number = 0) {
   const at::Tensor period = (at::arange(251) + (from * 31 + to * 7 + number)).remainder_(251).to(at::kByte);
   return period.repeat({bytes / 251 + 1}).narrow(0, 0, bytes).contiguous();
@@ -23,7 +23,7 @@ void expect_letter(const at::Tensor& found, int from, int to, int number = 0) {
   EXPECT_TRUE(found.equal(letter(from, to, found.numel(), number))) << from << " to " << to << ", message " << number;
 }
 
-// All works that a rank has begun, and the tensors that must live as long.
+// Holds all works that a rank has begun, and the tensors that must live as long as they do.
 struct Begun {
   std::vector<std::shared_ptr<Work>> works;
   std::vector<at::Tensor> outgoing;
@@ -45,10 +45,10 @@ struct Begun {
 class CommMessages : public testing::TestWithParam<int> {
  protected:
   // Runs `fn` for sizes on both sides of the largest message that travels with its fingerprint. No rank leaves before
-  // all are done, which messages alone do not ensure.
+  // all are done, because messages alone do not ensure that.
   static void run(const std::function<void(int rank, int64_t bytes)>& fn) {
     std::vector<int64_t> sizes{0, 1, 8 << 10, (8 << 10) + 1, 1 << 20};
-    // Larger messages take time and memory, so they run only by hand, with FSDP_TEST_LARGE_MESSAGES=1.
+    // Larger messages take time and memory. They run only if FSDP_TEST_LARGE_MESSAGES=1 is set by hand.
     if (std::getenv("FSDP_TEST_LARGE_MESSAGES") != nullptr) sizes = {64 << 20};
     run_and_meet(world(), [&](int rank) {
       for (const int64_t bytes : sizes) {
@@ -84,7 +84,7 @@ TEST_P(CommMessages, EverybodyToEverybody) {
   });
 }
 
-// Micro-batches go down the ranks and their gradients up, and a rank waits only for what it needs next.
+// Micro-batches go down the ranks and their gradients go up. A rank waits only for what it needs next.
 TEST_P(CommMessages, APipelineBothWays) {
   constexpr int kBatches = 5;
   run([](int rank, int64_t bytes) {
@@ -165,7 +165,8 @@ TEST(CommMessagesBesides, TheyBeginAnewAfterAStartingOver) {
   });
 }
 
-// Bytes of the shared segments that this process, and so every rank in it, has mapped, by inode number.
+// Returns the bytes of each shared segment that this process, and so every rank in it, has mapped, keyed by inode
+// number.
 std::map<std::string, size_t> shared_segments() {
   std::map<std::string, size_t> segments;
   std::ifstream maps("/proc/self/smaps");
@@ -182,7 +183,7 @@ std::map<std::string, size_t> shared_segments() {
 }
 
 TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
-  // Segments of an earlier test may not be gone yet.
+  // Segments of an earlier test may still be mapped.
   const auto of_others = shared_segments();
   const auto shared_kib = [&] {
     size_t sum = 0;
@@ -191,7 +192,7 @@ TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
     return sum;
   };
   const auto talk = [&](int rank) {
-    // Returns the shared bytes that a message adds. Only rank 0 looks, while the others wait.
+    // Returns the shared bytes that a message adds. Only rank 0 counts them; the other ranks wait.
     const auto growth = [&](int from, int to) {
       fsdp::barrier();
       const size_t before = rank == 0 ? shared_kib() : 0;
@@ -204,7 +205,7 @@ TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
       return rank == 0 ? shared_kib() - before : 0;
     };
     const size_t first = growth(0, 1), again = growth(0, 1), back = growth(1, 0), beside = growth(2, 3);
-    fsdp::barrier();  // a rank that leaves gives its memory back
+    fsdp::barrier();  // a rank that leaves frees its memory
     if (rank != 0) return;
     EXPECT_GT(first, 0);
     EXPECT_EQ(again, 0);

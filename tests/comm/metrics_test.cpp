@@ -1,4 +1,4 @@
-// Metrics and decisions: blocking collectives that give every rank a new tensor.
+// Tests of blocking collectives for metrics and decisions, which return a new tensor on every rank.
 
 #include <fsdp/collectives.h>
 #include <torch/torch.h>
@@ -35,7 +35,7 @@ TEST_P(Metrics, AreWrittenInPlaceWhereTheNameSaysSo) {
   run_thread_ranks(world, [&](int rank) {
     const auto parameter = torch::full({2, 3}, rank, torch::kFloat).requires_grad_();
     const auto version = parameter._version();
-    all_reduce_(parameter.t());  // a view, not contiguous, of what requires a gradient
+    all_reduce_(parameter.t());  // a non-contiguous view of a tensor that requires grad
     EXPECT_TRUE(parameter.eq(world * (world - 1) / 2).all().item<bool>());
     EXPECT_GT(parameter._version(), version) << "autograd can see it";
     const auto column = parameter.detach().t()[0].fill_(rank);
@@ -81,7 +81,7 @@ TEST(MetricsOfAGroup, GoOverTheGroupThatIsNamedAndRefuseNothingAndWhatDiffers) {
     const ThreadProcessGroupGuard none(nullptr);
     EXPECT_EQ(mean(rank, group), 0.5);
     EXPECT_EQ(broadcast(at::full({}, rank, at::kLong), 1, group).item<int64_t>(), 1);
-    // The ranks' tensors differ in shape but not in bytes.
+    // The tensors of the two ranks have different shapes but equally many bytes.
     expect_error<Mismatch>([&] { return all_gather(at::zeros({2 + rank, 3 - rank}), group); }, {"[2, 3]", "[3, 2]"});
   });
 }

@@ -1,4 +1,4 @@
-// Ranks that do different things: every rank gets an error in time, which names both.
+// Tests of ranks that run different operations. Every rank must get an error in time that names both operations.
 
 #include <torch/torch.h>
 
@@ -21,7 +21,7 @@ void reduce(const std::string& subject, int64_t numel = 12) {
 
 void gather(const std::string& subject) { all_ranks().all_gather(at::empty({12}), at::ones({4}), {subject})->wait(); }
 
-// Of planes with slices of so many elements.
+// Reduces planes. Each pair gives the number of elements of a plane's slices, and its dtype.
 void reduce_planes(const std::vector<std::pair<int64_t, at::ScalarType>>& planes) {
   std::vector<ReducePlane> reduced;
   for (const auto& [numel, dtype] : planes)
@@ -29,7 +29,7 @@ void reduce_planes(const std::vector<std::pair<int64_t, at::ScalarType>>& planes
   all_ranks().reduce_scatter(reduced, 1.0, {"w"})->wait();
 }
 
-// Expects that `fn` throws a Mismatch on every rank whose message has all the parts.
+// Expects that `fn` throws a Mismatch on every rank, with a message that contains all of `parts`.
 void expect_error_of_ranks(int world, const std::function<void(int)>& fn, const std::vector<std::string>& parts,
                            milliseconds timeout = std::chrono::seconds(60)) {
   std::atomic<int> met = 0;
@@ -103,8 +103,8 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
   }
 }
 
-// Operations whose data goes to different ranks: a header comes from a rank of which none is expected, or none comes
-// where one is. The timeout, a minute here, is not what finds this.
+// These operations send data to different ranks. A rank gets a header where it expects none, or none where it expects
+// one. The error must come long before the timeout, which is a minute here.
 TEST(CommMismatch, OfPatternsIsFoundInOneOfTheNextCollectivesAtTheLatest) {
   const std::vector<std::pair<std::string, std::function<void()>>> operations{
       {"barrier", [] { all_ranks().barrier({"w"})->wait(); }},
@@ -128,8 +128,8 @@ TEST(CommMismatch, OfPatternsIsFoundInOneOfTheNextCollectivesAtTheLatest) {
     }
 }
 
-// Begins an operation that differs between two ranks. Over shared memory this call already throws, so it returns the
-// output through `output`.
+// Begins an operation that differs between two ranks. Over shared memory the call itself already throws, so it returns
+// the output in `output` and not as its result.
 using Differing = std::function<std::shared_ptr<Work>(int rank, at::Tensor& output)>;
 
 TEST(CommMismatch, OfSmallDataWritesNothing) {
@@ -210,7 +210,7 @@ TEST(CommTimeout, NamesARankThatIsAliveWithItsLastOperation) {
   std::atomic<int> waiting = 2;
   const auto act = [&](int rank) {
     reduce("blocks.7");
-    // Rank 1 stays busy elsewhere until the others have given up.
+    // Rank 1 is busy elsewhere until the other ranks have given up.
     while (rank == 1 && waiting > 0) std::this_thread::sleep_for(milliseconds(10));
     const auto message = error_of<Mismatch>([&] { gather("blocks.8"); });
     --waiting;
@@ -255,7 +255,7 @@ TEST(CommTimeout, NamesTheRankForWhichAllOthersWaitThroughOthers) {
   expect_error_of_ranks(3, act, {"timed out: rank 1 is alive but did not join"}, milliseconds(1000));
 }
 
-// Rank 0 waits for rank 1, then for rank 2, then for rank 3, for six tenths of the timeout each.
+// Rank 0 waits for rank 1, then for rank 2 and then for rank 3, each time for six tenths of the timeout.
 TEST(CommTimeout, HoldsForAnOperationHoweverManyRanksItWaitsForOneAfterTheOther) {
   constexpr milliseconds kTimeout{1000};
   const auto act = [&](int rank) {

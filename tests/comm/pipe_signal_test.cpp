@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// Writes to a pipe without a reader and returns errno.
+// Writes to a pipe without a reader, and returns errno.
 int write_to_nobody() {
   int ends[2];
   if (pipe(ends) != 0) return -1;

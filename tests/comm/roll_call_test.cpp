@@ -1,4 +1,4 @@
-// The alarm of a process, the roll call that follows, and what both ask the store.
+// Tests of a process's alarm, of the roll call that follows it, and of the calls of the store that both make.
 
 #include "comm/failure/roll_call.h"
 
@@ -19,7 +19,7 @@
 namespace fsdp::test {
 namespace {
 
-// A program's exit leaves every group, even one that another thread is about to destroy.
+// When a program exits, it leaves every group, even one that another thread is about to destroy.
 TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   for (int round = 0; round < 20; ++round) {
@@ -32,7 +32,7 @@ TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   }
 }
 
-// Rank 0 needed no more of the others, and took the store along.
+// Rank 0 has ended, because it needed nothing more from the other ranks, and its store ended with it.
 TEST(RollCall, NamesAStoppedNeighbourWhereTheStoreIsGone) {
   const pid_t stopped = fork();
   if (stopped == 0) {
@@ -54,12 +54,14 @@ TEST(RollCall, NamesAStoppedNeighbourWhereTheStoreIsGone) {
   waitpid(stopped, nullptr, 0);
 }
 
-// How often each of 32 ranks asks the store, on average, from one rank's alarm until all know the verdict.
+// Returns the number of store calls per rank, averaged over 32 ranks, from one rank's alarm until all ranks know the
+// verdict.
 double questions_by_rank(bool one_is_silent) {
   constexpr int kRanks = 32;
   std::atomic<int> asked = 0;
   const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] { ++asked; });
-  // The ranks wait for a silent one until the answer time is over. Otherwise its length only allows for a busy machine.
+  // If a rank is silent, the others wait for it until the answer time is over. Otherwise the answer time only has to
+  // suffice on a busy machine.
   std::vector<std::shared_ptr<RollCall>> calls;
   for (int rank = 0; rank < (one_is_silent ? kRanks - 1 : kRanks); ++rank) {
     const RollCallOptions options{.answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
@@ -94,7 +96,7 @@ TEST(WhileNothingFails, TheStoreIsAskedNothingHoweverManyGroupsThereAre) {
     together.arrive_and_wait();
     const int before = asked;
     together.arrive_and_wait();
-    // Longer than ranks once went without a question.
+    // The time is longer than ranks go without a call of the store if they ask it regularly.
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
     for (float is_over = 0; is_over == 0;) {
       for (const auto& group : groups) group->communicator().barrier({})->wait();

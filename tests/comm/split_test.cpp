@@ -1,4 +1,4 @@
-// Process groups made from the ranks of another group.
+// Tests of process groups that are made from some ranks of another group.
 
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
@@ -12,7 +12,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// The sum of a group's global ranks, by a collective of the group itself.
+// Returns the sum of a group's global ranks, computed by a collective of the group itself.
 int64_t sum_over(const ProcessGroup& group) {
   const at::Tensor sum = at::full({1}, group.global_ranks()[static_cast<size_t>(group.rank())], at::kLong);
   sum_up(group.communicator(), sum);
@@ -58,7 +58,7 @@ TEST(CommSplit, TwiceOfTheSameRanksGivesTwoGroups) {
   run_and_meet(2, [](int rank) {
     const auto all = default_process_group();
     std::array groups{all->split({{0, 1}}, "first"), all->split({{1, 0}}, "second")};
-    if (rank == 1) std::swap(groups[0], groups[1]);  // the groups share no order
+    if (rank == 1) std::swap(groups[0], groups[1]);  // the groups share no order of operations
     const auto a = groups[0]->communicator().barrier({}), b = groups[1]->communicator().barrier({});
     a->wait();
     b->wait();
@@ -106,7 +106,7 @@ TEST(CommSplit, ErrorsOfASubgroupBeginWithTheGlobalRankAndNameThoseThatDifferByT
     expect_error<Mismatch>(
         [&] { odd->communicator().barrier({subject, {}})->wait(); },
         {place + "barrier of '" + subject, "rank 1 runs barrier of 'one'", "rank 3 runs barrier of 'other'"});
-    const at::Tensor tensor = at::zeros({int64_t{rank}});  // of a different size on each side
+    const at::Tensor tensor = at::zeros({int64_t{rank}});  // each rank has a tensor of another size
     auto& ranks = messages->communicator();
     expect_error<Mismatch>(
         [&] { (rank == 1 ? ranks.send(tensor, 1, {"x", {}}) : ranks.recv(tensor, 0, {"x", {}}))->wait(); },

@@ -1,4 +1,4 @@
-// How ranks end when the rendezvous store does not answer, and how often they call it.
+// Tests how ranks end if the rendezvous store does not answer, and how often they call it.
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -18,7 +18,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr int kNothing = -1, kOtherError = -2;
 
-// A rank that joins, communicates, starts over and leaves. Returns the rank that it lost, kNothing, or kOtherError.
+// Joins, communicates, starts over and leaves as one rank. Returns the rank that it lost, kNothing, or kOtherError.
 int live(const StorePtr& store, int rank, std::chrono::milliseconds timeout) {
   try {
     const Membership membership{.parameters = {}, .ranks = {rank, 2}, .backend = "gloo"};
@@ -43,7 +43,7 @@ std::future<int> in_a_thread(std::function<int()> act) {
   return end;
 }
 
-// Two ranks. Rank 1 reaches the store through a host that may be stopped; rank 0 always reaches it.
+// Runs two ranks. Rank 1 reaches the store through a host that may be stopped; rank 0 always reaches it.
 struct TwoRanks {
   TwoRanks(int calls, std::chrono::milliseconds timeout) : host(std::make_shared<StoreHost>(calls)) {
     const StorePtr store = c10::make_intrusive<c10d::HashStore>();

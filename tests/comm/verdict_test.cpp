@@ -1,4 +1,4 @@
-// The conclusions that ranks draw from each other's reports.
+// Tests of the conclusions that ranks draw from each other's reports.
 
 #include "comm/failure/verdict.h"
 
@@ -38,7 +38,7 @@ TEST(Verdict, FollowsFromTheReports) {
        kPeerLost,
        2,
        {"rank 2 is lost", "within 5.0 s", "rank 1: none yet; rank 2: no answer", "Connection closed"}},
-      // Rank 1 gave up first and broke its connections, and rank 0 saw that.
+      // Rank 1 gave up first and broke its connections, and rank 0 noticed that.
       {"the alarm was about a survivor", {broke_with(1), broke_with(2), std::nullopt}, kPeerLost, 2, {}},
       {"several ranks are silent", {broke_with(2), std::nullopt, std::nullopt}, kPeerLost, 2, {"ranks 1, 2 are lost"}},
       {"all are alive after a timeout",
@@ -46,7 +46,7 @@ TEST(Verdict, FollowsFromTheReports) {
        kMismatch,
        1,
        {"rank 1 is alive but did not join", "barrier (#1), done 9 s ago"}},
-      // Ranks that are still connecting do not know whose end was closed.
+      // Ranks that are still connecting do not know which rank closed its end.
       {"a connection to nobody in particular broke",
        {broke_with(-1), broke_with(2), left},
        kPeerLost,
@@ -91,7 +91,7 @@ TEST(FindBlockingRank, FollowsThoseThatWaitToTheOneThatDoesNot) {
     int asking, blocking;
   };
   const std::vector<Place> places{{{1, -1}, 0, 1},
-                                  // Rank 2 may still begin what the others need.
+                                  // Rank 2 may still begin the operation that the others need.
                                   {{1, 2, -1, 0}, 3, 2},
                                   {{1, 2, -1, 0}, 0, 2},
                                   // All ranks wait for each other.

@@ -1,5 +1,5 @@
-// What docs/concepts.md shows beside Python: tests/repo/documents_test.py compares the two. Starts two ranks
-// itself, or is started by a launcher with the word "gloo".
+// Contains the code that docs/concepts.md shows beside Python's; tests/repo/documents_test.py compares the two. The
+// program starts two ranks itself, or a launcher starts it with the argument "gloo".
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/fsdp.h>

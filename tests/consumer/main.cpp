@@ -1,4 +1,4 @@
-// A program outside the repository: only installed headers, only fsdp::fsdp.
+// A program outside the repository. It uses only installed headers and links only fsdp::fsdp.
 
 #include <dlfcn.h>
 #include <fsdp/fsdp.h>
@@ -8,7 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-// Whether a second copy of fsdp, in a library that is opened, says so in each of its two calls.
+// Opens a library with a second copy of fsdp. Returns true if each of that copy's two calls reports that it is a second
+// copy.
 bool second_copy_is_refused(const char* path, const torch::Tensor& sharded) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
@@ -28,7 +29,7 @@ int main(int argc, char** argv) {
   output.sum().backward();
   std::cout << model << '\n' << output.sizes() << " on rank " << fsdp::rank() << " of " << fsdp::world_size() << '\n';
   const bool right = output.sizes() == torch::IntArrayRef({2, 4}) && model->weight.grad().defined();
-  // A plugin with a static fsdp brings a second copy along; a shared one is there once.
+  // A plugin that links fsdp statically has a second copy; a shared fsdp is loaded once.
   const bool is_shared = argc > 2;
   const bool one_copy = is_shared || second_copy_is_refused(argv[1], model->weight);
   bool is_caught = false;

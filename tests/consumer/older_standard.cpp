@@ -1,3 +1,3 @@
-// Compiled with -std=c++17, which must say what is missing.
+// This file is compiled with -std=c++17. The error must say what is missing.
 
 #include <fsdp/fsdp.h>

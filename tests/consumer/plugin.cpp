@@ -1,11 +1,11 @@
-// A library that a program with fsdp opens, and that brings a copy of fsdp along.
+// A library with its own copy of fsdp, which a program with fsdp opens.
 
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
 #include <string>
 
-// What each call of this copy throws, put together.
+// Returns the messages of the exceptions that the calls of this copy throw, joined.
 extern "C" const char* errors_of_second_copy(const torch::Tensor* sharded) {
   static std::string errors;
   const auto note = [](const auto& act) {

@@ -1,7 +1,8 @@
-# Uses fsdp as other projects do: installs the build in BUILD_DIR into PREFIX, builds and runs programs against it,
-# installs its Debian packages into an empty root and builds a program there with pkg-config, then builds fsdp from SOURCE
-# inside another project, by add_subdirectory and by FetchContent, as a shared library, with a LibTorch that lies as in
-# LibTorch's archives. All of it by CXX, the users' compiler, with fsdp's own warnings as errors.
+# Uses fsdp as other projects do. It installs the build in BUILD_DIR into PREFIX, and builds and runs programs with it.
+# It installs the Debian packages into an empty root, and builds a program there with pkg-config. Then it builds fsdp
+# from SOURCE inside another project, by add_subdirectory and by FetchContent, as a shared library, with a LibTorch
+# whose folders are those of LibTorch's archives. The compiler is CXX, the users' one, with fsdp's own warnings as
+# errors.
 set(_here "${CMAKE_CURRENT_LIST_DIR}")
 set(_work "${PREFIX}-consumer")
 file(REMOVE_RECURSE "${PREFIX}" "${_work}")
@@ -30,7 +31,7 @@ step("from_python over gloo" "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_work
 build(quickstart "${SOURCE}/examples/quickstart" -D "CMAKE_PREFIX_PATH=${PREFIX}")
 step("quickstart" "${_work}/quickstart/quickstart")
 
-# dpkg needs a list of packages in the root, and there is nothing in it that the packages depend on.
+# dpkg needs a list of packages in the root, and the root has none of the packages' dependencies.
 set(_root "${_work}/root")
 file(WRITE "${_root}/var/lib/dpkg/status" "")
 file(MAKE_DIRECTORY "${_root}/var/lib/dpkg/info" "${_root}/var/lib/dpkg/updates")
@@ -42,12 +43,12 @@ step("the quickstart by pkg-config" sh -ec
      "${CXX} '${SOURCE}/examples/quickstart/quickstart.cpp' -o '${_work}/by_pkg_config' $(pkg-config --cflags --libs '${_root}/usr/lib/pkgconfig/fsdp.pc')")
 step("the quickstart of the packages" "${_root}/usr/bin/fsdprun" --nproc_per_node 1 "${_work}/by_pkg_config")
 
-# As in LibTorch's archives: no Python around it.
+# LibTorch's archives have these folders, and no Python around them.
 foreach(_part include lib share)
   file(CREATE_LINK "${TORCH}/${_part}" "${_work}/libtorch/${_part}" SYMBOLIC)
 endforeach()
 
-# One binary folder serves both ways, so fsdp is compiled once. Its libraries are installed as a shared one.
+# Both ways use one binary folder, so fsdp is compiled once. Its libraries are installed as one shared library.
 set(_shared -D FSDP_WARNINGS_AS_ERRORS=ON -D BUILD_SHARED_LIBS=ON -D FSDP_INSTALL=ON -D "FSDP=${SOURCE}" -D "FSDP_TORCH=${_work}/libtorch")
 foreach(_way add_subdirectory FetchContent)
   build(from_source "${_here}/from_source" ${_shared} -D "WAY=${_way}")
@@ -58,7 +59,7 @@ step("installing the shared library" ${CMAKE_COMMAND} --install "${_work}/from_s
 build(programs "${_here}" -D "CMAKE_PREFIX_PATH=${PREFIX}-shared" -D "fsdp_DIR=${PREFIX}-shared/lib/cmake/fsdp")
 step("main over the shared library" "${_work}/programs/main" "${_work}/programs/libplugin.so" shared)
 
-# With an older standard the first and only thing to read is what to do about it.
+# With an older standard, the first and only error must say what to do.
 execute_process(COMMAND "${CXX}" -std=c++17 -fsyntax-only -I "${PREFIX}/include" "${_here}/older_standard.cpp"
                 RESULT_VARIABLE _result ERROR_VARIABLE _output)
 string(REGEX MATCHALL "error: [^\n]*" _errors "${_output}")

@@ -1,5 +1,5 @@
 // The program that docs/tutorial.md shows in parts: seeds, data and metrics. It also saves and loads.
-// tests/repo/documents_test.py compares the two.
+// tests/repo/documents_test.py compares it with the page.
 
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
@@ -68,7 +68,7 @@ void save_all(fsdp::Sharded<Net>& model, torch::optim::AdamW& optimizer) {
   fsdp::save_safetensors("model.safetensors", model);                    // whole, for Python
 }
 
-// Whether what was saved comes back from each of the three.
+// Returns true if each of the three files gives back the values that were saved.
 bool are_loaded_as_saved(fsdp::Sharded<Net>& model, torch::optim::AdamW& optimizer) {
   std::vector<torch::Tensor> before;
   for (auto& p : model->parameters()) before.push_back(fsdp::full_tensor(p));

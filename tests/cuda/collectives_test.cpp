@@ -1,4 +1,4 @@
-// NCCL and the rank's device; skipped, with the reason, where there is no CUDA device.
+// Tests of NCCL and of the rank's device. They are skipped, with the reason, if there is no CUDA device.
 
 #include <fsdp/communicator.h>
 #include <fsdp/error.h>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 constexpr std::chrono::seconds kTimeout{60};
 
-// A group of one rank moves nothing; this goes all the way through NCCL with one rank too.
+// A group of one rank moves nothing, but this communicator uses NCCL even with one rank.
 std::shared_ptr<Communicator> one_rank_over_nccl() {
   const c10::Device device(c10::kCUDA, 0);
   C10dOptions options;
@@ -65,7 +65,7 @@ TEST(Cuda, EveryRankTakesTheDeviceOfItsLocalRank) {
   if (why_no_cuda(4).empty()) expect_collectives_work(4);
 }
 
-// The host of the rank that is left waits for a result when the other one ends.
+// The host of the rank that is left waits for a result when the other rank ends.
 PROCESS_CASE(lose_a_rank_over_nccl) {
   init_process_group({.backend = "nccl", .timeout = std::chrono::seconds(20)});
   const auto sum = at::zeros({1 << 20}, at::kCUDA);

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Why the tests of CUDA cannot run here. ctest shows this program as skipped where there is no device at all.
+/// Says why the tests of CUDA cannot run on this machine. ctest shows this program as skipped if there is no device at
+/// all.
 
 #include <c10/util/StringUtil.h>
 
@@ -10,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Empty if `count` ranks can use NCCL on this machine, else the reason for GTEST_SKIP.
+/// Returns an empty string if `count` ranks can use NCCL on this machine, and otherwise the reason for GTEST_SKIP.
 inline std::string why_no_cuda(int count) {
   const CudaSupport cuda = cuda_support();
   if (cuda.devices == 0) return "no CUDA device is present";

@@ -1,4 +1,5 @@
-// Sharded training on CUDA devices against the unsharded model; skipped, with the reason, where there is no device.
+// Compares sharded training on CUDA devices with the unsharded model. The tests are skipped, with the reason, if there
+// is no device.
 
 #include <fsdp/fsdp.h>
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ torch::nn::Sequential make_net() {
   return net;
 }
 
-// Samples of all ranks at one step; on the CPU first, so that every device gets the same.
+// Returns the samples of all ranks in one step. They are made on the CPU, so that every device gets the same ones.
 torch::Tensor samples(int step) {
   torch::manual_seed(100 + static_cast<uint64_t>(step));
   return torch::randn({world_size() * kSamplesPerRank, 5}, torch::kDouble).to(torch::kCUDA);

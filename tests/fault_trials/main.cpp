@@ -1,5 +1,5 @@
-// Kills, stops or misleads one rank of a training at random places, and judges how the ranks end. The same seed gives
-// the same trials.
+// Kills, stops or misleads one rank of a training job at random places, and judges how all ranks end. The same seed
+// gives the same trials.
 
 #include <ATen/Parallel.h>
 #include <net/if.h>
@@ -35,7 +35,7 @@ struct Options {
   bool verbose = false;
 };
 
-// An undisturbed training: which points its ranks pass and how often, and its result.
+// Runs a training job without a fault, and records its result and how often each rank passes each fault point.
 class Model {
  public:
   explicit Model(Trial trial) {
@@ -48,7 +48,7 @@ class Model {
     TORCH_CHECK(findings.empty() && hash() != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
   }
   uint64_t hash() const { return report_.shared->ranks[0].hash; }
-  // Draws one of `points`, or any point if `points` is empty.
+  // Draws a fault point of `points`, or of all points if `points` is empty, and the passage at which the fault occurs.
   FaultPlace draw_place(int rank, const std::vector<std::string>& points, std::mt19937_64& random) const {
     std::vector<RankReport::Point> passed;
     for (const auto& point : report_.shared->ranks[static_cast<size_t>(rank)].points)
@@ -67,8 +67,8 @@ class Trials {
  public:
   explicit Trials(const Options& options) : options_(options), random_(options.seed) {}
 
-  // Whether no trial failed and nearly all faults took place. Some may not, because how often a rank passes a point
-  // varies.
+  // Returns true if no trial failed and nearly all faults occurred. A few may not occur, because the number of times
+  // that a rank passes a point varies.
   bool run_all() {
     for (int i = 0; i < options_.kills; ++i) run_one(draw(FaultKind::kKill));
     for (int i = 0; i < options_.stops; ++i) run_one(draw(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop));
@@ -76,7 +76,7 @@ class Trials {
       run_one(draw(FaultKind::kDivergence, static_cast<Divergence>(1 + i % (kDivergences - 1))));
     for (int i = 0; i < options_.departures; ++i) {
       auto trial = draw(FaultKind::kDeparture);
-      // The last one needs stages.
+      // kThrowInStage is the last departure, and needs stages.
       trial.departure = static_cast<Departure>(1 + i % (kDepartures - (options_.has_stages ? 1 : 2)));
       run_one(trial);
     }
@@ -160,8 +160,8 @@ class Trials {
   int failed_ = 0, missed_ = 0, number_ = 0;
 };
 
-// Keeps other programs' sockets on this machine from counting as left behind. Only root may have its own network; for
-// other users, sockets that those programs open meanwhile do count.
+// Moves this process to a network namespace of its own, so that sockets of other programs do not count as left behind.
+// Only root may do so; for other users, sockets that other programs open during a trial do count.
 void take_own_network() {
   if (unshare(CLONE_NEWNET) != 0) return;
   const int any = socket(AF_INET, SOCK_DGRAM, 0);
@@ -197,7 +197,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   if (as_rank) return train_as_rank_of_a_host();
-  const DiskFolder folder;  // only for this program, so that what ranks leave there is recognised
+  const DiskFolder folder;  // used by this program only, so every file that is left there comes from its ranks
   setenv("TMPDIR", folder.path().c_str(), /*overwrite=*/1);
   take_own_network();
   return Trials(options).run_all() ? 0 : 1;

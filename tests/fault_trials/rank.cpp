@@ -1,4 +1,4 @@
-// A rank of a trial.
+// Runs one rank of a trial.
 
 #include <fsdp/error.h>
 #include <signal.h>
@@ -17,12 +17,12 @@
 namespace fsdp::test {
 namespace {
 
-// What this process's hook needs to know.
+// State for this process's hook of fault points.
 struct Fate {
   FaultPlace place;
   std::function<void()> meet;
   std::map<std::string, int> passages;
-  std::mutex mutex;  // several threads may pass points
+  std::mutex mutex;  // guards the counters, because several threads may pass fault points
 } fate;
 
 void pass_fault_point(const char* point) {
@@ -30,7 +30,7 @@ void pass_fault_point(const char* point) {
   if (++fate.passages[point] == fate.place.passage && fate.place.point == point) fate.meet();
 }
 
-// The message of the exception that is being handled.
+// Returns the message of the exception that is being handled.
 std::string message_of_exception() {
   try {
     throw;

@@ -20,8 +20,8 @@ constexpr int kSteps = 4, kDivergentStep = 2;
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear first{6, 32}, head{nullptr};
   torch::nn::ModuleList blocks;
-  // At the width used here, the head takes several rounds to gather. It comes last, so its width does not change the
-  // first values of the other layers.
+  // With the width used here, the gather of the head takes several rounds. The head is the last layer, so its width
+  // does not change the initial values of the other layers.
   explicit NetImpl(int64_t width) {
     register_module("first", first);
     for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(32, 32));
@@ -33,7 +33,7 @@ struct NetImpl : torch::nn::Module {
     for (auto& block : *blocks) h = h + torch::tanh(block->as<torch::nn::Linear>()->forward(h));
     return head->forward(h);
   }
-  // Attention of the samples of all ranks, which are a sequence here.
+  // Treats the samples of all ranks as one sequence, and lets each sample attend to those before it.
   static torch::Tensor attend(const torch::Tensor& h, SequenceMethod method) {
     const SequenceParallel sequence(nullptr, method);
     const auto heads = h.unflatten(1, {4, 8}).transpose(0, 1).unsqueeze(0);
@@ -59,8 +59,8 @@ struct StageOfRankImpl : torch::nn::Module {
 };
 TORCH_MODULE(StageOfRank);
 
-// A stage on each rank of an axis. Four ranks have two stages, each of which two ranks either shard or cut. These two
-// have the same batch, so that every rank knows the same losses.
+// A pipeline with one stage for each rank of the axis "pipe". With four ranks, two ranks either shard or cut each stage.
+// These two have the same batch, so every rank computes the same losses.
 class StagesOfRanks {
  public:
   explicit StagesOfRanks(const TrainingPlan& plan)
@@ -75,7 +75,7 @@ class StagesOfRanks {
     };
   }
 
-  // Returns the loss. `throws`: the stage of this rank does, in its second micro-batch.
+  // Trains one step and returns its loss. With `throws`, this rank's stage throws in its second micro-batch.
   double step(int number, bool throws = false) {
     micro_batches_until_it_throws_ = throws ? 1 : -1;
     optimizer_.zero_grad();
@@ -102,7 +102,7 @@ class StagesOfRanks {
   Pipeline pipeline_;
 };
 
-// A rank leaves its process group however it ends.
+// Makes a rank leave its process group, however its training ends.
 struct Leave {
   ~Leave() { destroy_process_group(); }
 };
@@ -135,7 +135,8 @@ class Trainee {
     throw std::runtime_error("out of eggs");
   }
 
-  // One rank does something different, then all ranks do the same; the parameters stay as they are.
+  // Makes one rank do something different from the others, after which all ranks do the same again. The parameters stay
+  // as they are.
   void diverge() {
     communicate();
     if (is(Divergence::kForwardAlone)) loss(7);
@@ -159,7 +160,8 @@ class Trainee {
     barrier();
   }
 
-  // If one rank made an extra step, rows of two steps are mixed as far as the library knows, and it says so once.
+  // If one rank has made an extra step, the library must assume that ranks have rows of different steps, and it reports
+  // this once.
   void start_over() {
     if (plan_.divergence != Divergence::kStepAlone) return group_.reset_iter_state();
     try {
@@ -204,7 +206,7 @@ class Trainee {
     loss(9);
   }
 
-  // Passes a number from rank to rank; the last rank broadcasts it to all.
+  // Passes a number from rank to rank. The last rank broadcasts it to all.
   void pass_on() const {
     auto& ranks = default_process_group()->communicator();
     auto number = torch::zeros({1000});
@@ -232,7 +234,7 @@ class Trainee {
   std::shared_ptr<NetImpl> net_;
   Group group_;
   optim::AdamW optimizer_;
-  torch::optim::SGD idle_;  // its steps change nothing
+  torch::optim::SGD idle_;  // with a learning rate of 0
   std::optional<StagesOfRanks> stages_;
   double loss_of_stages_ = 0;
 };

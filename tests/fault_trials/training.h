@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the ranks of a trial do: they train a small model by every part of the library that communicates.
+/// The training job of a trial's ranks: a small model that uses every part of the library that communicates.
 
 #include <chrono>
 #include <cstdint>
@@ -9,34 +9,34 @@
 
 namespace fsdp::test {
 
-/// How the program of one rank differs from that of the others.
+/// The difference between one rank's program and that of the other ranks.
 enum class Divergence : uint8_t {
   kNone,
-  kOtherModel,        ///< a layer of another size
-  kOtherGroups,       ///< blocks that are not groups of their own
-  kOtherDtype,        ///< a collective of another dtype
-  kOtherSize,         ///< a collective of another size
-  kOtherOrder,        ///< two collectives in the opposite order
-  kOtherOperation,    ///< a broadcast instead of a sum
-  kForwardAlone,      ///< an extra forward
-  kBackwardAlone,     ///< an extra backward
-  kStepAlone,         ///< an extra optimizer step
-  kWholeTensorAlone,  ///< an extra full_tensor
-  kNormAlone,         ///< an extra clip_grad_norm_
-  kExceptionAlone,    ///< an exception in forward, then reset_iter_state
+  kOtherModel,        ///< a layer has another size
+  kOtherGroups,       ///< blocks are not param groups of their own
+  kOtherDtype,        ///< a collective has another dtype
+  kOtherSize,         ///< a collective has another size
+  kOtherOrder,        ///< two collectives run in the opposite order
+  kOtherOperation,    ///< a broadcast runs instead of a sum
+  kForwardAlone,      ///< the rank runs an extra forward
+  kBackwardAlone,     ///< the rank runs an extra backward
+  kStepAlone,         ///< the rank takes an extra optimizer step
+  kWholeTensorAlone,  ///< the rank calls full_tensor once more
+  kNormAlone,         ///< the rank calls clip_grad_norm_ once more
+  kExceptionAlone,    ///< forward throws an exception, and reset_iter_state follows
 };
 constexpr int kDivergences = 13;
 
 const char* name_of(Divergence divergence);
 
-/// How one rank leaves the others in the middle of the training.
+/// The way in which one rank leaves the others in the middle of the training.
 enum class Departure : uint8_t {
   kNone,
-  kThrow,         ///< an exception in forward
-  kReturn,        ///< the training returns
-  kExit,          ///< std::exit
-  kSkip,          ///< it leaves a step out
-  kThrowInStage,  ///< an exception in its stage of a pipeline
+  kThrow,         ///< forward throws an exception
+  kReturn,        ///< the training function returns
+  kExit,          ///< the program calls std::exit
+  kSkip,          ///< the rank leaves out a step
+  kThrowInStage,  ///< the rank's stage of a pipeline throws an exception
 };
 constexpr int kDepartures = 6;
 
@@ -44,7 +44,7 @@ const char* name_of(Departure departure);
 
 struct TrainingPlan {
   std::string backend;
-  /// With port 0, the ranks meet where their launcher says.
+  /// Port 0 makes the ranks meet at the address that their launcher gives.
   int rank = 0, world_size = 1, port = 0;
   std::chrono::milliseconds timeout{};
   bool reshards = true;
@@ -53,12 +53,13 @@ struct TrainingPlan {
   bool has_stages = false;
   Divergence divergence = Divergence::kNone;
   Departure departure = Departure::kNone;
-  /// The rank that diverges or leaves.
+  /// Rank that diverges or leaves.
   int divergent_rank = -1;
 };
 
-/// Runs in its own process. Returns a hash of the trained parameters, which is the same on every rank. `tell_mismatch`
-/// gets the Mismatch that a divergence after `fully_shard` causes; the ranks then start over and train on.
+/// Trains as one rank, in its own process. Returns a hash of the trained parameters, which is the same on every rank.
+/// `tell_mismatch` is called with the message of the Mismatch that a divergence after `fully_shard` causes; the ranks
+/// then start over and train on.
 uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch);
 
 }  // namespace fsdp::test

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStep{5};
-// How long ranks look for a lost rank after a timeout. Over Gloo it gets 5 s to answer the roll call.
+// Time that ranks may take after a timeout to find the lost rank. Over Gloo, that rank has 5 s to answer the roll call.
 constexpr milliseconds kAnswerTime{6000};
 
 std::shared_ptr<SharedReport> make_report() {
@@ -31,8 +31,8 @@ std::shared_ptr<SharedReport> make_report() {
   return {static_cast<SharedReport*>(memory), [](SharedReport* report) { munmap(report, sizeof *report); }};
 }
 
-// What processes may leave behind on a host: names of fsdp's abstract Unix sockets, and files in /dev/shm and in the
-// folder for temporary files.
+// Lists the things that processes may leave behind on a host: names of fsdp's abstract Unix sockets, and files in
+// /dev/shm and in the folder for temporary files.
 std::set<std::string> what_lies_about() {
   std::set<std::string> things;
   std::ifstream sockets("/proc/net/unix");
@@ -45,7 +45,7 @@ std::set<std::string> what_lies_about() {
   return things;
 }
 
-// The ranks' processes, until all of them have ended.
+// Owns the processes of the ranks until all of them have ended.
 class Ranks {
  public:
   Ranks(const Trial& trial, SharedReport& report) : trial_(trial), report_(report), begin_(Clock::now()) {
@@ -54,7 +54,7 @@ class Ranks {
     ended_.resize(processes_.size());
   }
 
-  // Fills in what the ranks could not report themselves.
+  // Waits for the ranks, and completes the reports of those that did not write them.
   void watch() {
     while (!std::ranges::all_of(ended_, [](const auto& time) { return time.has_value(); })) {
       for (size_t rank = 0; rank < processes_.size(); ++rank)
@@ -77,7 +77,7 @@ class Ranks {
  private:
   Clock::time_point fault_time() const { return Clock::time_point(Clock::duration(report_.fault_at_ns.load())); }
 
-  // Lets a stopped rank go on, after its time or when the others have ended.
+  // Resumes a stopped rank: after its time for a short stop, or when all other ranks have ended for a long one.
   void resume() {
     if (!report_.happened() || resumed_at_) return;
     bool is_time = trial_.kind == FaultKind::kShortStop && Clock::now() > fault_time() + trial_.stop;
@@ -104,7 +104,7 @@ class Ranks {
   std::optional<Clock::time_point> resumed_at_;
 };
 
-// Whether the message names two ranks with what they ran, e.g. "rank 0 runs A; rank 1 runs B".
+// Returns true if the message names two ranks and what they ran, e.g. "rank 0 runs A; rank 1 runs B".
 bool names_two_ranks(const std::string& message, int victim, int world_size) {
   const auto names = [&](int rank) {
     return message.find(c10::str("rank ", rank, " runs ")) != std::string::npos ||
@@ -147,18 +147,19 @@ class Judge {
     if (trial_.kind == FaultKind::kKill)
       return expect(its.ending == Ending::kKilled && message == "was killed by SIGKILL", trial_.victim,
                     "lived on, or ended otherwise: " + message);
-    // The victim was stopped for so long that the others may have given it up.
+    // The victim was stopped for so long that the other ranks may have declared it lost.
     expect(its.ending == Ending::kFinished || its.ending == Ending::kPeerLost, trial_.victim,
            "ended otherwise: " + message);
   }
 
-  // A survivor either did not need the victim any more, or names it in time.
+  // A survivor either needed nothing more from the victim, or it names the victim in time.
   void judge_survivor(int rank, const RankReport& its) {
     if (its.ending == Ending::kFinished) return;
     const auto message = its.message.string();
     const auto limit = trial_.timeout + kAnswerTime;
     expect(its.after_fault < limit, rank, c10::str("needed ", its.after_fault.count(), " ms"));
-    // On one axis a rank may wait for one that waits for the victim on the other axis, and gives up at the same time.
+    // A rank may wait on one axis for a rank that waits on the other axis for the victim. Both give up at the same
+    // time.
     const bool has_two_axes = trial_.has_stages && trial_.world_size == 4;
     if (has_two_axes && trial_.kind == FaultKind::kLongStop && its.ending == Ending::kMismatch)
       return expect(message.find("is alive but did not join") != std::string::npos, rank, "says: " + message);
@@ -179,7 +180,7 @@ class Judge {
            "does not name two ranks and their operations: " + message);
   }
 
-  // The others name the rank that left, or say where it failed or what it runs.
+  // The other ranks name the rank that left, or say where it failed or what it runs.
   void judge_departure(int rank, const RankReport& its) {
     if (rank == trial_.victim) return;
     const auto message = its.message.string();

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// One trial: ranks as processes, one of which dies, stops or diverges at a chosen place, and how all of them ended.
+/// A trial: ranks run as processes, one of them dies, stops or diverges at a chosen place, and a report says how all
+/// ended.
 
 #include <array>
 #include <atomic>
@@ -17,15 +18,16 @@ namespace fsdp::test {
 enum class FaultKind : uint8_t {
   kNone,
   kKill,
-  kShortStop,  ///< SIGSTOP, then SIGCONT within the timeout
-  kLongStop,   ///< SIGSTOP, then SIGCONT when the others have ended
+  kShortStop,  ///< the rank gets SIGSTOP, and SIGCONT within the timeout
+  kLongStop,   ///< the rank gets SIGSTOP, and SIGCONT when the others have ended
   kDivergence,
   kDeparture,
 };
 
 const char* name_of(FaultKind kind);
 
-/// Where a rank's fault happens: at its `passage`-th passage of the fault point, counted from 1; 0: nowhere.
+/// Place of a rank's fault: the fault occurs when the rank passes `point` for the `passage`-th time, counted from 1.
+/// `passage` is 0 if there is no fault.
 struct FaultPlace {
   std::string point;
   int passage = 0;
@@ -42,12 +44,12 @@ struct Trial {
   Divergence divergence = Divergence::kNone;
   Departure departure = Departure::kNone;
   std::chrono::milliseconds timeout{};
-  std::chrono::milliseconds stop{};  // how long a short stop lasts
+  std::chrono::milliseconds stop{};  // duration of a short stop
 
   std::string describe() const;
 };
 
-/// How a rank ended; kHung until it has.
+/// Says how a rank ended. It is kHung until the rank has ended.
 enum class Ending : uint8_t { kHung, kKilled, kFinished, kPeerLost, kMismatch, kOtherError };
 
 constexpr int kMostRanks = 8, kMostPoints = 64;
@@ -59,45 +61,47 @@ struct Text {
   std::string string() const { return characters.data(); }
 };
 
-/// Lies in memory that the rank shares with the process that started it, and begins as zeros.
+/// Report of one rank, in memory that it shares with the process that started it. The memory begins as zeros.
 struct RankReport {
-  std::atomic<Ending> ending;  // the rank writes it last, unless it is killed or hangs
-  int lost_rank;               // if kPeerLost
-  uint64_t hash;               // if kFinished
-  Text<3000> message;          // of the exception that ended it, or how it ended without one
-  Text<3000> noticed;          // the Mismatch that it survived
+  std::atomic<Ending> ending;  // written last, unless the rank is killed or hangs
+  int lost_rank;               // set if `ending` is kPeerLost
+  uint64_t hash;               // set if `ending` is kFinished
+  Text<3000> message;          // message of the exception that ended the rank, or text on how it ended without one
+  Text<3000> noticed;          // message of the Mismatch that the rank survived
   struct Point {
     Text<40> name;
     int passages;
   };
-  std::array<Point, kMostPoints> points;  // unless it was killed
-  std::chrono::milliseconds after_fault;  // from the fault, or else from the beginning, to the end
+  std::array<Point, kMostPoints> points;  // not set if the rank was killed
+  std::chrono::milliseconds after_fault;  // time from the fault, or from the beginning without one, to the rank's end
 };
 
 struct SharedReport {
-  std::atomic<int64_t> fault_at_ns;  // of the steady clock; 0: the victim did not reach the place
+  std::atomic<int64_t> fault_at_ns;  // time on the steady clock, or 0 if the victim did not reach the place
   std::array<RankReport, kMostRanks> ranks;
   bool happened() const { return fault_at_ns != 0; }
 };
 
 struct TrialReport {
   std::shared_ptr<SharedReport> shared;
-  std::vector<std::string> leftovers;  // what the ranks left after all of them had ended
+  std::vector<std::string> leftovers;  // things that are left on the host after all ranks have ended
 };
 
-/// Forks a rank of a trial. It trains, meets its fault at the chosen place, and says in `report` how it ended.
+/// Forks a process that trains as one rank of a trial, meets its fault at the chosen place, and reports in `report` how
+/// it ended.
 Child start_rank(const Trial& trial, int rank, int port, SharedReport& report);
 
-/// Trains as the rank that the launcher's variables name, over the backend "hierarchical". Prints "hash NUMBER" and how
-/// often it passed each fault point, one line for each. If HOST_FAULT is "rank", "launcher" or "link", the rank
-/// HOST_FAULT_RANK loses itself, its launcher or its host's network at its HOST_FAULT_PASSAGE-th passage of
-/// HOST_FAULT_POINT. HOST_TIMEOUT_MS is the process group's timeout. Returns the program's exit status.
+/// Trains with the backend "hierarchical", as the rank that the launcher's variables name. Prints "hash NUMBER" and,
+/// one per line, how often the rank passed each fault point. HOST_FAULT may be "rank", "launcher" or "link": when the
+/// rank HOST_FAULT_RANK passes HOST_FAULT_POINT for the HOST_FAULT_PASSAGE-th time, it kills itself, kills its
+/// launcher, or cuts its host's network. HOST_TIMEOUT_MS is the timeout of the process group. Returns the program's
+/// exit status.
 int train_as_rank_of_a_host();
 
-/// Runs the trial. This process must have one thread.
+/// Runs the trial. The calling process must have one thread.
 TrialReport run(const Trial& trial);
 
-/// What is wrong with the outcome; empty if nothing is. `hash` is that of an undisturbed training.
+/// Returns what is wrong with the outcome, or an empty vector. `hash` is the hash of a training without a fault.
 std::vector<std::string> judge(const Trial& trial, const TrialReport& report, uint64_t hash);
 
 }  // namespace fsdp::test

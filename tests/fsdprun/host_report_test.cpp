@@ -30,7 +30,7 @@ TEST(HostReport, NamesTheOddHost) {
 TEST(HostReport, NamesAllHostsWhenMostDoNotAgreeAndNoneWhenTheyAreAlike) {
   std::vector<HostFacts> nodes{host("a", "2.11.0"), host("b", "2.10.0")};
   EXPECT_EQ(describe(differences(nodes).at(0), nodes), "LibTorch: 2.11.0 on node 0 (a), 2.10.0 on node 1 (b)");
-  nodes[1].facts.clear();  // what a node lacks differs, too
+  nodes[1].facts.clear();  // a missing fact is a difference, too
   EXPECT_THAT(differences(nodes).at(0).values, ElementsAre("2.11.0", "unknown"));
   EXPECT_THAT(table({host("a", "2.11.0"), host("b", "2.11.0")}), HasSubstr("The nodes are alike."));
   EXPECT_THAT(table({host("a", "2.11.0")}), Not(HasSubstr("The nodes")));

@@ -9,7 +9,7 @@
 namespace fsdprun {
 namespace {
 
-/// The pieces of `parts`, fed one after the other; "~" before one that does not start a line.
+/// Feeds `parts` one after the other, and returns the pieces. "~" marks a piece that does not begin a line.
 std::vector<std::string> pieces(const std::vector<std::string>& parts, bool finish = false) {
   std::vector<std::string> result;
   const LineSplitter::Sink sink = [&](std::string_view piece, bool starts_line) {
@@ -30,10 +30,10 @@ TEST(LineSplitter, LinesComeWholeHoweverTheyArrive) {
                                     {{"o", "ne\nt", "wo", "\n"}, {"one\n", "two\n"}},
                                     {{"\n\n"}, {"\n", "\n"}},
                                     {{"one"}, {}},
-                                    // A line that is not finished is completed at the end.
+                                    // A line that was not finished is completed at the end.
                                     {{"one"}, {"one\n"}, true},
                                     {{"one\n"}, {"one\n"}, true},
-                                    // A return ends a piece; with a newline it is one end.
+                                    // A carriage return ends a piece. A carriage return and a newline are one end.
                                     {{"1 %\r2 %\r"}, {"1 %\r", "2 %\r"}},
                                     {{"\r1 %\r2 %\n"}, {"1 %\r", "2 %\n"}},
                                     {{"one\r\ntwo\r\n"}, {"one\r\n", "two\r\n"}},
@@ -45,7 +45,7 @@ TEST(LineSplitter, LinesComeWholeHoweverTheyArrive) {
 
 TEST(LineSplitter, ALongLineStaysWholeAndOneWithoutEndIsNotKeptForEver) {
   using Pieces = std::vector<std::string>;
-  // The number of x at the beginning of a piece in their place.
+  // The number of leading x in a piece stands for them.
   const auto counted = [](Pieces all) {
     for (auto& piece : all) {
       const auto count = std::min(piece.find_first_not_of('x'), piece.size());

@@ -44,7 +44,7 @@ TEST(ChooseMembers, WaitsForTheLeastThenForTheLastCallAndTakesThoseThatCameFirst
   EXPECT_THAT(choose_members({{kFirst}, {kSecond}}, two_or_three, true), Optional(ElementsAre(kFirst, kSecond)));
   EXPECT_THAT(choose_members({{kThird}, {kFirst}, {kSecond}}, one_or_two, false),
               Optional(ElementsAre(kFirst, kSecond)));
-  // Those that end their ranks are waited for.
+  // The launcher waits for nodes that are still ending their ranks.
   EXPECT_EQ(choose_members({{kFirst}, {kSecond, /*is_ready=*/false}, {kThird}}, one_or_two, true), std::nullopt);
 }
 

@@ -1,10 +1,10 @@
-"""A case that starts nodes of a job with --nnodes MIN:MAX, all of them on this host."""
+"""A test case that starts the nodes of a job with --nnodes MIN:MAX, all of them on this host."""
 
 import pathlib
 
 from fsdprun_case import FsdprunTest, wait_until
 
-# A rank says where it is, and waits until the test lets ranks of its world end.
+# A rank reports its place, and waits until the test lets the ranks of its world end.
 RANK = ("echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; touch $D/world$WORLD_SIZE.$RANK; "
         "while [ ! -e $D/end$WORLD_SIZE ]; do sleep 0.05; done")
 
@@ -33,14 +33,14 @@ class ElasticTest(FsdprunTest):
         return process
 
     def first_node(self, nodes, *flags, **options):
-        """The one that hosts the store."""
+        """Starts the node that hosts the store."""
         process = self.node(nodes, *flags, **options)
         listens = f"0100007F:{self.port:04X} 00000000:0000 0A"
         self.assertTrue(wait_until(lambda: listens in pathlib.Path("/proc/net/tcp").read_text()))
         return process
 
     def start_nodes(self, nodes, count, *flags, **options):
-        """So many, of which the first hosts the store."""
+        """Starts `count` nodes, of which the first hosts the store."""
         first = self.first_node(nodes, *flags, **options)
         return [first, *(self.node(nodes, *flags, **options) for _ in range(count - 1))]
 

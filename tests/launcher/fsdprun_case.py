@@ -1,6 +1,6 @@
-"""A case that starts fsdprun and finds the processes that it leaves behind.
+"""A test case that starts fsdprun, and finds the processes that it leaves behind.
 
-Each file of cases is a program: FILE.py FSDPRUN [unittest arguments]
+Each file of test cases is a program: FILE.py FSDPRUN [unittest arguments]
 """
 
 import os
@@ -18,12 +18,12 @@ from held_port import HeldPortTest  # noqa: E402
 
 FSDPRUN = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "fsdprun"
 LIMIT_S = 60
-# Every process started below a test has this variable, so that those left behind are found.
+# Every process that a test starts inherits this variable, so that those left behind can be found.
 MARKER = "FSDPRUN_TEST_MARKER"
 
 
 def marked_processes(marker):
-    """Pids of the living processes that have the marker in their environment."""
+    """Returns the ids of the living processes that have the marker in their environment."""
     wanted = f"{MARKER}={marker}".encode()
     found = []
     for folder in pathlib.Path("/proc").iterdir():
@@ -60,7 +60,7 @@ class FsdprunTest(HeldPortTest):
         self.environment[MARKER] = self.marker
         self.environment["OMP_NUM_THREADS"] = "1"
         self.environment["D"] = self.folder.name
-        # Most survivors here are shells, which have no peers to lose.
+        # Most ranks that survive in these tests are shells, which have no connections to peers.
         self.environment["PET_PEER_GRACE"] = "2"
 
     def tearDown(self):
@@ -71,12 +71,12 @@ class FsdprunTest(HeldPortTest):
         self.assertEqual(left, [], "processes were left behind")
 
     def start(self, *arguments, prefix=(), **options):
-        """`prefix`: a command that becomes fsdprun."""
+        """Starts fsdprun. `prefix` is a command that becomes fsdprun."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([*prefix, FSDPRUN, *arguments], env=self.environment, **streams | options)
 
     def end(self, *processes, status=None):
-        """Reads what they print until they have ended, each with the status if one is given."""
+        """Reads the output of the processes until they have ended, and checks their status if one is given."""
         for process in processes:
             try:
                 process.out, process.err = process.communicate(timeout=LIMIT_S)
@@ -87,7 +87,7 @@ class FsdprunTest(HeldPortTest):
                 self.assertEqual(process.returncode, status, process.err)
 
     def send(self, process, number, status=None):
-        """A signal that ends it."""
+        """Ends the process with a signal."""
         process.send_signal(number)
         self.end(process, status=status)
 
@@ -98,7 +98,8 @@ class FsdprunTest(HeldPortTest):
         return process
 
     def check(self, ranks, script, *flags, status=0, out=None, err=()):
-        """Runs a script of the shell; lines of the output, in any order, and patterns of the errors."""
+        """Runs a shell script on the ranks. `out` lists the lines of the output in any order, `err` patterns of the
+        errors."""
         result = self.run_ranks(*flags, f"--nproc-per-node={ranks}", "sh", "-c", script)
         self.assertEqual(result.returncode, status, result.err)
         if out is not None:
@@ -108,7 +109,8 @@ class FsdprunTest(HeldPortTest):
         return result
 
     def assert_ends(self, process, status, *parts, seconds=30):
-        """Within this time, whoever holds its pipes; the parts are of its errors."""
+        """Expects that the process ends within this time, even if others hold its pipes. `parts` are parts of its
+        errors."""
         has_ended = wait_until(lambda: process.poll() is not None, seconds)
         process.kill()
         self.end(process)
@@ -118,11 +120,11 @@ class FsdprunTest(HeldPortTest):
             self.assertIn(part, process.err or "")
 
     def assert_all_end(self, seconds=10):
-        """Ranks of a launcher that a test killed end after it."""
+        """Expects that the ranks of a launcher that a test killed end after it."""
         self.assertTrue(wait_until(lambda: not marked_processes(self.marker), seconds))
 
     def take_files(self, *names):
-        """Waits until they are there, and removes them."""
+        """Waits until the files exist, and removes them."""
         paths = [self.path / name for name in names]
         self.assertTrue(wait_until(lambda: all(path.exists() for path in paths)), f"no {names}")
         for path in paths:

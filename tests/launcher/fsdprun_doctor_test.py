@@ -1,4 +1,4 @@
-"""fsdprun --doctor: hosts compared and measured; the variables that it explains reach the ranks."""
+"""Tests of fsdprun --doctor: it compares and measures hosts, and the variables that it explains reach the ranks."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import unittest
 
 from fsdprun_case import FsdprunTest
 
-# ETHTOOL_STSO by the ioctl SIOCETHTOOL, as `ethtool -K eth0 tso off` has it.
+# The script calls the ioctl SIOCETHTOOL with ETHTOOL_STSO, as `ethtool -K eth0 tso off` does.
 TURN_TSO_OFF = """
 import array, fcntl, socket, struct, sys
 value = array.array("I", [0x1F, 0])
@@ -20,7 +20,7 @@ fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8946, request)
 
 class Doctor(FsdprunTest):
     def both_nodes(self, prefixes, *flags):
-        """What the two say that compare themselves, of which something has to differ."""
+        """Returns the output of two nodes that compare themselves. Some fact must differ."""
         nodes = [self.start("--nnodes=2", f"--node-rank={node}", "--doctor", *flags, prefix=prefix)
                  for node, prefix in enumerate(prefixes)]
         self.end(*nodes)
@@ -48,7 +48,7 @@ class Doctor(FsdprunTest):
         self.assertEqual(second, "")
 
     def network(self, *mtus):
-        """Namespaces joined by a pair of devices; skips where they are not permitted."""
+        """Returns namespaces that a pair of devices joins. Skips the test if namespaces are not permitted."""
         names = [f"fsdp{os.getpid()}{side}" for side in "ab"]
         add = ["ip", "netns", "add", names[0]]
         if shutil.which("ip") is None or subprocess.run(add, capture_output=True, check=False).returncode:

@@ -1,4 +1,4 @@
-"""fsdprun with --nnodes MIN:MAX: nodes are lost and come while the job runs, all of them on this host."""
+"""Tests of fsdprun with --nnodes MIN:MAX: nodes leave and join while the job runs. All nodes are on this host."""
 
 import signal
 import unittest
@@ -94,7 +94,7 @@ class Elastic(ElasticTest):
     def test_a_launcher_that_was_stopped_joins_again(self):
         first, second = self.start_nodes("1:2", 2, "--max-restarts=1")
         self.wait_for_world(2)
-        (self.path / "world1.0").unlink(missing_ok=True)  # The first may have begun alone.
+        (self.path / "world1.0").unlink(missing_ok=True)  # The first node may have begun alone.
         second.send_signal(signal.SIGSTOP)
         self.wait_for_world(1)
         second.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""However a job ends, fsdprun passes signals on and leaves no process behind."""
+"""Tests that fsdprun passes signals on and leaves no process behind, however a job ends."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ DIE_OF_SIGNALS = ("import os, signal, time\n"
 class Endings(FsdprunTest):
     def test_grandchildren_end_with_their_rank(self):
         for script, status in (("sleep 1000 & [ $RANK != 1 ] || exit 3; sleep 1000", 3), ("sleep 1000 & exit 0", 0),
-                               ("setsid sleep 1000 & sleep 0.2; exit 0", 0)):  # this one has left the group
+                               ("setsid sleep 1000 & sleep 0.2; exit 0", 0)):  # this process has left the process group
             self.check(2, script, status=status)
 
     def test_a_stopped_rank_is_ended(self):
@@ -28,14 +28,14 @@ class Endings(FsdprunTest):
     def test_a_rank_that_blames_another_one_did_not_fail_first(self):
         say = ("import os, struct; "
                "os.pwrite(int(os.environ['FSDP_BLAME']), struct.pack('i', 1 + %d), 4 * int(os.environ['RANK']))")
-        for blamed, first in ((1, 1), (0, 0), (2, 0), (7, 0)):  # itself, one that is ended, none of the ranks
+        for blamed, first in ((1, 1), (0, 0), (2, 0), (7, 0)):  # itself, one that is ended, no rank
             script = (f'if [ $RANK = 0 ]; then {sys.executable} -c "{say % blamed}"; touch $D/said; exit 4; fi; '
                       "while [ ! -e $D/said ]; do sleep 0.05; done; [ $RANK = 1 ] || sleep 1000; sleep 0.5; exit 3")
             self.check(3, script, status=(4, 3)[first], err=[f"rank {first} .*failed first"])
             (self.path / "said").unlink()
 
     def start_two(self, *command, **options):
-        """Ranks that make files named by their numbers."""
+        """Starts ranks that make files named by their numbers."""
         process = self.start("--nproc-per-node=2", *command, **options)
         self.take_files("0", "1")
         return process
@@ -95,10 +95,10 @@ class Endings(FsdprunTest):
         self.assert_all_end()
         self.assertRegex(process.err, r"process \d+, which a rank started, cannot be ended")
 
-    # A process that a shell started before it became fsdprun lives on.
+    # A process that a shell started before it became fsdprun must live on.
 
     def beside(self, bystander):
-        """A shell that starts it, and then the command that follows."""
+        """Returns a command that runs `bystander` in a shell, which then becomes the command that follows."""
         streams = "exec 3>&1 4>&2 >/dev/null 2>&1; "
         return ["bash", "-c", f"{streams}{bystander}\nexec \"$@\" >&3 2>&4 3>&- 4>&-", "bash"]
 

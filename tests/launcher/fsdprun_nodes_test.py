@@ -1,4 +1,4 @@
-"""fsdprun on several nodes, all of them on this host."""
+"""Tests of fsdprun on several nodes, all of them on this host."""
 
 import pathlib
 import signal
@@ -18,7 +18,7 @@ class Nodes(FsdprunTest):
         return self.start(f"--nnodes={nodes}", f"--node-rank={number}", self.port, *command)
 
     def finish(self, *processes):
-        """What each printed; all have to end well."""
+        """Waits for processes that must end well, and returns their outputs."""
         self.end(*processes, status=0)
         return [process.out for process in processes]
 
@@ -65,14 +65,14 @@ class Nodes(FsdprunTest):
     def test_signals_act_while_the_launcher_of_node_0_is_stopped(self):
         first, second = self.start_two_nodes(1000)
         first.send_signal(signal.SIGSTOP)
-        time.sleep(1)  # For the other to have asked it something.
+        time.sleep(1)  # gives the other node time to send a request
         second.terminate()
         self.assert_ends(second, 128 + signal.SIGTERM)
         self.send(first, signal.SIGKILL)
         self.assert_all_end()
 
     def listen_silently(self):
-        """A listener whose connections the system accepts and nobody answers, and its port."""
+        """Returns a listener whose connections the system accepts and nobody answers, and its port."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
         return listener, listener.getsockname()[1]
@@ -89,14 +89,14 @@ class Nodes(FsdprunTest):
         listener, port = self.listen_silently()
         process = self.start("--nnodes=2", "--node-rank=1", f"--master-port={port}", "true")
         listener.settimeout(LIMIT_S)
-        connections = [listener.accept() for _ in range(2)]  # It has looked who listens, and waits for an answer.
+        connections = [listener.accept() for _ in range(2)]  # The node waits for an answer.
         process.terminate()
         self.assert_ends(process, 128 + signal.SIGTERM, "SIGTERM while waiting for other nodes", seconds=15)
         for connection, _ in connections:
             connection.close()
 
     def blocks(self, process, number):
-        """Whether fsdprun reads its signals itself by now."""
+        """Returns true if fsdprun already reads its signals itself."""
         status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
         mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
         return int(mask, 16) >> (number - 1) & 1 == 1

@@ -1,4 +1,4 @@
-"""What fsdprun does with the ranks' output and input."""
+"""Tests of what fsdprun does with the ranks' output and input."""
 
 import fcntl
 import os
@@ -12,18 +12,18 @@ import unittest
 
 from fsdprun_case import FsdprunTest, marked_processes, wait_until
 
-# Ranks, what each runs, flags; the lines of the output and of the errors, in any order.
+# Number of ranks, script of each rank, flags, lines of the output and of the errors in any order.
 SHOWN = (
     (2, "echo out; echo err >&2", (), ["[rank 0] out", "[rank 1] out"], ["[rank 0] err", "[rank 1] err"]),
     (2, "head -c 200000 /dev/zero | tr '\\0' x; echo y", (), [f"[rank {r}] {200000 * 'x'}y" for r in (0, 1)], []),
-    (2, "printf x", (), ["[rank 0] x", "[rank 1] x"], []),  # a last line without an end is completed
+    (2, "printf x", (), ["[rank 0] x", "[rank 1] x"], []),  # fsdprun completes an unfinished last line
     (1, "echo x", ("--prefix",), ["[rank 0] x"], []),
     (2, "echo x", ("--no-prefix",), ["x", "x"], []),
     (3, "echo x", ("--local-ranks-filter=0,2",), ["[rank 0] x", "[rank 2] x"], []),
     (4, "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaa'; printf 'bbbbbbbb\\n'; i=$((i+1)); done", (),
      [f"[rank {rank}] aaaaaaaabbbbbbbb" for rank in range(4) for _ in range(200)], []),
 )
-# Flags that write files; what still is shown, and the files, by rank and stream.
+# Flags that write files, lines that are still shown, and the files by rank and stream.
 LOGGED = (
     ("-r", "1", [], ["[rank 0] err", "[rank 1] err"], {"0/stdout": "out\n", "1/stdout": "out\n"}),
     ("-t", "0:3,1:2", ["[rank 0] out", "[rank 1] out"], ["[rank 0] err", "[rank 1] err"],
@@ -48,7 +48,7 @@ class Output(FsdprunTest):
         self.send(process, signal.SIGTERM)
 
     def test_the_rest_of_a_line_that_another_rank_broke_into_has_a_prefix(self):
-        # Rank 0 begins a line that is too long to be kept until its end comes.
+        # Rank 0 begins a line that is too long to be kept until its end.
         script = ("wait_for() { while [ ! -e $D/$1 ]; do sleep 0.05; done; }\n"
                   "[ $RANK = 0 ] || { wait_for begun; echo line; exit; }\n"
                   "head -c 17000000 /dev/zero | tr '\\0' x; touch $D/begun; wait_for broken; echo y")
@@ -61,7 +61,7 @@ class Output(FsdprunTest):
                          ("[rank 0] ", "[rank 1] line\n", "[rank 0] y\n"))
 
     def on_terminal(self, *command):
-        """What a terminal shows of it that has 100 columns."""
+        """Runs fsdprun on a terminal with 100 columns, and returns what it writes there."""
         leader, follower = pty.openpty()
         self.addCleanup(os.close, leader)
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
@@ -87,7 +87,7 @@ class Output(FsdprunTest):
                 self.assertEqual(self.run_ranks(f"--nproc-per-node={ranks}", "cat", stdin=text).out, read)
 
     def logs(self, folder, attempt=0):
-        """By rank and stream."""
+        """Returns the contents of the log files, keyed by rank and stream."""
         files = folder.glob(f"job_*/attempt_{attempt}/*/*.log")
         return {f"{file.parent.name}/{file.stem}": file.read_text() for file in files}
 
@@ -182,17 +182,17 @@ class Output(FsdprunTest):
 
 
 class UnreadOutput(FsdprunTest):
-    """Nobody reads what the ranks print, or the terminal was stopped by Ctrl-S."""
+    """Tests of output that nobody reads, and of a terminal that Ctrl-S has stopped."""
 
     def start_flood(self, **options):
-        """Rank 0 prints without an end; rank 1 ends when it may."""
+        """Starts a rank 0 that prints without end, and a rank 1 that ends when the test lets it."""
         process = self.start("--nproc-per-node=2", "--shutdown-timeout=2", "sh", "-c",
                              "[ $RANK = 1 ] || exec yes; while [ ! -e $D/go ]; do sleep 0.05; done; exit 3", **options)
         self.assertTrue(wait_until(self.flood_is_blocked))
         return process
 
     def flood_is_blocked(self):
-        """Whether the rank that prints waits for somebody to read its pipe."""
+        """Returns true if the rank that prints waits for a reader of its pipe."""
         for pid in marked_processes(self.marker):
             folder = pathlib.Path(f"/proc/{pid}")
             try:
@@ -216,7 +216,7 @@ class UnreadOutput(FsdprunTest):
             (self.path / "go").unlink()
 
     def full_pipe(self):
-        """A pipe that nobody reads and that has room for nothing."""
+        """Returns a full pipe that nobody reads."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         try:

@@ -1,4 +1,4 @@
-"""However fsdprun is started: with signals ignored, standard streams closed, no network or few open files."""
+"""Tests fsdprun with signals ignored, with standard streams closed, without a network, and with few open files."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ NO_NETWORK = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
 
 
 def ignoring(*numbers):
-    """For Popen: the program ignores them from its start."""
+    """Returns options for Popen with which the program ignores these signals from its start."""
 
     def ignore():
         for number in numbers:
@@ -21,12 +21,12 @@ def ignoring(*numbers):
 
 
 def with_shell(setting):
-    """A shell that changes something and becomes the command that follows."""
+    """Returns a shell command that changes a setting and becomes the command that follows."""
     return ["bash", "-c", f"{setting[0]} exec \"$@\" {setting[1]}", "bash"]
 
 
 class IgnoredSignals(FsdprunTest):
-    # A job under nohup, and one that a script has in the background.
+    # Signals are ignored in a job under nohup, and in one that a script starts in the background.
     def test_stay_ignored(self):
         script = "trap 'exit 5' TERM; trap 'touch $D/saw$RANK' USR1; touch $D/$RANK; while :; do sleep 0.1; done"
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
@@ -34,7 +34,7 @@ class IgnoredSignals(FsdprunTest):
                 process = self.start("--nproc-per-node=2", "sh", "-c", script, **ignoring(number))
                 self.take_files("0", "1")
                 process.send_signal(number)
-                process.send_signal(signal.SIGUSR1)  # is read after it
+                process.send_signal(signal.SIGUSR1)  # the process reads this signal after the other one
                 self.take_files("saw0", "saw1")
                 self.send(process, signal.SIGTERM, status=5)
                 self.assertNotIn(number.name, process.err)
@@ -84,7 +84,7 @@ class Unreachable(FsdprunTest):
 
     def test_a_signal_is_heard_while_the_store_opens(self):
         process = self.start("--nproc-per-node=2", "true", prefix=with_shell(("ulimit -n 16;", "")))
-        process.stderr.readline()  # LibTorch's first complaint
+        process.stderr.readline()  # LibTorch's first error message
         process.send_signal(signal.SIGTERM)
         self.assert_ends(process, 128 + signal.SIGTERM, "SIGTERM while waiting for the store of this launcher")
 

@@ -1,4 +1,4 @@
-"""What ranks find, what fsdprun returns, and what it refuses."""
+"""Tests of what ranks find, what fsdprun returns, and what it refuses."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import unittest
 from fsdprun_case import FsdprunTest
 
 KILLED = 128 + signal.SIGKILL
-# Ranks, what each runs, flags; fsdprun's status, the lines of its output, patterns of its errors.
+# Number of ranks, script of each rank, flags, fsdprun's status, lines of its output, patterns of its errors.
 RUNS = {
     "success": (3, "exit 0", (), 0, [], ()),
     "the first failing rank's exit code": (
@@ -41,7 +41,7 @@ RUNS = {
 VARIABLES = ("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
              "ROLE_NAME MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID "
              "TORCHELASTIC_USE_AGENT_STORE").split()
-# Status, what the one line says, and the arguments; D stands for the test's folder.
+# Status, text of the one line of errors, and the arguments. D stands for the test's folder.
 REFUSED = (
     (2, "unknown flag --bogus", "--bogus true"), (2, "--nproc-per-node is 'many'", "--nproc-per-node=many true"),
     (2, "--nproc-per-node is '0'", "--nproc-per-node=0 true"), (127, "not in any folder of PATH", "no-such-program"),
@@ -71,7 +71,7 @@ class Environment(FsdprunTest):
         port = self.held_port()
         self.check(1, "echo $MASTER_PORT", f"--master-port={port}", out=[str(port)])
         ports = self.check(1, "echo $MASTER_PORT; exit 1", "--max-restarts=2", status=1).out.split()
-        self.assertEqual((len(ports), len(set(ports))), (3, 1))  # of all attempts
+        self.assertEqual((len(ports), len(set(ports))), (3, 1))  # ports of all attempts
 
     def test_threads_are_limited_for_several_ranks_only(self):
         del self.environment["OMP_NUM_THREADS"]

@@ -1,4 +1,4 @@
-"""gpt under fsdprun --nnodes MIN:MAX: what is left of a job goes on from its newest checkpoint.
+"""Tests gpt under fsdprun --nnodes MIN:MAX: the remaining nodes of a job resume from its newest checkpoint.
 
     python3 gpt_elastic_test.py FSDPRUN GPT
 """
@@ -14,7 +14,7 @@ from fsdprun_case import wait_until
 
 GPT = sys.argv.pop(1)
 TEXT = "Row, row, row your boat, gently down the stream.\n" * 40
-# Without an end, until the test says that three steps more than are saved are enough.
+# The training is endless, until the test lets it end three steps after the saved one.
 TRAIN = ("echo $$ > $D/pid$RANK; touch $D/world$WORLD_SIZE.$RANK; steps=1000000; "
          "[ ! -e $D/end ] || { last=$(cat $D/run/latest); steps=$(expr ${last#step-} + 3); }; "
          f"exec {GPT} --text $D/text --dim 16 --layers 2 --heads 2 --seq 16 --batch 2 --sample 0 --eval-every 0 "

@@ -1,4 +1,4 @@
-// Models built without memory by ranks that are processes, each with its own random numbers.
+// Tests of models that are built without memory. The ranks are processes, each with its own random numbers.
 
 #include <gmock/gmock.h>
 
@@ -45,7 +45,7 @@ void build_deferred() {
   auto model = with_seed([] { return deferred_init([] { return SmallNet(); }); });
   if (!torch::equal(next, torch::rand({3}))) throw std::runtime_error("random numbers differ after deferred_init");
   const auto state = torch::globalContext().defaultGenerator(torch::kCPU).get_state();
-  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());  // what was put off knows its own
+  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());  // deferred operators keep their own dtype
   shard_blocks(*model);
   torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
   if (!torch::equal(state, torch::globalContext().defaultGenerator(torch::kCPU).get_state()))
@@ -62,7 +62,7 @@ void initialise_after_sharding() {
   initialize(group, [&] { model->apply(init_by_sizes); });
   expect_equal(ordinary, model);
 
-  // What was there before counts where it is not overwritten.
+  // Values from before count if they are not overwritten.
   const auto change = [](SmallNet net) {
     const torch::NoGradGuard no_grad;
     net->first->weight[1].mul_(2);
@@ -103,7 +103,7 @@ PROCESS_CASE(initialise_from_two_seeds) {
   initialize(group, [&] { init_by_sizes(*net->head); });
 }
 
-// Built without memory, on the meta device and in fully_shard.
+// Values are deferred, on the meta device and in fully_shard.
 TEST(DeferredProcesses, HaveTheValuesOfOrdinaryConstruction) {
   for (const int world : {1, 3}) {
     ProcessRanks ranks("initialise", {.world_size = world});

@@ -1,4 +1,4 @@
-// Training within a limit on memory or on files, by ranks that are processes.
+// Tests of training within a limit on memory or on file sizes. The ranks are processes.
 
 #include <fsdp/optim.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kDim = 512, kMiB = int64_t{1} << 20;
 constexpr int kWorld = 2;
 constexpr int64_t kLimit = 32 * kMiB;
-// Of 1 MiB each: on each of two ranks rows, gradients and AdamW's state are three times the limit.
+// Each layer takes 1 MiB. On each of two ranks, rows, gradients and AdamW's state are three times the limit.
 constexpr int kLayers = 48;
 static_assert(kLayers * kDim * kDim * 4 * 4 / kWorld == 3 * kLimit);
 
@@ -32,7 +32,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Makes one layer after the other, and takes two steps; returns the whole model's bits as a number.
+// Makes one layer after the other, and trains two steps. Returns a hash of the whole model's bits.
 int64_t train(int layers, const FullyShardOptions& options) {
   torch::manual_seed(3);
   nn::Sequential net;
@@ -77,7 +77,7 @@ FullyShardOptions options_of_case() {
 PROCESS_CASE(train_within_a_limit_on_memory) {
   torch::set_num_threads(1);
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
-  train(4, {});  // threads, buffers of kernels and what transports keep are there
+  train(4, {});  // the first training makes threads, buffers of kernels and memory of transports
   if (!variable("CASE_IS_LIMITED").empty()) limit_data_to_another(kLimit);
   std::cout << "bits " << train(kLayers, options_of_case()) << std::endl;
 }
@@ -103,7 +103,7 @@ PROCESS_CASE(shard_onto_a_full_disk) {
 
 TEST(DiskOffloadProcesses, TrainWithinALimitThatTheirStateExceedsThreefold) {
   const auto run = [](std::map<std::string, std::string> environment) {
-    // Whole parameters are mappings of their own: their memory goes with them, and leaves no holes in the heap.
+    // Whole parameters get their own mappings, so freeing them returns their memory and leaves no holes in the heap.
     environment["MALLOC_MMAP_THRESHOLD_"] = "262144";
     ProcessRanks ranks("train_within_a_limit_on_memory", {.world_size = kWorld, .environment = environment});
     std::vector<RankResult> results;
@@ -118,7 +118,7 @@ TEST(DiskOffloadProcesses, TrainWithinALimitThatTheirStateExceedsThreefold) {
     EXPECT_NE(without_disk[r].exit_code, 0) << "the limit is no limit";
     ASSERT_EQ(with_disk[r].exit_code, 0) << with_disk[r].output;
     EXPECT_THAT(unlimited[r].output, HasSubstr("bits "));
-    // Not behind it: the rank that ends last may be told that the store is gone.
+    // The line may not be the last one, because the rank that ends last may be told that the store is gone.
     EXPECT_EQ(line_of_bits(unlimited[r].output), line_of_bits(with_disk[r].output));
   }
   EXPECT_THAT(without_disk[0].output + without_disk[1].output, HasSubstr("memory"));

@@ -1,5 +1,5 @@
-// Ranks that fork children. Without AddressSanitizer: it does not take its allocator's locks for a fork, so that a child
-// may wait for ever for one that another thread of its parent held.
+// Tests of ranks that fork children. They do not run with AddressSanitizer, because it does not take its allocator's
+// locks for a fork: a child may wait for ever for a lock that another thread of its parent held.
 
 #include <fsdp/fully_shard.h>
 #include <fsdp/process_group.h>
@@ -22,7 +22,7 @@ int64_t reduce(const std::string& subject, int64_t own = 1, int64_t numel = 300'
   return tensor[0].item<int64_t>();
 }
 
-// Of what it has in common with the other ranks, and holds until it exits, the child touches nothing.
+// The child uses nothing that the ranks share, but it holds all of it until it exits.
 PROCESS_CASE(fork_a_child_that_exits) {
   const std::string backend = std::getenv("BACKEND");
   if (backend == "hierarchical") setenv("FSDP_HOST", std::getenv("RANK")[0] == '2' ? "one" : "other", /*overwrite=*/1);
@@ -57,7 +57,7 @@ TEST(AChildThatExits, DisturbsNobodyOverAnyBackend) {
   }
 }
 
-// The children meet as ranks of a group of their own and exit. Then rank 1 ends without a word.
+// The children meet as ranks of their own group and exit. Then rank 1 ends without leaving its group.
 PROCESS_CASE(fork_children_with_a_group) {
   const ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(20)};
   init_process_group(options);
@@ -67,7 +67,7 @@ PROCESS_CASE(fork_children_with_a_group) {
     alarm(30);
     setenv("MASTER_PORT", std::getenv("PORT_OF_CHILDREN"), /*overwrite=*/1);
     init_process_group(options);
-    std::exit(reduce("of the children", 1, 3) == 2 ? 0 : 1);  // few elements: OpenMP's threads are the parent's
+    std::exit(reduce("of the children", 1, 3) == 2 ? 0 : 1);  // too few for OpenMP, whose threads the child lacks
   }
   int status = 0;
   TORCH_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "status ", status);

@@ -24,7 +24,7 @@ TEST(ReturnFreePages, GivesBackWhatABlockInUsePins) {
 #if !defined(__GLIBC__)
   GTEST_SKIP() << "another allocator than glibc's";
 #endif
-  constexpr size_t kBlocks = 1000, kBytes = size_t{100} << 10;  // too small for mappings of their own
+  constexpr size_t kBlocks = 1000, kBytes = size_t{100} << 10;  // too small for their own mappings
   std::vector<std::unique_ptr<char[]>> blocks;
   for (size_t i = 0; i < kBlocks; ++i) {
     blocks.push_back(std::make_unique<char[]>(kBytes));
@@ -38,8 +38,8 @@ TEST(ReturnFreePages, GivesBackWhatABlockInUsePins) {
   EXPECT_EQ(last[kBytes - 1], 1);
 }
 
-// Free bytes at the end of the heap after 96 MiB were taken in blocks that are too small for mappings of their own, and
-// given back.
+// Returns the free bytes at the end of the heap after 96 MiB were allocated and freed. The blocks are too small for
+// their own mappings.
 size_t kept_bytes() {
   std::vector<std::unique_ptr<char[]>> blocks;
   for (int i = 0; i < 6; ++i) blocks.emplace_back(new char[size_t{16} << 20]);

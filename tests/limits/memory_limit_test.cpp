@@ -1,4 +1,5 @@
-// What fits into a limit on each rank's memory fully sharded or computed again, and does not as data parallelism.
+// Tests of models that fit into a limit on each rank's memory fully sharded or recomputed, but not with data
+// parallelism.
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/optim.h>
@@ -12,10 +13,10 @@
 namespace fsdp::test {
 namespace {
 
-// Parameters P of 1 MiB for each layer; with a batch of 768 rows each layer keeps 3 MiB for backward, A of all. When a
-// forward ends, a rank with all rows holds these, AdamW's state and what is kept, 3 P + A; one of two half of the
-// first. Where layers are computed again, half of A is kept, and at most 4 P and what one layer keeps are there when
-// backward ends.
+// Each layer has 1 MiB of parameters, and keeps 3 MiB for backward with a batch of 768 rows. P and A are the sums over
+// layers. When forward ends, a rank with all rows holds parameters, AdamW's state and activations: 3 P + A. One of two
+// sharded ranks holds half of the 3 P. With recomputation half of A is kept, and when backward ends the rank holds at
+// most 4 P and the activations of one layer.
 constexpr int64_t kWidth = 512, kBatch = 768, kDepth = 24;
 constexpr int64_t kParameters = kDepth * kWidth * kWidth * 4, kKept = kDepth * 2 * kBatch * kWidth * 4;
 constexpr int64_t kAllowed = 5 * kParameters / 2 + kKept;
@@ -58,16 +59,16 @@ PROCESS_CASE(train_layers_within_a_limit) {
   const std::string trains(std::getenv("CASE_TRAINS"));
   const auto strategy = trains == "ddp" ? Strategy::kReplicate : Strategy::kFullShard;
   const bool checkpoints = trains == "checkpoints";
-  train_layers(2, strategy, checkpoints);  // threads, buffers of kernels and what transports keep are there
+  train_layers(2, strategy, checkpoints);  // makes threads, buffers of kernels and memory of transports
   limit_data_to_another(kAllowed);
   const double loss = train_layers(kDepth, strategy, checkpoints);
   std::cout << "loss " << loss << std::endl;
 }
 
-// The rank that comes to the limit first says so; others may only learn that it is gone.
+// The rank that reaches the limit first reports it. Other ranks may only learn that this rank is gone.
 void expect_within_limit(const char* as, int world, bool fits) {
   SCOPED_TRACE(c10::str(as, " on ", world, " ranks"));
-  // Large blocks are mappings of their own: their memory goes with them, and leaves no holes in the heap.
+  // Large blocks get their own mappings, so freeing them returns their memory and leaves no holes in the heap.
   ProcessRanks ranks("train_layers_within_a_limit",
                      {.world_size = world, .environment = {{"CASE_TRAINS", as}, {"MALLOC_MMAP_THRESHOLD_", "262144"}}});
   std::string output;

@@ -1,4 +1,4 @@
-// Tensors that share memory with a parameter since before fully_shard, and would keep its old values unnoticed.
+// Tests of tensors that have shared a parameter's memory since before fully_shard. They would silently keep old values.
 
 #include <sstream>
 
@@ -11,7 +11,7 @@ namespace nn = torch::nn;
 
 constexpr const char* kTie = "a->weight = b->weight";
 
-// The first two share a whole tensor, the others only parts of one, such as rows of a padded table.
+// The first two layers share a whole tensor. The others share only parts of one, such as rows of a padded table.
 TEST(Aliases, ParametersTiedByMemoryAndShardedByTwoCallsAreRefused) {
   run_thread_ranks(2, [](int) {
     auto whole = linear_alike(4, 6), twin = linear_alike(4, 6);
@@ -21,7 +21,7 @@ TEST(Aliases, ParametersTiedByMemoryAndShardedByTwoCallsAreRefused) {
                  {"@fully_shard: parameter 'weight' has no memory", "shared the memory of parameter 'weight'", kTie});
     EXPECT_EQ(twin->bias.sizes(), torch::IntArrayRef({6})) << "it was not sharded";
 
-    // Layers cut out of one tensor by somebody else share nothing.
+    // Layers whose parameters are disjoint parts of one tensor share no memory.
     auto table = torch::linspace(-1, 1, 32).view({8, 4});
     auto one = linear_alike(4, 6), other = linear_alike(4, 2);
     one->weight.set_data(table.narrow(0, 0, 6));
@@ -68,7 +68,7 @@ TEST(Aliases, AViewFromBeforeShardingSaysSoWhenItIsUsed) {
   });
 }
 
-// Only the parameter holds the base tensor, as with torch::zeros(n).unsqueeze(0).
+// Only the parameter holds its base tensor, as after torch::zeros(n).unsqueeze(0).
 TEST(Aliases, AParameterThatIsAViewItselfTrains) {
   run_thread_ranks(2, [](int) {
     struct Token : nn::Module {

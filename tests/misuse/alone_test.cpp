@@ -1,4 +1,4 @@
-// Calls that one rank alone makes: the errors of all ranks name the call, and what it is about.
+// Tests of calls that only one rank makes. The errors of all ranks name the call, and its subject.
 
 #include <fsdp/advice.h>
 #include <fsdp/async_save.h>
@@ -23,7 +23,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// On each rank: a layer that has trained a step and has its gradients, and a checkpoint of it.
+// State of one rank: a layer after one training step, with its gradients, and a checkpoint of it.
 struct Rank {
   nn::Linear linear = linear_alike();
   Group model = fully_shard(*linear);
@@ -50,12 +50,12 @@ struct Rank {
 };
 
 struct Call {
-  /// What errors say that rank 0 runs, after the collective; FOLDER stands for the folder.
+  /// Text after the name of the collective in errors that say what rank 0 runs. FOLDER stands for the folder.
   std::string text;
   std::function<void(Rank&)> act;
-  /// Empty: that of the run.
+  /// Backend for the call; empty uses the backend under test.
   std::string backend = {};
-  /// In an order of its own the ranks learn it at the timeout.
+  /// Timeout of the process group. A collective in an order of its own is found only after the timeout.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
@@ -79,7 +79,7 @@ const std::vector<Call>& calls() {
       {"summon_full_params of Linear'", [](Rank& r) { static_cast<void>(summon_full_params(r.model)); }},
       {"summon_full_params of Linear'",
        [](Rank& r) { static_cast<void>(summon_full_params(r.model, {.rank0_only = true})); }},
-      // Where memory is shared nobody waits for it.
+      // Over shared memory, unshard() waits for no rank.
       {"unshard of Linear'", [](Rank& r) { r.model.unshard().wait(); }, "gloo"},
       {"load_full_state_dict'", [](Rank& r) { load_full_state_dict({}, r.model); }},
       {"full_tensor of weight'", [](Rank& r) { return full_tensor(r.linear->weight); }},

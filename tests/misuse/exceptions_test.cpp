@@ -1,5 +1,5 @@
-// Exceptions from the user's own forward and backward: what is refused afterwards, and that training goes on after a
-// reset.
+// Tests of exceptions from the user's own forward and backward: which calls are refused afterwards, and that training
+// goes on after a reset.
 
 #include <stdexcept>
 
@@ -10,7 +10,7 @@ namespace {
 
 using torch::Tensor;
 
-// Throws in its forward or in its backward.
+// A Function that throws in its forward or in its backward.
 struct ThrowingFunction : torch::autograd::Function<ThrowingFunction> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, bool in_forward) {
     if (in_forward) throw std::runtime_error("out of eggs");
@@ -34,13 +34,13 @@ struct Thrower {
   Tensor (*act)(const Tensor&);
 };
 
-constexpr auto kLate = &MisuseNetImpl::on_words, kEarly = &MisuseNetImpl::on_hidden;  // in backward
+constexpr auto kLate = &MisuseNetImpl::on_words, kEarly = &MisuseNetImpl::on_hidden;  // late or early in backward
 const std::vector<Thrower> kForwardThrowers{
     {kLate, throw_now}, {kEarly, throw_now}, {kLate, throw_now_in_function}, {kEarly, throw_now_in_function}};
 const std::vector<Thrower> kBackwardThrowers{
     {kLate, throw_in_backward}, {kEarly, throw_in_backward}, {kLate, throw_in_hook}, {kEarly, throw_in_hook}};
 
-// An iteration in which `thrower` throws.
+// Runs an iteration in which `thrower` throws.
 void fail_iteration(const InTraining& t, const Thrower& thrower) {
   t.net.*thrower.place = thrower.act;
   EXPECT_THROW(t.loss().backward(), std::runtime_error);
@@ -57,7 +57,7 @@ void expect_gradients(const InTraining& t, const std::vector<Tensor>& expected) 
   EXPECT_TRUE(std::ranges::equal(expected, copied_gradients(t), at::equal));
 }
 
-// After a reset there is no gradient, and no memory for one or for whole parameters.
+// Expects that a reset has left no gradients, and no memory for gradients or whole parameters.
 void expect_nothing_left(const InTraining& t) {
   for (const auto& item : t.net.named_parameters()) EXPECT_FALSE(item.value().grad().defined()) << item.key();
   EXPECT_EQ(t.p.size(0), local_rows(t.p).count);
@@ -116,7 +116,8 @@ const std::vector<Failing> kFailings{
        t.optimizer.zero_grad();
        fail_iteration(t, thrower);
      }},
-    // If it throws late, the other rank's backward gives all gradients; if it throws early, the other rank fails too.
+    // If rank 1 throws late, the other rank's backward completes all gradients. If it throws early, the other rank
+    // fails, too.
     {"OnOneRank",
      [](auto& t, auto& thrower) {
        if (rank() == 1) t.net.*thrower.place = thrower.act;

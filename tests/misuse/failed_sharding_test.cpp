@@ -1,4 +1,4 @@
-// A fully_shard that throws, at whatever point, leaves the model as it was.
+// Tests that a call of fully_shard that throws, at whatever point, leaves the model as it was.
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -11,7 +11,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Throws in a share() call, as on a rank that is short of memory.
+// A communicator that throws in share(), as on a rank that is short of memory.
 class NoMemoryToShare : public Decorator {
  public:
   explicit NoMemoryToShare(std::shared_ptr<Communicator> inner) : Decorator(std::move(inner), "main") {}
@@ -28,7 +28,7 @@ class NoMemoryToShare : public Decorator {
   }
 };
 
-// Everything that fully_shard could have changed.
+// Copies of everything that fully_shard could change in a module.
 struct Before {
   explicit Before(const nn::Module& module) {
     for (const auto& parameter : module.parameters()) {
@@ -70,7 +70,7 @@ TEST(AFailedFullyShard, LeavesTheModelAsItWasAndTrainingIsThatOfAnUnshardedOne) 
     NoMemoryToShare::is_short = false;
     before.expect_unchanged();
     EXPECT_THROW(static_cast<void>(group_of(*model.up)), UsageError);
-    small_loss(model, share(0)).backward();  // as if fsdp were not there
+    small_loss(model, share(0)).backward();  // must work as if fsdp had never been called
     EXPECT_EQ(model.up->weight.grad().sizes(), model.up->weight.sizes());
     model.zero_grad();
     const Group group = fully_shard(model, each_linear());

@@ -1,4 +1,5 @@
-// What fully_shard refuses before it communicates. Every rank refuses it alike, and the modules stay as they were.
+// Tests of what fully_shard refuses before it communicates. Every rank must refuse it, and the modules must stay as
+// they were.
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/script.h>
@@ -16,7 +17,7 @@ namespace {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-/// A module whose parameters the test adds.
+/// A module to which the test adds parameters.
 struct BagImpl : nn::Module {
   Tensor good = add("good", torch::ones({4, 2}));
   Tensor add(const std::string& name, Tensor tensor, bool requires_grad = true) {
@@ -144,7 +145,7 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
         }}}});
 }
 
-// No module registers layers in a std::vector.
+// A module whose layers are in a std::vector, which registers nothing.
 struct Unregistered : nn::Module {
   std::vector<nn::Linear> layers{nn::Linear(4, 4)};
   Tensor forward(const Tensor& x) { return layers[0](x); }
@@ -163,7 +164,8 @@ TEST(FullyShard, OfAModuleWithoutParametersIsRefused) {
   });
 }
 
-// Its parameter is in the group of another module, which is neither inside it nor around it.
+// A module that shares its parameter with another module. That module, which is neither inside nor around it, is
+// sharded.
 struct Tied : nn::Module {
   explicit Tied(const Tensor& of) : weight(register_parameter("weight", of)) {}
   Tensor weight;
@@ -183,7 +185,7 @@ TEST(FullyShard, OfAModuleWhoseParametersAreTiedIsFoundAgainWithoutItsHandle) {
   });
 }
 
-// Has no parameters except those of its layer, so its own group has none.
+// A module with no parameters but those of its layer, so its own group has none.
 struct AroundALayer : nn::Module {
   explicit AroundALayer(const nn::Linear& its = nn::Linear(4, 4)) : layer(register_module("layer", its)) {}
   nn::Linear layer;
@@ -207,7 +209,7 @@ TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
   });
 }
 
-// No shared pointer owns the models, and what is kept of one is its graph, or its layer.
+// The models are on the stack, without a shared pointer. Only the graph or the layer of an earlier model is kept.
 TEST(FullyShard, OfAModelOnTheStackWhereOneWasWhoseLayerOrGraphLivesOn) {
   run_thread_ranks(2, [](int) {
     std::optional<AroundALayer> model;
@@ -226,7 +228,7 @@ TEST(FullyShard, OfAModelOnTheStackWhereOneWasWhoseLayerOrGraphLivesOn) {
   });
 }
 
-// Shared pointers own a module after its constructor.
+// A shared pointer takes ownership of a module only after the module's constructor.
 TEST(FullyShard, OfAModelThatGetsItsOwnerLaterIsFoundAgain) {
   run_thread_ranks(2, [](int) {
     auto* model = build_alike([] { return new AroundALayer; });
@@ -238,7 +240,7 @@ TEST(FullyShard, OfAModelThatGetsItsOwnerLaterIsFoundAgain) {
   });
 }
 
-// The optimizer keeps the first module's parameters, and with them its groups.
+// The optimizer keeps the first module's parameters alive, and with them their groups.
 TEST(FullyShard, OfANewModuleAtTheAddressOfOneThatIsGoneWorks) {
   run_thread_ranks(2, [](int) {
     std::optional<MisuseNetImpl> net;
@@ -305,7 +307,7 @@ TEST(FullyShard, OfANullPointerIsRefused) {
   expect_error<c10::Error>([] { fully_shard(nn::Linear(nullptr)); }, {"empty ModuleHolder"});
 }
 
-// Scopes, orders and memory are kept separately for each process group.
+// Each process group has its own scopes, orders and memory.
 TEST(FullyShard, OverTwoProcessGroupsInOneTreeIsRefused) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_thread_ranks(2, [&](int r) {

@@ -1,4 +1,4 @@
-// Guards that are nested, that exclude each other, or that an exception closes.
+// Tests of guards that are nested, that exclude each other, or that an exception closes.
 
 #include <stdexcept>
 
@@ -22,7 +22,7 @@ TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
       EXPECT_TRUE(small_loss(t.net, share(1)).defined());
     }
     EXPECT_FALSE(shows_whole(t.p));
-    ForwardScope inner(group_of(*t.net.up));  // makes nothing else whole
+    ForwardScope inner(group_of(*t.net.up));  // shows no other group's parameters with whole sizes
     EXPECT_TRUE(shows_whole(t.p));
     EXPECT_FALSE(shows_whole(t.net.down->weight));
     auto x = torch::ones({1, 4}, torch::kDouble);
@@ -31,7 +31,7 @@ TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
   });
 }
 
-// What was gathered in inference mode is used for training later.
+// Training later uses parameters that were gathered in inference mode.
 TEST(ForwardScopes, InInferenceModeLeaveTrainingAlone) {
   expect_training_survives([](const InTraining& t) {
     t.group.set_reshard_after_forward(false);
@@ -51,7 +51,7 @@ TEST(ForwardScopes, InInferenceModeLeaveTrainingAlone) {
   });
 }
 
-// A guard that a program opens on a condition.
+// A program may open a guard on a condition, so guards must fit in std::optional.
 TEST(Guards, FitOptional) {
   expect_training_survives([](const InTraining& t) {
     const auto loss = [&](bool waits) {
@@ -110,7 +110,7 @@ TEST(AGuard, ThatAnExceptionClosesIsClosed) {
                      (void)t.p.sum();
                      throw std::runtime_error("out of eggs");
                    },
-                   [](auto& t) {  // what was written is lost
+                   [](auto& t) {  // what the guard's body wrote is lost
                      auto whole = summon_full_params(t.group);
                      torch::NoGradGuard no_grad;
                      t.p.fill_(3);
@@ -125,7 +125,7 @@ TEST(AGuard, ThatAnExceptionClosesIsClosed) {
     for (const auto act : acts) {
       EXPECT_THROW(act(t), std::runtime_error);
       EXPECT_FALSE(shows_whole(t.p));
-      // Over a network the group that a recorded forward read last stays whole for the backward.
+      // Over a network, the group that a recorded forward has read last stays whole until the backward.
       if (act == acts[0]) t.group.reset_iter_state();
       EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
     }

@@ -1,4 +1,5 @@
-// Inside a scope the whole parameter is a copy that may have no memory: writes, steps, saving and raw pointers.
+// Tests of writes, optimizer steps, saving and raw pointers inside a scope, where a whole parameter is a copy and may
+// have no memory.
 
 #include <ATen/record_function.h>
 
@@ -56,12 +57,12 @@ TEST(InsideAScope, WritesStepsAndClippingAreRefused) {
 
 TEST(ABackward, ThatFindsOtherObserversOrLocalRowsIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    // The first node of this loss's backward asks its parameter for its size.
+    // The first node of this loss's backward asks for the size of the parameter.
     const auto loss_with_variance = [&] {
       t.optimizer.zero_grad();
       ForwardScope scope(t.group);
       auto loss = small_loss(t.net, share(0));
-      return loss + t.p.var();  // recorded last
+      return loss + t.p.var();  // recorded last, so its node runs first
     };
     {
       const auto loss = loss_with_variance();
@@ -78,7 +79,7 @@ TEST(ABackward, ThatFindsOtherObserversOrLocalRowsIsRefused) {
   });
 }
 
-// `.grad` stays in place until a backward begins, so what is done to it in a scope lasts.
+// `.grad` stays in place until a backward begins, so changes to it in a scope last.
 TEST(InsideAScope, ZeroGradTakesEffect) {
   for (bool set_to_none : {true, false})
     expect_training_survives([&](const InTraining& t) {
@@ -129,7 +130,7 @@ std::string saved(const auto& what) {
   return file.str();
 }
 
-// What torch::save would write for a plain tensor of the same values.
+// Returns the bytes that torch::save writes for a plain tensor with the same values.
 std::string saved_plain(const Tensor& p) {
   return saved(torch::empty_like(p.detach()).copy_(p.detach()).requires_grad_());
 }

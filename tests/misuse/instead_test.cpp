@@ -1,4 +1,5 @@
-// What docs/refused.md shows in place of what is refused. Code that stands there is here word by word.
+// Tests of the code that docs/refused.md shows as a replacement for what is refused. The code here is the same, word by
+// word.
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -10,7 +11,7 @@ namespace {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-/// A layer whose forward computes with its weight divided by its norm.
+/// A layer that computes with its weight divided by the weight's norm.
 struct NormalisedImpl : nn::Module {
   explicit NormalisedImpl(bool by_member = false) : assigns_member(by_member) { register_module("layer", layer); }
   Tensor forward(const Tensor& x) { return assigns_member ? by_member(x) : by_function(x); }
@@ -85,7 +86,8 @@ TEST(Instead, OfMaxNormTheRowsOfATableAreNormalisedBetweenSteps) {
       });
 }
 
-/// Rounds what a layer makes to the nearest of some codes, which follow what they stand for.
+/// Rounds a layer's outputs to the nearest of some codes. Each code moves towards the mean of the outputs that were
+/// rounded to it.
 struct QuantisedImpl : nn::Module {
   nn::Linear layer = register_module("layer", nn::Linear(4, 3));
   Tensor codes = register_buffer("codes", torch::linspace(-1, 1, 15).view({5, 3}));

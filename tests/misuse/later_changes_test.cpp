@@ -1,6 +1,5 @@
-// Modules added under a sharded module after fully_shard, and replacements of what fsdp put there. The next scope that
-// opens finds them.
-
+// Tests of changes under a sharded module after fully_shard: modules and parameters that are added, and replacements of
+// those that are sharded. The next scope that opens finds them.
 
 #include "misuse/net.h"
 

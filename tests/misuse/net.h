@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// A small model, and the frame of every test about mistakes: train, make the mistake, train on, and compare with the
-/// oracle.
+/// A small model, and functions for tests of mistakes: they train, make a mistake, train on, and compare with an
+/// unsharded run.
 
 #include <gmock/gmock.h>
 
@@ -14,13 +14,14 @@
 
 namespace fsdp::test {
 
-/// Four groups: up, mid, down, and the rest (words, norm, head).
+/// A net with four param groups: up, mid, down, and the root's (words, norm, head).
 struct MisuseNetImpl : torch::nn::Module {
   torch::nn::Embedding words{7, 4};
   torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({4})};
   torch::nn::Linear up{4, 6}, mid{6, 6}, down{6, 4};
   torch::nn::Linear head{torch::nn::LinearOptions(4, 3).bias(false)};
-  /// What the user's forward does with the word vectors (late in backward) and with the last hidden layer (early).
+  /// Functions that the user's forward applies to the word vectors (late in backward) and to the last hidden layer
+  /// (early in backward).
   std::function<torch::Tensor(const torch::Tensor&)> on_words = std::identity(), on_hidden = std::identity();
 
   MisuseNetImpl() {
@@ -47,7 +48,7 @@ inline Group shard(MisuseNetImpl& net) {
   return fully_shard(static_cast<torch::nn::Module&>(net));
 }
 
-/// A layer with the same values on every rank.
+/// Returns a layer with the same values on every rank.
 inline torch::nn::Linear linear_alike(int64_t in = 4, int64_t out = 4) {
   return build_alike([&] { return torch::nn::Linear(in, out); });
 }
@@ -58,7 +59,7 @@ inline torch::Tensor small_loss(MisuseNetImpl& net, const Batch& batch) {
   return torch::mse_loss(net.forward(small_ids(batch)), samples(batch, {3}));
 }
 
-/// This rank's share of a step's batch.
+/// Returns this rank's part of a step's batch.
 inline Batch share(int step) { return {step, rank() * 2, 2}; }
 
 inline Training<MisuseNetImpl> small_training() {
@@ -70,25 +71,25 @@ inline Training<MisuseNetImpl> small_training() {
   return training;
 }
 
-/// What a mistake is made with, on one rank, between two steps of training.
+/// State of one rank between two training steps, for making a mistake.
 struct InTraining {
   MisuseNetImpl& net;
   const Group& group;
   torch::optim::Optimizer& optimizer;
-  int step = 0;  ///< the last step that was made
+  int step = 0;  ///< number of the last training step
   const torch::Tensor& p = net.up->weight;
 
   std::shared_ptr<MisuseNetImpl> model() const {
     return std::static_pointer_cast<MisuseNetImpl>(net.shared_from_this());
   }
-  /// The loss of a forward in its own scope.
+  /// Returns the loss of a forward in its own scope.
   torch::Tensor loss(int of_step = 1) const {
     ForwardScope scope(group);
     return small_loss(net, share(of_step));
   }
 };
 
-/// Trains on 2 ranks, makes the mistake after each of the first `mistakes` steps, and expects the losses and parameters
+/// Trains on 2 ranks, and makes the mistake after each of the first `mistakes` steps. Expects the losses and parameters
 /// of an unsharded run without mistakes.
 inline void expect_training_survives(const std::function<void(const InTraining&)>& mistake, int mistakes = 1) {
   auto training = small_training();
@@ -115,8 +116,8 @@ inline void expect_training_survives(const std::function<void(const InTraining&)
   });
 }
 
-/// Whether a figure becomes 0. It may take a while, because a collective under way holds its buffers after the group
-/// has let them go.
+/// Returns true if `figure` becomes 0 in time. A collective that is under way keeps its buffers a little longer than
+/// the group does.
 inline bool becomes_zero(const std::function<int64_t()>& figure) {
   auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (figure() != 0 && std::chrono::steady_clock::now() < end)
@@ -124,7 +125,8 @@ inline bool becomes_zero(const std::function<int64_t()>& figure) {
   return figure() == 0;
 }
 
-/// The message of the exception of type `E` that `act` throws. The test fails if it throws none or another.
+/// Returns the message of the exception of type `E` that `act` throws. The test fails if it throws none, or another
+/// one.
 template <class E = UsageError, class Act>
 std::string message_of(const Act& act) {
   try {
@@ -142,7 +144,7 @@ std::string message_of(const Act& act) {
 
 using Words = std::vector<std::string>;
 
-/// Matches a message that contains all the words. A word that begins with '@' has to follow this rank's name.
+/// Matches a message that contains all the words. A word that begins with '@' must follow this rank's name.
 inline testing::Matcher<std::string> says(const Words& words) {
   std::vector<testing::Matcher<std::string>> all;
   for (const auto& word : words)
@@ -158,29 +160,31 @@ void expect_error(const Act& act, const Words& words, int line = __builtin_LINE(
   EXPECT_THAT(message_of<E>(act), says(words));
 }
 
-/// The words of an operator's refusal: this rank, the operator, the parameter, what was expected and found, a remedy.
+/// Returns the words of the error for a refused operator: this rank, the operator, the parameter, what was expected and
+/// found, and a remedy.
 inline Words refusal(const std::string& op, const std::string& parameter, const std::string& remedy) {
   return {"@" + op + ": ", "parameter '" + parameter + "'", "expected", "found", remedy};
 }
 
-/// Where a mistake is made. Places are combined with | for a mistake that is the same in several of them.
+/// Places in a program where a mistake is made. A mistake that has the same error in several places combines them with
+/// |.
 enum Where : unsigned {
   kOutside = 1,            ///< outside a forward scope
-  kOutsideUnrecorded = 2,  ///< as above, under a torch::NoGradGuard
-  kInScope = 4,            ///< before the parameter `p` is in memory
+  kOutsideUnrecorded = 2,  ///< outside a forward scope, under a torch::NoGradGuard
+  kInScope = 4,            ///< in a scope, before `p` is in memory
   kInScopeUnrecorded = 8,
-  kInMemory = 16,    ///< in a scope that has read `p`, unrecorded
-  kInBackward = 32,  ///< in a hook
+  kInMemory = 16,    ///< under a torch::NoGradGuard, in a scope that has read `p`
+  kInBackward = 32,  ///< in a hook of a backward
   kInTraining = kOutside | kOutsideUnrecorded,
 };
 
 struct Mistake {
   unsigned where;
   Words words;
-  std::vector<std::function<void(const InTraining&)>> acts;  ///< different acts that get the same error
+  std::vector<std::function<void(const InTraining&)>> acts;  ///< different acts that must get the same error
 };
 
-/// Runs `act` in a hook of a backward that gives all gradients.
+/// Runs `act` in a hook of a backward that produces all gradients.
 inline void in_backward(const InTraining& t, const std::function<void()>& act) {
   bool ran = false;
   t.net.on_words = [&](const torch::Tensor& h) {
@@ -197,7 +201,7 @@ inline void in_backward(const InTraining& t, const std::function<void()>& act) {
   for (const auto& item : t.net.named_parameters()) EXPECT_TRUE(item.value().grad().defined()) << item.key();
 }
 
-/// Makes every mistake in all of its places during training, and expects its error each time and that training goes on.
+/// Makes every mistake in each of its places during training, and expects its error and that training goes on.
 template <class E = UsageError>
 void expect_refused(const std::vector<Mistake>& mistakes) {
   expect_training_survives([&](const InTraining& t) {

@@ -1,5 +1,5 @@
-// Operands used together with rows that have neither the whole parameter's sizes nor those of the rows, and ordinary
-// tensors that are written from rows.
+// Tests of operands that are used together with rows and have neither the whole parameter's sizes nor those of the
+// rows, and of ordinary tensors that are written from rows.
 
 #include "misuse/net.h"
 
@@ -16,7 +16,7 @@ struct OneWeight : nn::Module {
 
 using Acts = std::vector<std::function<void(Tensor&)>>;
 
-// Runs on `world` ranks, some of which may have no rows.
+// Runs the acts on `world` ranks, some of which may have no rows.
 void expect_acts_refused(int world, int rows, const Acts& acts, const std::string& remedy) {
   run_thread_ranks(world, [&](int) {
     OneWeight net(rows);
@@ -43,7 +43,7 @@ TEST(OperandsBesideRows, OfOtherSizesAreRefusedByEveryRank) {
       expect_acts_refused(world, rows, acts, "fsdp::full_tensor");
     }
 
-  // Operands are recognised by their sizes where one rank has all rows.
+  // If one rank has all rows, the library recognises operands by their sizes.
   expect_acts_refused(
       1, 2, {[](Tensor& p) { p.add_(torch::ones({3, 4})); }},
       "(expected an operand that fits the whole parameter's sizes [2, 4] or this rank's rows 0 to 2 of 2, sizes "
@@ -54,7 +54,7 @@ TEST(OperandsBesideRows, OfOtherSizesAreRefusedByEveryRank) {
       "2, sizes [2, 4])");
 }
 
-// The twins' groups are laid out differently: some ranks have the same rows of both, others do not.
+// The groups of the twins have different layouts: some ranks have the same rows of both, others do not.
 TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
   struct Wider : nn::Module {
     Tensor first = register_parameter("first", torch::zeros({3, 4}));
@@ -72,7 +72,7 @@ TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
   });
 }
 
-// With one row on each rank, the row would silently be broadcast to the whole tensor.
+// If each rank had one row, LibTorch would silently broadcast that row to the whole tensor.
 TEST(AnOrdinaryTensorOfWholeSizes, ThatIsWrittenFromRowsIsRefusedAndNamesFullTensor) {
   for (int rows : {2, 7}) {
     const auto whole = torch::zeros({rows, 4});

@@ -1,4 +1,4 @@
-// Options, meshes, strategies and precisions that are impossible or do not fit together.
+// Tests of options, meshes, strategies and precisions that are impossible or contradict each other.
 
 #include <torch/script.h>
 

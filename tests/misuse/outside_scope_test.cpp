@@ -1,5 +1,5 @@
-// Outside a scope a sharded parameter is this rank's rows. Operators that would compute something else on them are
-// refused.
+// Tests of operators on a parameter outside a scope, where it is this rank's rows. Operators that would compute
+// something else on rows are refused.
 
 #include <torch/script.h>
 
@@ -58,7 +58,7 @@ TEST(OutsideAScope, WhatNeedsWholeParametersIsRefused) {
   });
 }
 
-// tests/zoo proves that ready-made modules are right when called through their handles.
+// tests/zoo shows that ready-made modules give the right results when they are called through their handles.
 TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
   const Mistake lbfgs{kOutside, {"aten::cat: the gradient of parameter '", "fsdp::LocalRows"}, {[](auto& t) {
                         torch::optim::LBFGS lbfgs(t.net.parameters(), torch::optim::LBFGSOptions(0.1));
@@ -103,8 +103,8 @@ TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
   const auto conv = [] { return nn::Conv2d(4, 3, 3); };
   const auto lstm = [] { return nn::LSTM(4, 5); };
   const Words opens_no_scope{"model.forward(...)", "model->forward(...) opens no scope", "fsdp::handle_of(module)"};
-  // Ranks that are threads share one random generator, so the cases that draw from it come after those whose ranks
-  // must build equal models.
+  // Thread ranks share one random generator. Cases that draw from it therefore come after those whose ranks build equal
+  // models.
   expect_refused({lbfgs,
                   norms_and_products,
                   {kOutside, opens_no_scope, {forward_of([] { return nn::Linear(4, 5); }, torch::ones({2, 4}))}},
@@ -119,7 +119,7 @@ TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
                   random_numbers});
 }
 
-// A slice that ends beyond this rank's rows has all of them, and would differ between ranks.
+// A slice that ends beyond this rank's rows would contain all of them, and would differ between ranks.
 TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
   for (int rows : {2, 8})
     run_thread_ranks(2, [&](int) {
@@ -147,7 +147,7 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
       EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);
       EXPECT_EQ(p.chunk(2, -1)[1].size(1), 2);
       EXPECT_EQ(p.unfold(1, 2, 1).size(1), 3);
-      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // takes its arguments from the stack
+      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // the operator takes its arguments from the stack
       LocalRows open(group);
       EXPECT_EQ((p[0] * 2).size(0), 4);
       p[0].fill_(1);
@@ -210,7 +210,7 @@ TEST(FullGrad, OfAGradientWithOtherSizesThanTheRowsIsRefused) {
     t.p.mutable_grad() = torch::ones({1, 1}, torch::kDouble);
     expect_error([&] { return full_grad(t.p); },
                  {"@full_grad: parameter 'up.weight'", "expected the sizes of this rank's rows", "found [1, 1]"});
-    // The gradient is laid out columns first; only its values count, not its memory layout.
+    // The gradient is laid out columns first. Only its values matter, not its strides.
     t.p.mutable_grad() = plain_copy(gradient).t().contiguous().t();
     auto columns_first = full_grad(t.p);
     t.p.mutable_grad() = gradient;

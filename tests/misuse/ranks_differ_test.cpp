@@ -1,4 +1,5 @@
-// Ranks with different models, options or orders, and ranks that stay away: every rank gets an error that names both.
+// Tests of ranks with different models, options or orders, and of ranks that stay away. Every rank must get an error
+// that names both sides.
 
 #include <atomic>
 #include <future>
@@ -15,24 +16,24 @@ using Options = FullyShardOptions;
 
 torch::Tensor one_row() { return torch::ones({1, 4}); }
 
-// Expects that every rank that runs `fn` meets a mismatch whose message contains all the words.
+// Expects that every rank that runs `fn` gets a Mismatch whose message contains all the words.
 void expect_mismatch(int world, const std::function<void(int rank)>& fn, const Words& words,
                      ThreadRanksOptions options = {}, int line = __builtin_LINE()) {
   run_thread_ranks(world, [&](int r) { expect_error<Mismatch>([&] { fn(r); }, words, line); }, std::move(options));
 }
 
-// The words that name what ranks 0 and 1 run, or at least its beginning.
+// Returns the words that name the operations of ranks 0 and 1, or at least their beginnings.
 Words they_run(const std::string& on_rank_0, const std::string& on_rank_1) {
   return {"rank 0 runs " + on_rank_0, "rank 1 runs " + on_rank_1};
 }
 
 struct Sharding {
   std::function<void(int rank)> act;
-  std::string of_0 = "", of_1 = "";  // how the two ranks' models or options differ
+  std::string of_0 = "", of_1 = "";  // descriptions of the difference in the errors
   int world = 2;
 };
 
-// Another operation than that of a rank that takes no values.
+// The operation of a rank with sync_module_states. A rank without that option runs another operation.
 const std::string kTakesValues = "rank 0 runs broadcast of 'fully_shard Linear: ";
 
 TEST(DifferentModelsAndOptions, AreFound) {
@@ -96,12 +97,12 @@ TEST(DifferentOrder, OfFullyShardIsFound) {
 
 bool shares() { return test_backend() == "shm"; }
 
-// The first operation of a forward through a module.
+// Returns the first operation of a forward through a module.
 std::string reading(const std::string& group) {
   return shares() ? "barrier of 'forward scope of " + group + "'" : "all_gather of '" + group + "'";
 }
 
-// Over a network, blocks are gathered when they are read; over shared memory, the order only matters when they are
+// Over a network, a block is gathered when it is read. Over shared memory the order matters only when blocks are
 // reduced.
 TEST(DifferentOrder, OfReadingBlocksIsFound) {
   expect_mismatch(
@@ -122,7 +123,7 @@ TEST(DifferentOrder, OfReadingBlocksIsFound) {
                : they_run("all_gather of '0'", "all_gather of '1'"));
 }
 
-// Names, sizes and counts are the same, so only the groups' numbers tell them apart.
+// Names, sizes and counts are equal, so only the numbers of the groups distinguish the models.
 TEST(DifferentOrder, OfTwinModelsIsFound) {
   struct Use {
     std::string operation;
@@ -155,7 +156,7 @@ TEST(DifferentOrder, OfTwinModelsIsFound) {
   }
 }
 
-// What each of two ranks does with a linear layer after a forward and a backward.
+// An act that differs between two ranks, with a linear layer after a forward and a backward.
 struct DifferentAct {
   std::function<void(Sharded<nn::Linear>&, int rank)> act;
   std::string on_rank_0, on_rank_1;
@@ -191,14 +192,14 @@ TEST(DifferentOperations, AndNumbersAreFound) {
         they_run(one.on_rank_0, one.on_rank_1));
 }
 
-// Rank 1 is alive, but stays away from what rank 0 does until rank 0 has given up.
+// An act of rank 0 only. Rank 1 is alive, but stays away until rank 0 has given up.
 struct Absence {
   std::function<void(Sharded<nn::Linear>&, const torch::Tensor& loss)> on_rank_0_only;
   Words words;
 };
 
 TEST(OnOneRankOnly, WhatTimesOutNamesTheOther) {
-  // What the other rank can see of rank 1 after its forward or backward.
+  // The last operation of rank 1 that the other rank can see, after rank 1's forward or backward.
   const auto last =
       shares() ? "rank 1: reduce_scatter of 'Linear' (#1), done" : "rank 1: all_gather of 'Linear' (#3), done";
   const auto backward = [](auto&, auto& loss) { loss.backward(); };
@@ -228,11 +229,11 @@ TEST(OnOneRankOnly, WhatTimesOutNamesTheOther) {
                     },
                     words, {.timeout = std::chrono::seconds(2)});
   };
-  std::vector<std::future<void>> running;  // each waits for its timeout
+  std::vector<std::future<void>> running;  // each of them waits for its timeout
   for (size_t i = 0; i < all.size(); ++i) running.push_back(std::async(std::launch::async, time_out, i));
 }
 
-// Rank 1 leaves out a block that rank 0 uses; both then go on to the same operation.
+// Rank 1 leaves out a block that rank 0 uses. Both ranks then go on to the same operation.
 TEST(OnOneRankOnly, AGroupThatOnlySomeRanksReachIsAnErrorOnAll) {
   expect_mismatch(
       2,

@@ -1,4 +1,5 @@
-// fsdp manages a sharded parameter's storage: a call that gives it another storage or type, or a twin, is refused.
+// Tests that a call that gives a sharded parameter another storage, another type or a twin is refused. fsdp manages the
+// storage.
 
 #include <sstream>
 
@@ -55,7 +56,7 @@ TEST(Replacement, OfAParametersMemoryIsRefused) {
        replaced("words.weight"),
        {[](auto& t) { load_saved_net(t, torch::kDouble); }, [](auto& t) { load_saved_net(t, torch::kFloat); }}},
       {kInScope, replaced_in_scope("words.weight"), {[](auto& t) { load_saved_net(t, torch::kDouble); }}},
-      // Whatever a user tries in turn to compute with a normalised weight, the error says what works.
+      // A user may try each of these to compute with a normalised weight. The error of each one says what works.
       {kInScope, replaced_in_scope("up.weight"), {[](auto& t) { t.p.set_data(t.p.detach() / 2); }}},
       {kInAScope & ~kInScope,
        replaced_in_scope("up.weight"),
@@ -70,8 +71,8 @@ TEST(Summoning, InAForwardSaysWhatWorksThere) {
                    {[](auto& t) { auto whole = summon_full_params(t.group); }}}});
 }
 
-// Outside a scope the conversion is refused; inside one, what comes after it is. Conversions made for printing give no
-// tensor to train through.
+// Outside a scope the conversion itself is refused. Inside one it succeeds, and the next use is refused. A conversion
+// for printing returns a tensor without a graph.
 TEST(Replacement, ByAnotherTypeOrDeviceIsRefused) {
   const std::vector<std::function<void(const InTraining&)>> acts{[](auto& t) { t.net.to(torch::kFloat); },
                                                                  [](auto& t) { t.net.to(torch::kMeta); },
@@ -129,7 +130,7 @@ TEST(AConversion, ThatChangesNothingPasses) {
   });
 }
 
-// As long as the object lives, warnings that are otherwise given once are given each time, in every thread.
+// As long as the object lives, warnings that LibTorch gives only once are given each time, in every thread.
 class WarnAlways {
  public:
   WarnAlways() { c10::WarningUtils::set_warnAlways(true); }

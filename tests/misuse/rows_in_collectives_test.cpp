@@ -1,4 +1,4 @@
-// Each rank has other rows of a sharded tensor, so the sum of them element by element is of nothing.
+// Tests of collectives on a sharded tensor. Each rank has other rows, so their element-wise sum would be meaningless.
 
 #include "misuse/net.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What LibTorch's warnings say.
+/// Captures the text of LibTorch's warnings.
 
 #include <c10/util/Exception.h>
 

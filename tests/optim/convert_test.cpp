@@ -1,4 +1,5 @@
-// Conversions to other dtypes, random bits, and stochastic rounding to bf16 with its mean over many steps.
+// Tests of conversions to other dtypes, of random bits, and of stochastic rounding to bf16 with its mean over many
+// steps.
 
 #include <fsdp/optim.h>
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace fsdp::optim {
 namespace {
 
-// Numbers of each kind: both signs, ties, the smallest and largest ones, and those that are not finite.
+// Returns numbers of each kind: both signs, ties, the smallest and largest ones, and those that are not finite.
 at::Tensor numbers() {
   const auto spread = at::linspace(-3, 3, 1001, at::kFloat);
   const float infinity = std::numeric_limits<float>::infinity();
@@ -58,8 +59,8 @@ TEST(OptimConvert, StochasticRoundingKeepsWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(to[2])));
 }
 
-// The expected bits are the first known answer of the authors' implementation (Random123, kat_vectors): philox4x32 10,
-// all zero.
+// The expected bits are the first known answer of the authors' implementation (Random123, kat_vectors), for philox4x32
+// with 10 rounds, where counter and key are 0.
 TEST(OptimConvert, RandomBitsAreThoseOfPhiloxWhereverAStretchBegins) {
   std::vector<uint16_t> bits(8), all(1000);
   fill_random(bits, 0, 0, 0);
@@ -72,7 +73,7 @@ TEST(OptimConvert, RandomBitsAreThoseOfPhiloxWhereverAStretchBegins) {
   }
 }
 
-// The mean of elements that were 1, after steps that each ask for 1/200 of a unit in the last place.
+// Returns the mean of elements that began as 1, after steps that each add 1/200 of a unit in the last place.
 double sum_of_small_steps(const StateOptions& state, int64_t elements, int steps) {
   const auto parameter = torch::ones({elements}, torch::kBFloat16).requires_grad_();
   SGD optimizer({parameter}, torch::optim::SGDOptions(1.0 / 25600), state);
@@ -84,8 +85,8 @@ double sum_of_small_steps(const StateOptions& state, int64_t elements, int steps
 }
 
 TEST(OptimRounding, SmallStepsAddUpWhenTheyAreRoundedStochasticallyAndAreLostOtherwise) {
-  // A unit is 1/128. 200 roundings of an element have a standard deviation of sqrt(200 (1/200) (199/200)) units, which
-  // is one at most. The mean of 10,000 elements has 1/100 of it, 0.00008.
+  // A unit is 1/128. 200 roundings of an element have a standard deviation of sqrt(200 (1/200) (199/200)) units, at
+  // most one unit. The mean of 10,000 elements has a hundredth of it, 0.00008.
   EXPECT_EQ(sum_of_small_steps({}, 100, 200), 1.0);
   EXPECT_NEAR(sum_of_small_steps({.stochastic_rounding = true}, 10'000, 200), 1.0 + 1.0 / 128, 5 * 0.00008);
 }

@@ -1,4 +1,4 @@
-// fsdp::optim's optimizers against torch::optim's, which step the unsharded oracle.
+// Compares fsdp::optim's optimizers with torch::optim's, which step the unsharded oracle.
 
 #include <fsdp/optim.h>
 
@@ -15,7 +15,7 @@ using torch::optim::Optimizer;
 using torch::optim::RMSpropOptions;
 using torch::optim::SGDOptions;
 
-// One of torch's optimizers, and ours.
+// One of torch's optimizers and the same one of fsdp.
 template <class TorchsOptimizer, class OurOptimizer>
 struct Both {
   using Torchs = TorchsOptimizer;
@@ -35,7 +35,7 @@ std::unique_ptr<Optimizer> make_optimizer(bool ours, const Parameters& parameter
 
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(OptimNet&, bool ours)>;
 
-// A program of four steps, each of two micro-batches, with a learning rate that falls.
+// Returns a program of four steps with two micro-batches each and a falling learning rate.
 Program<OptimNet> program_with(const MakeOptimizer& make) {
   Program<OptimNet> program;
   program.build = [] { return std::make_shared<OptimNet>(); };
@@ -66,7 +66,7 @@ EqualityCase with(const char* name, const Options& options) {
   return {name, [=](OptimNet& net, bool ours) { return make_optimizer<Kind>(ours, net.parameters(), options); }};
 }
 
-// A case whose parameter groups have options of their own.
+// Returns a case whose optimizer's parameter groups have different options.
 template <class Kind, class Options>
 EqualityCase with_groups(const char* name, const Options& matrices, const Options& vectors, const Options& scale) {
   return {name, [=](OptimNet& net, bool ours) {
@@ -77,8 +77,8 @@ EqualityCase with_groups(const char* name, const Options& matrices, const Option
 const std::vector<EqualityCase> kEqualityCases{
     with<BothAdamW>("AdamW", AdamWOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0)),
     with<BothAdam>("Adam", AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
-    // 1 / eps magnifies the rounding in fp32 of a gradient that is nearly 0, and momentum adds it up. The centered
-    // variant subtracts two nearly equal means, which magnifies it more.
+    // A gradient that is nearly 0 has a rounding error in fp32. 1 / eps magnifies the error, and momentum adds it up.
+    // The centered variant subtracts two nearly equal means, and so magnifies it more.
     with<BothRMSprop>("RMSprop", RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01)),
     with<BothAdagrad>("Adagrad",
                       AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6)),
@@ -170,7 +170,7 @@ TEST(OptimEquality, AnOptimizerMadeBeforeShardingAndAParameterGroupAddedLaterEqu
   expect_equals_unsharded(program, {1, 3});
 }
 
-// Two sharded models, one of which lists a tied weight twice, and a plain tensor, in one optimizer.
+// One optimizer of two sharded models, one of which lists a tied weight twice, and a plain tensor.
 struct TwoNets : torch::nn::Module {
   std::shared_ptr<OptimNet> net = std::make_shared<OptimNet>();
   torch::nn::Linear first{5, 5};

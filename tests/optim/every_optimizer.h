@@ -20,7 +20,7 @@ struct AnyOptimizer {
 struct OptimizerCase {
   std::string name;
   std::function<AnyOptimizer(std::vector<at::Tensor>, const optim::StateOptions&)> make;
-  /// How many numbers of state each element has.
+  /// Number of state values per element.
   int states = 0;
   bool is_centered = false;
 

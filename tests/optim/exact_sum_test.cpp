@@ -20,7 +20,7 @@ double sum_of(const std::vector<double>& values) {
   return sum.value();
 }
 
-// Magnitudes over nearly all exponents, so that most orders of addition round differently.
+// Returns values with magnitudes over nearly all exponents, so that most orders of addition round differently.
 std::vector<double> wild_values(std::mt19937& random, size_t count) {
   std::uniform_real_distribution<double> mantissa(1.0, 2.0);
   std::uniform_int_distribution<int> exponent(-1070, 900), near(-30, 30);
@@ -58,7 +58,7 @@ TEST(OptimExactSum, OrderAndPartsDoNotMatterToTheBits) {
   int naive_sums_that_differ = 0;
   for (int round = 0; round < 20; ++round) {
     auto values = wild_values(random, 500);
-    std::erase_if(values, [](double value) { return value > 1e30; });  // they would hide all others
+    std::erase_if(values, [](double value) { return value > 1e30; });  // these would hide all others
     const double expected = sum_of(values), naive = std::accumulate(values.begin(), values.end(), 0.0);
     EXPECT_NEAR(expected, naive, 1e-12 * expected);
     std::shuffle(values.begin(), values.end(), random);

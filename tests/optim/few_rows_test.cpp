@@ -1,5 +1,5 @@
-// Parameters with few rows for so many ranks, whose rows are shorter than those of dim 0: what is computed with them
-// between steps equals what is computed with whole tensors.
+// Tests of parameters with few rows, whose rows are shorter than those of dim 0: computations on rows between steps
+// must equal those on whole tensors.
 
 #include <fsdp/fsdp.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using torch::Tensor;
 
-// A rank's net, in two groups or more; `act` gets it with its gradients.
+// Makes a net of two or more param groups on each rank, and calls `act` with it and its gradients.
 void on_few_rows(int world, const FullyShardOptions& options,
                  const std::function<void(FewRowsNetImpl& net, const Group& group)>& act) {
   const auto training = few_rows_training(options);
@@ -95,7 +95,7 @@ TEST(FewRows, MeetOperandsOfWholeSizesAndThoseThatAreBroadcastToThem) {
     });
 }
 
-// Both have as many rows of as many elements, on every rank the same ones.
+// Both parameters have equally many rows of equally many elements, and every rank has the same rows of both.
 struct TwinsImpl : torch::nn::Module {
   Tensor stacked, flat;
   explicit TwinsImpl(const std::vector<int64_t>& sizes) {
@@ -116,7 +116,7 @@ TEST(FewRows, AreNotTakenForTheRowsOfAParameterOfOtherSizes) {
   });
 }
 
-// On ranks that have 8 rows an operand of sizes [8, 4600] may be of these rows, or of each matrix.
+// On a rank that has 8 rows, an operand of sizes [8, 4600] may belong to these rows, or to each matrix.
 TEST(FewRows, MeetNoOperandThatMayBeOfTheRowsAndOfTheWholeParameter) {
   run_thread_ranks(5, [](int) {
     torch::nn::Module net;
@@ -134,7 +134,7 @@ TEST(FewRows, MeetNoOperandThatMayBeOfTheRowsAndOfTheWholeParameter) {
   });
 }
 
-// The second one's rows are all on the last rank, where they have fewer dims than the parameter, too.
+// All rows of the second parameter are on the last rank. Even there they have fewer dims than the parameter.
 TEST(FewRows, MeetOperandsWhereOneRankHasAllOfThem) {
   run_thread_ranks(2, [](int r) {
     torch::nn::Module net;

@@ -1,5 +1,5 @@
-// What all optimizers of fsdp::optim have in common: the same bits everywhere, factors of gradients, state in other
-// dtypes.
+// Tests of what all optimizers of fsdp::optim have in common: the same bits on any ranks, factors of gradients, state
+// in other dtypes.
 
 #include <gmock/gmock.h>
 
@@ -16,9 +16,9 @@ namespace {
 using optim::StateOptions;
 using torch::Tensor;
 
-// Rows that no number of ranks divides, a matrix of long rows, a channels_last kernel, a scalar.
+// A net with rows that no number of ranks divides, a matrix of long rows, a channels_last kernel and a scalar.
 struct ShapesNet : torch::nn::Module {
-  c10::ScalarType precision;  // of gradients
+  c10::ScalarType precision;  // dtype of gradients
   explicit ShapesNet(c10::ScalarType dtype) : precision(dtype) {
     int index = 0;
     for (const auto& sizes : std::vector<std::vector<int64_t>>{{37, 5}, {3, 331}, {150}, {6, 4, 3, 3}, {}}) {
@@ -30,7 +30,7 @@ struct ShapesNet : torch::nn::Module {
   static Tensor whole_values(int index, const std::vector<int64_t>& sizes, int step) {
     return samples({step, index, 1}, sizes).squeeze(0).reshape(sizes) + 0.01;
   }
-  // Sets the same gradients whatever the number of ranks, each in memory of its own.
+  // Sets gradients that are the same for any number of ranks, each in its own memory.
   void set_gradients(int step, double scale = 1) {
     int index = 0;
     for (const auto& parameter : parameters()) {
@@ -42,7 +42,7 @@ struct ShapesNet : torch::nn::Module {
       parameter.mutable_grad() = whole.narrow(0, rows.first, rows.count).clone();
     }
   }
-  // Leaves the same gradients for 1, 2 and 4 ranks, one behind the other in memory because backward puts them there.
+  // Makes backward leave gradients that are the same for 1, 2 and 4 ranks. They are contiguous in memory.
   void leave_gradients(int step) {
     const auto group = group_of(*this);
     Tensor loss;
@@ -71,7 +71,7 @@ void expect_equal(const std::vector<Tensor>& expected, const std::vector<Tensor>
 
 using Act = std::function<void(ShapesNet&, AnyOptimizer&)>;
 
-// Rank 0's whole parameters after `act`.
+// Returns rank 0's whole parameters after `act`.
 std::vector<Tensor> trained(const OptimizerCase& optimizer, int world, c10::ScalarType dtype, const StateOptions& state,
                             const Act& act, const FullyShardOptions& options = {}) {
   std::vector<Tensor> found;
@@ -103,7 +103,7 @@ const std::vector<std::pair<c10::ScalarType, StateOptions>> kForms{
     {torch::kBFloat16, {.stochastic_rounding = true, .seed = 5}},
     {torch::kBFloat16, {.state_dtype = torch::kFloat, .stochastic_rounding = true}}};
 
-// The strategies are compared in the last form only, which has the most to keep equal.
+// Strategies are compared in the last form only, because most values have to be equal there.
 TEST(OptimFlat, EveryWorldAndStrategyGivesTheSameBits) {
   for (const auto& optimizer : every_optimizer())
     for (const auto& [dtype, state] : kForms) {
@@ -119,7 +119,7 @@ TEST(OptimFlat, EveryWorldAndStrategyGivesTheSameBits) {
     }
 }
 
-// Rows of one length lie together.
+// Returns the number of planes. Rows of one length lie in one plane.
 int planes_with_rows(const ShapesNet& net) {
   std::set<const void*> buffers;
   for (const auto& parameter : net.parameters())
@@ -127,10 +127,10 @@ int planes_with_rows(const ShapesNet& net) {
   return static_cast<int>(buffers.size());
 }
 
-// The number of passes over memory that a step takes.
+// Returns the number of passes over memory that a step takes.
 int passes_of_a_step(AnyOptimizer& made) { return calls_of_a_step(*made.torchs, "fsdp::optim::"); }
 
-// In a pass over several parameters, each one gets the random numbers that it gets in a pass of its own.
+// In a pass over several parameters, each one gets the random numbers that it gets in its own pass.
 TEST(OptimFlat, OnePassOverAGroupGivesTheBitsOfOneForEachParameter) {
   for (const auto& optimizer : every_optimizer())
     for (const auto& [dtype, state] : kForms) {
@@ -149,7 +149,7 @@ TEST(OptimFlat, OnePassOverAGroupGivesTheBitsOfOneForEachParameter) {
 }
 
 TEST(OptimFlat, AFactorGivesTheBitsThatMultiplyingGradientsBeforeGives) {
-  constexpr double kScale = 1.0 / 48;  // no power of two
+  constexpr double kScale = 1.0 / 48;  // not a power of two
   const auto scaled_steps = [](bool by_factor) {
     return [=](ShapesNet& net, AnyOptimizer& made) {
       for (int step = 1; step <= 3; ++step) {
@@ -190,7 +190,7 @@ TEST(OptimFlat, ClippingByAFactorGivesTheBitsOfClippingGradients) {
   EXPECT_TRUE(std::isnan(clip_coefficient(std::nan(""), 1)));
 }
 
-// Torch's schedulers only know torch::optim::Optimizer. A step with a rate of 0 leaves the values as they are.
+// Torch's schedulers use only torch::optim::Optimizer. A step with a learning rate of 0 leaves the values as they are.
 TEST(OptimFlat, SchedulersOfTorchSetTheRateOfEveryKindThatAStepTakes) {
   using torch::optim::ReduceLROnPlateauScheduler;
   for (const auto& optimizer : every_optimizer()) {
@@ -242,7 +242,7 @@ TEST(OptimFlat, StateHasTheBytesOfItsDtypeAndIsCounted) {
     }
 }
 
-// Where whole values are bf16 the rows are fp32, and a step computes in fp32.
+// Whole values are bf16 and rows are fp32, so a step computes in fp32.
 TEST(OptimFlat, RowsOfWholeValuesInBf16AreSteppedInFp32) {
   for (const auto& optimizer : every_optimizer()) {
     SCOPED_TRACE(optimizer.name);
@@ -286,7 +286,7 @@ TEST(OptimFlat, StateOfAnotherDtypeGoesThroughFilesOfTorchs) {
     EXPECT_EQ(loaded.state_bytes(), optimizer.state_bytes());
     step(other, loaded, 2);
     const auto ours = other.whole();
-    // Torch's optimizer goes on from the state in the file with the same step, up to some roundings.
+    // From the state in the file, torch's optimizer makes the same next step, except for some roundings.
     torch::load(torchs, again);
     copy_rows(net, other);
     step(other, torchs, 2);

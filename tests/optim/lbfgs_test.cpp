@@ -1,4 +1,4 @@
-// LBFGS, whose dot products are over all rows of all ranks.
+// Tests of LBFGS, whose dot products run over all rows of all ranks.
 
 #include <fsdp/optim.h>
 
@@ -16,7 +16,7 @@ std::unique_ptr<torch::optim::Optimizer> lbfgs(MisuseNetImpl& net, const Role& r
   return std::make_unique<torch::optim::LBFGS>(net.parameters(), options);
 }
 
-// Takes a step on samples of its own and returns its loss.
+// Takes a step on samples of its own, and returns its loss.
 torch::Tensor step_of(torch::optim::Optimizer& optimizer, MisuseNetImpl& net, const Role& role, int step) {
   return optimizer.step([&] {
     optimizer.zero_grad();
@@ -36,7 +36,7 @@ Program<MisuseNetImpl> program_of(const LBFGSOptions& options) {
     for (int step = 0; step < 2; ++step) losses.push_back(step_of(*optimizer, net, role, step));
     return losses;
   };
-  program.tolerance = 1e-8;  // a line search magnifies roundings
+  program.tolerance = 1e-8;  // a line search magnifies rounding errors
   return program;
 }
 
@@ -49,9 +49,10 @@ TEST(OptimLbfgs, EqualsTorchsOnTheUnshardedModel) {
   for (const auto& [options, worlds] :
        std::vector<LbfgsCase>{{LBFGSOptions(0.1).max_iter(4).history_size(3), {3}},
                               {LBFGSOptions(1).max_iter(5).history_size(3).line_search_fn("strong_wolfe"), {2}},
-                              // The first step is far too long, so the line search has to bracket and to narrow.
+                              // The first step is far too long, so the line search must bracket and narrow.
                               {LBFGSOptions(1000).max_iter(3).line_search_fn("strong_wolfe"), {2}},
-                              // These end because the gradient or the change is small enough, or evaluations run out.
+                              // These end because the gradient or the change is small enough, or because the
+                              // evaluations are used up.
                               {LBFGSOptions(0.1).tolerance_grad(1e6), {2}},
                               {LBFGSOptions(0.1).tolerance_change(1e6), {2}},
                               {LBFGSOptions(0.1).max_iter(9).max_eval(2), {2}}})

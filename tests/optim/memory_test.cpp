@@ -1,4 +1,4 @@
-// How fsdp::optim's optimizers use memory: runs, padding, state, files.
+// Tests of the memory of fsdp::optim's optimizers: runs, padding, state, files.
 
 #include <fsdp/optim.h>
 
@@ -31,14 +31,14 @@ TEST(OptimMemory, NeighboursWithGradientsAndEqualOptionsTakeOneCall) {
     optim::AdamW adamw(group.parameters(), AdamWOptions(0.01));
     optim::SGD sgd_without_state(group.parameters(), SGDOptions(0.01));
     backward(*net, kAlone, 1);
-    // 'never' has no gradient, so the parameters before and after it in memory are one run each.
+    // 'never' has no gradient, so the parameters before and after it in memory form one run each.
     EXPECT_EQ(calls_of_a_step(adamw, "fsdp::optim::"), 2);
     EXPECT_EQ(calls_of_a_step(sgd_without_state, "fsdp::optim::"), 2);
-    // Equal options in several parameter groups take no more calls.
+    // Equal options in several parameter groups need no more calls.
     auto equal = three_groups(*net, AdamWOptions(0.01), AdamWOptions(0.01), AdamWOptions(0.01));
     optim::AdamW in_groups(equal, AdamWOptions(0.01));
     EXPECT_EQ(calls_of_a_step(in_groups, "fsdp::optim::"), 2);
-    // State that was loaded from a file takes no more calls either, and the group's statistics count it.
+    // State that was loaded from a file needs no more calls either, and the group's statistics count it.
     std::stringstream file;
     torch::save(adamw, file);
     optim::AdamW loaded(group.parameters(), AdamWOptions(0.01));
@@ -62,7 +62,7 @@ TEST(OptimMemory, AGradientThatLiesElsewhereIsARunOfItsOwnAndNoCopy) {
     EXPECT_EQ(relative_difference(expected, p.detach()), 0.0);
     EXPECT_EQ(calls_of_a_step(optimizer, "aten::copy_"), 0);
 
-    // A gradient may lie in another order of memory, or be sparse.
+    // A gradient may have other strides, or be sparse.
     auto plain = torch::zeros({4, 3}, torch::kDouble).requires_grad_();
     optim::SGD of_two({p, plain}, SGDOptions(1.0));
     const auto gradient = samples({0, 0, 9}, {5});
@@ -75,7 +75,7 @@ TEST(OptimMemory, AGradientThatLiesElsewhereIsARunOfItsOwnAndNoCopy) {
   });
 }
 
-// The largest magnitude in the flat shards outside the parameters' rows.
+// Returns the largest magnitude in the flat shards outside the parameters' rows.
 double largest_padding(const Group& group) {
   double largest = 0;
   for (const auto& member : param_groups(group)) {
@@ -132,7 +132,7 @@ TEST(OptimMemory, AStepIsNotInterceptedBumpsVersionsAndMakesWholeCopiesStale) {
   });
 }
 
-// Over shared memory the ranks are still readers of two groups' rows when they begin to write them.
+// Over shared memory, ranks still count as readers of two groups' rows when they begin to write them.
 TEST(OptimMemory, AStepAfterAScopeWithoutBackwardWritesOnEveryRank) {
   run_thread_ranks(3, [&](int rank) {
     const auto net = optim_net();
@@ -165,7 +165,7 @@ TEST(OptimMemory, StateIsMadeWithTheFirstGradientAndCountedWhileItLives) {
           int64_t moments = 0;
           for (const auto& parameter : net->parameters())
             if (parameter.grad().defined()) moments += 2 * static_cast<int64_t>(parameter.grad().nbytes());
-          constexpr int64_t kMostPadding = 2 * 64 * 20;  // two moments, 64 bytes for each of 20 parameters
+          constexpr int64_t kMostPadding = 2 * 64 * 20;  // two moments, and 64 bytes for each of 20 parameters
           EXPECT_GE(group.stats().optimizer.current, moments);
           EXPECT_LE(group.stats().optimizer.current, moments + kMostPadding);
           EXPECT_EQ(optimizer.state_bytes(), moments);
@@ -202,7 +202,7 @@ TEST(OptimMemory, ALoadedOptimizerGoesOnWithTheSameBits) {
       std::stringstream file;
       torch::save(*saved.torchs, file);
       copy_rows(*net, *other);
-      loaded.torchs->param_groups()[0].options().set_lr(1.0);  // the file replaces it
+      loaded.torchs->param_groups()[0].options().set_lr(1.0);  // the file replaces this rate
       torch::load(*loaded.torchs, file);
       for (auto& [key, state] : loaded.torchs->state()) EXPECT_TRUE(state);
       train(*net, *saved.torchs, 2);
@@ -213,7 +213,7 @@ TEST(OptimMemory, ALoadedOptimizerGoesOnWithTheSameBits) {
   }
 }
 
-// Torch's optimizer steps and saves, ours loads and saves that, and torch's loads it again.
+// Torch's optimizer steps and saves, fsdp's loads and saves that file, and torch's loads it again.
 template <class Torchs, class Ours, class Options>
 void expect_files_of_torchs(const Options& options) {
   run_thread_ranks(1, [&](int) {
@@ -229,7 +229,7 @@ void expect_files_of_torchs(const Options& options) {
     torch::save(ours, back);
     Torchs again(net->parameters(), Options(0.5));
     torch::load(again, back);
-    // All three go on alike, with the same step counts too.
+    // All three take the same steps from here, with the same step counts.
     const auto before = net->in->weight.detach().clone();
     const auto step_of = [&](torch::optim::Optimizer& by) {
       {

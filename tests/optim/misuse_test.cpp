@@ -1,4 +1,4 @@
-// Steps that are refused before anything is written.
+// Tests of steps that are refused before anything is written.
 
 #include <fsdp/grad_scaler.h>
 #include <fsdp/optim.h>
@@ -33,7 +33,8 @@ struct Trained {
   }
 };
 
-// Runs `act` after a backward. It has to leave the rows and the optimizer as they are, so that a step then is right.
+// Runs `act` after a backward, on two ranks. `act` must leave the rows and the optimizer as they are, so that a step
+// afterwards is right.
 void on_two_ranks(const std::function<void(Trained&)>& act) {
   run_thread_ranks(2, [&](int rank) {
     Trained t;
@@ -60,7 +61,7 @@ TEST(OptimMisuse, AStepInAScopeNamesTheParameterAndTheWaysOutAndWritesNothing) {
     ForwardScope scope(t.group);
     expect_error([&] { t.optimizer.step(); },
                  {"@optim::AdamW::step", "parameter 'scale'", "optimizer.step() belongs after it"});
-    // Nothing is written either where a plain tensor comes first.
+    // Nothing is written if a plain tensor comes first, either.
     const auto plain = with_gradient(torch::ones({3}));
     optim::SGD optimizer({plain, t.p}, SGDOptions(0.1));
     expect_error([&] { optimizer.step(); }, {"optim::SGD::step"});
@@ -68,7 +69,7 @@ TEST(OptimMisuse, AStepInAScopeNamesTheParameterAndTheWaysOutAndWritesNothing) {
   });
 }
 
-// The steps come early in backward, and deep in it, when backward has put all gradients aside.
+// The steps come early in backward, deep in it, and when backward has set all gradients aside.
 TEST(OptimMisuse, AStepInBackwardOrAfterOneThatThrewIsRefused) {
   on_two_ranks([](Trained& t) {
     std::string early, deep;
@@ -180,7 +181,8 @@ TEST(OptimMisuse, PlainTensorsThatCannotBeSteppedAreRefusedByTheirPlace) {
   EXPECT_TRUE(torch::equal(one.detach(), torch::ones({2})));
 }
 
-// A parameter in two groups is stepped once for each, and the second step is refused before the first is made.
+// A parameter in two parameter groups is stepped once for each. The second step is refused before the first one is
+// made.
 TEST(OptimMisuse, AStepOfWhichTheLastPartIsRefusedWritesNothing) {
   const auto tied = with_gradient(torch::ones({2}, torch::kBFloat16));
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -193,7 +195,7 @@ TEST(OptimMisuse, AStepOfWhichTheLastPartIsRefusedWritesNothing) {
   EXPECT_THAT(optimizer.state(), testing::IsEmpty());
 }
 
-// In bf16 and fp16 the mean square of gradients that hardly change is often below the square of their mean.
+// In bf16 and fp16, the mean square of gradients that hardly change is often below the square of their mean.
 TEST(OptimMisuse, ACenteredRMSpropWithStateOfFewDigitsIsRefused) {
   const auto centered = RMSpropOptions(0.01).centered(true);
   for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {

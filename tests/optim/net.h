@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The model of the optimizers' tests: nothing divides evenly, one part has a gradient in some steps only.
+/// The model of the optimizers' tests. No size divides evenly, and one part has a gradient in some steps only.
 
 #include <ATen/record_function.h>
 
@@ -32,7 +32,7 @@ struct OptimNet : torch::nn::Module {
 
 using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
-/// Three parameter groups: the matrices, the scale, and the rest, each with options of its own.
+/// Returns three parameter groups with their own options: the matrices, the scale, and the other parameters.
 template <class Options>
 ParamGroups three_groups(OptimNet& net, const Options& matrices, const Options& vectors, const Options& scale) {
   std::vector<torch::Tensor> of_matrices, of_vectors;
@@ -49,7 +49,7 @@ inline void backward(OptimNet& net, const Role& role, int step) {
   role.whole(net, [&] { return net.loss(role.batch(step)); }).backward();
 }
 
-/// Shards the net as two groups, `in` and the root.
+/// Shards the net as two param groups, `in` and the root.
 inline void shard_in_two(OptimNet& net, const FullyShardOptions& options = {}) {
   fully_shard(*net.in, options);
   fully_shard(static_cast<torch::nn::Module&>(net), options);
@@ -66,7 +66,7 @@ inline void copy_rows(const torch::nn::Module& from, const torch::nn::Module& to
   for (size_t i = 0; i < to.parameters().size(); ++i) to.parameters()[i].copy_(from.parameters()[i]);
 }
 
-/// How often a step calls operators, or passes of optimizers, whose names begin with `beginning`.
+/// Returns the number of calls in a step of operators, or passes of optimizers, whose names begin with `beginning`.
 inline int calls_of_a_step(torch::optim::Optimizer& optimizer, const std::string& beginning) {
   static thread_local std::string counted;
   static thread_local int count;

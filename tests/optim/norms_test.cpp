@@ -1,4 +1,4 @@
-// Norms and sums over all rows of all ranks, and clipping by them, give the same bits wherever rows are cut.
+// Tests that norms and sums over all rows of all ranks, and clipping, give the same bits however rows are split.
 
 #include <cmath>
 
@@ -7,8 +7,8 @@
 namespace fsdp::test {
 namespace {
 
-// Matrices of many short and of few long rows, a long vector, a channels_last kernel, a scalar. Their values span many
-// orders of magnitude and both signs, so that the order of addition shows in the last bits.
+// Returns matrices of many short and of few long rows, a long vector, a channels_last kernel and a scalar. Their values
+// span many orders of magnitude and both signs, so that the order of addition shows in the last bits.
 std::vector<torch::Tensor> wild_values(c10::ScalarType dtype) {
   std::vector<torch::Tensor> all;
   for (const auto& size : std::vector<std::vector<int64_t>>{{1009, 3}, {7, 331}, {1500}, {5, 1}, {6, 4, 3, 3}, {}}) {
@@ -19,7 +19,7 @@ std::vector<torch::Tensor> wild_values(c10::ScalarType dtype) {
   return all;
 }
 
-// A module whose parameters have these values, and after set_gradients() their gradients too.
+// A module whose parameters have these values. After set_gradients() their gradients have them, too.
 struct Wild : torch::nn::Module {
   explicit Wild(c10::ScalarType dtype = torch::kDouble) {
     for (const auto& values : wild_values(dtype)) {
@@ -76,7 +76,7 @@ TEST(GlobalSums, AndClippedGradientsHaveTheSameBitsInEveryWorld) {
         for (size_t i = 0; i < clipped.size(); ++i) EXPECT_TRUE(torch::equal(clipped[i], expected->clipped[i]));
       }
     }
-    // The same numbers come from all values in fp64.
+    // The whole values in fp64 must give the same numbers.
     const auto& numbers = expected->numbers;
     for (size_t i = 0; i < 3; ++i)
       EXPECT_NEAR(numbers[i], joined.norm(static_cast<double>(i + 1)).item<double>(), 1e-13 * numbers[i]);
@@ -156,7 +156,7 @@ TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
         const double norm = clip_grad_norm_(group, 1.0, norm_type);
         EXPECT_EQ(std::isnan(norm), std::isnan(bad));
         EXPECT_FALSE(std::isfinite(norm));
-        // The finite gradients become what torch::nn::utils::clip_grad_norm_ makes of them.
+        // Finite gradients must become what torch::nn::utils::clip_grad_norm_ makes of them.
         if (rank == 1) continue;
         const LocalRows of_rank_0(group);
         for (auto& parameter : net.parameters())

@@ -1,5 +1,5 @@
-// Optimizers and clipping that users write: those of docs/precision.md equal their unsharded formulas, and numbers
-// of this rank's rows alone are refused with the call that is meant.
+// Tests of optimizers and clipping that users write. Those of docs/precision.md must equal their unsharded formulas.
+// Numbers of this rank's rows alone must be refused, with the call that the user needs.
 
 #include "../examples/own_optimizer.h"
 
@@ -12,7 +12,7 @@ namespace {
 using Tensors = std::vector<torch::Tensor>;
 using Step = std::function<void(int step)>;
 
-// Rows that do not divide evenly, fewer than there are ranks, a kernel and vectors.
+// A net with rows that do not divide evenly, fewer rows than ranks, a kernel and vectors.
 struct PlainNet : torch::nn::Module {
   torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 5, 3)};
   torch::nn::Linear mid{5, 7}, head{7, 2};
@@ -24,7 +24,7 @@ struct PlainNet : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return head(torch::tanh(mid(torch::tanh(conv(x)).mean({2, 3})))); }
 };
 
-// A step of the user's as an optimizer, which is what Training asks for.
+// Wraps a user's step in an optimizer, which Training requires.
 struct ByHand : torch::optim::Optimizer {
   ByHand(const Tensors& parameters, std::function<void()> act)
       : Optimizer({torch::optim::OptimizerParamGroup(parameters)}, std::make_unique<torch::optim::SGDOptions>(0.1)),
@@ -74,7 +74,7 @@ void step_sgd(const Tensors& parameters) {
   for (const auto& p : parameters) p.detach().add_(p.grad(), -0.1);
 }
 
-// A program for rows, and the formula on whole tensors.
+// A step on rows, and the same formula on whole tensors.
 struct OwnOptimizer {
   const char* name;
   MakeStep for_rows, for_whole;
@@ -208,7 +208,7 @@ TEST(OwnOptimizers, EqualTheirUnshardedFormulasOnParametersWithFewRows) {
   expect_unsharded_formulas(few_rows_training, {Strategy::kFullShard});
 }
 
-// What a program computes, and what the error names.
+// An act on rows, and the words of its error.
 struct OfRows {
   std::function<void(const torch::Tensor& p)> act;
   const char* remedy;
@@ -250,7 +250,7 @@ TEST(WhatIsMadeOfRows, IsRefusedWhereItsNumbersWouldBeThisRanks) {
       const torch::NoGradGuard no_grad;
       for (const auto& [act, remedy] : kOfRows)
         expect_error([&, &act = act] { act(net->weight); }, {"@aten::", "parameter 'weight'", remedy});
-      const LocalRows local(group);  // what is meant is this rank's
+      const LocalRows local(group);  // inside LocalRows, the sum of this rank's rows is allowed
       for (const auto& [act, remedy] : kOfRows)
         if (std::string(remedy) != "fsdp::full_tensor") EXPECT_NO_THROW(act(net->weight));
     });
@@ -271,7 +271,7 @@ TEST(WhatIsMadeOfRows, IsWholeWhereEveryRankHasAllRows) {
   });
 }
 
-// On 2 ranks the rows of the first are square, so that sizes do not tell a transposed tensor.
+// On 2 ranks the rows of the first parameter are square, so their sizes do not show that a tensor is transposed.
 TEST(WhatIsMadeOfRows, IsNotTakenTransposed) {
   run_thread_ranks(2, [&](int) {
     torch::nn::Linear net = build_alike([] { return torch::nn::Linear(4, 8); });
@@ -284,7 +284,7 @@ TEST(WhatIsMadeOfRows, IsNotTakenTransposed) {
   });
 }
 
-// Replicas have the same rows, which they may sum.
+// Replicas have the same rows, so they may sum them.
 TEST(WhatIsMadeOfRows, MayBeSummedOverReplicas) {
   run_thread_ranks(4, [&](int rank) {
     const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
@@ -298,7 +298,7 @@ TEST(WhatIsMadeOfRows, MayBeSummedOverReplicas) {
   });
 }
 
-// The clipping that many programs write by hand, with the call that it needs, and a NaN that one rank has.
+// Clipping as many programs write it by hand, with the call that it needs; one rank has a NaN.
 TEST(WhatIsMadeOfRows, IsAnsweredOverAllRanks) {
   run_thread_ranks(3, [&](int rank) {
     torch::nn::Linear net = build_alike([] { return torch::nn::Linear(4, 7); });
@@ -322,7 +322,7 @@ TEST(WhatIsMadeOfRows, IsAnsweredOverAllRanks) {
     EXPECT_FALSE(fsdp::all({p.grad().isfinite()}));
     EXPECT_TRUE(fsdp::any({p > 1e9, torch::ones({2})})) << "what every rank has whole counts";
     EXPECT_TRUE(torch::equal(fsdp::sum(p > 0, {0}), (whole > 0).sum({0}))) << "counts are integers";
-    // A list in which only some tensors are rows, and updates of some columns.
+    // The list contains rows and other tensors, and some updates change some columns only.
     const auto made = at::_foreach_mul({p.detach(), torch::ones({2})}, 2.0);
     EXPECT_EQ(made[1].sum().item<double>(), 4);
     p.detach().slice(1, 0, 2).sub_(p.detach().slice(1, 0, 2) * 0.5);

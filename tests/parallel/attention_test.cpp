@@ -1,4 +1,4 @@
-// Attention over ranks, against softmax(q k^T) v of the whole sequences, written out.
+// Compares attention over ranks with softmax(q k^T) v of the whole sequences, written out.
 
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ struct AttentionCase {
   double tolerance = 1e-10;
 };
 
-// Some queries see no key, most of them none of some rank's, for up to 4 ranks.
+// Some queries see no key. With up to 4 ranks, most queries see none of the keys of some rank.
 at::Tensor boolean_mask() {
   auto mask = torch::ones({24, 24}, at::kBool).tril();
   mask.narrow(0, 5, 2).fill_(false);
@@ -65,10 +65,10 @@ const std::vector<AttentionCase>& attention_cases() {
 }
 
 struct Operands {
-  at::Tensor query, key, value, weights;  // leaves [batch, tokens, heads, size]
+  at::Tensor query, key, value, weights;  // leaves of sizes [batch, tokens, heads, size]
 };
 
-// Keys and values of a transposed tensor, as models have them.
+// Returns keys and values that are views of a transposed tensor, as models have them.
 Operands operands_of(const AttentionCase& one, int64_t heads) {
   torch::manual_seed(11);  // in the test's thread
   const auto random = [&](int64_t tokens, int64_t of_heads, int64_t size) {
@@ -106,7 +106,8 @@ void expect_near(const at::Tensor& found, const at::Tensor& expected, double tol
   EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << what;
 }
 
-// The last numbers are the ranks of a ring, and those that exchange heads, where these are an axis beside it.
+// The last two numbers are those of the ranks of a ring and of the ranks that exchange heads, if these form another
+// axis.
 using MethodAndRanks = std::tuple<SequenceMethod, std::string, int, int>;
 class Attention : public testing::TestWithParam<MethodAndRanks> {};
 
@@ -184,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Attention,
                                           testing::Values(1)),
                          name_of);
 
-// With one host of several ranks at least.
+// Each instance has a host with several ranks.
 INSTANTIATE_TEST_SUITE_P(BetweenHosts, Attention,
                          testing::Combine(testing::Values(SequenceMethod::kHeadTail, SequenceMethod::kRing,
                                                           SequenceMethod::kGather, SequenceMethod::kHeads,

@@ -1,4 +1,4 @@
-// Collectives that autograd goes through, against the same maps of all ranks' tensors in one graph.
+// Compares collectives that autograd records with the same maps of all ranks' tensors in one graph.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fsdp/fsdp.h>
@@ -20,7 +20,7 @@ using Tensors = std::vector<at::Tensor>;
 
 struct Case {
   std::string name;
-  // A rank's call, and the results of all ranks from the inputs of all.
+  // A rank's call, and a function from the inputs of all ranks to the results of all ranks.
   std::function<at::Tensor(const at::Tensor&)> call;
   std::function<Tensors(const Tensors&)> joined;
 };
@@ -29,7 +29,7 @@ Tensors same(const at::Tensor& result, size_t ranks) { return Tensors(ranks, res
 
 at::Tensor sum_of(const Tensors& tensors) { return at::stack(tensors).sum(0); }
 
-// Part `rank` of each tensor, joined.
+// Returns, for each rank, that rank's part of every tensor, joined.
 Tensors exchanged(const Tensors& inputs, int64_t split, int64_t concat) {
   Tensors results;
   const auto ranks = static_cast<int64_t>(inputs.size());
@@ -49,7 +49,7 @@ Tensors moved_round(const Tensors& inputs, int64_t by) {
   return results;
 }
 
-// Of tensors with the sizes [12, 2, 24], which 1 to 4 ranks divide along the dims 0 and 2.
+// Returns cases for tensors of sizes [12, 2, 24], which 1 to 4 ranks divide along dims 0 and 2.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all{
       {"all_reduce", [](const auto& x) { return functional::all_reduce(x); },
@@ -78,14 +78,14 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// This rank's input: leaves that are not contiguous.
+// Returns this rank's input, which is not contiguous.
 at::Tensor input_of(int rank) {
-  const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + rank));  // ranks are threads
+  const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(100 + rank));  // one per thread
   return torch::randn({24, 2, 12}, generator, torch::kDouble).requires_grad_();
 }
 at::Tensor seen(const at::Tensor& leaf) { return leaf.transpose(0, 2); }
 
-// What a rank adds to the objective: not linear, so that there is a second derivative.
+// Returns what a rank adds to the objective. It is not linear, so there is a second derivative.
 at::Tensor loss_of(const at::Tensor& output, int rank) {
   return (output.pow(3) * at::arange(1, output.numel() + 1, output.options()).view(output.sizes()) / (rank + 1)).sum();
 }
@@ -132,7 +132,7 @@ TEST_P(Functional, MapsAndTheirFirstAndSecondDerivativesAreThoseOfTheJoinedGraph
   });
 }
 
-// Each rank has some columns of the first layer and the same rows of the second, as Megatron-LM has.
+// Each rank has some columns of the first layer and the same rows of the second, as in Megatron-LM.
 TEST_P(Functional, ThePairAroundPartsOfALayerGivesTheGradientsOfTheWholeLayer) {
   torch::manual_seed(7);
   const auto x = torch::randn({3, 5}, torch::kDouble), in = torch::randn({5, 12}, torch::kDouble),
@@ -158,12 +158,13 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Functional,
                            return std::get<0>(info.param) + std::to_string(std::get<1>(info.param));
                          });
 
-// Their backward runs among the gathers and reductions of groups, and a parameter may be what is exchanged.
+// The backward of these collectives runs among the gathers and reductions of param groups. A parameter may be
+// exchanged, too.
 TEST(FunctionalAndFullyShard, AForwardThatExchangesActivationsAndAParameterTrainsAsTheJoinedOne) {
   torch::manual_seed(3);
   torch::nn::Sequential plain(torch::nn::Linear(4, 8), torch::nn::Linear(4, 4));
   const auto x = torch::randn({2, 4, 4});
-  // The joined graph: rank r gets half r of the features of both halves of the batch.
+  // In the joined graph, rank r gets half r of the features of both halves of the batch.
   const auto layer = [](torch::nn::Sequential& model, size_t i) { return model[i]->as<torch::nn::Linear>(); };
   const auto hidden = layer(plain, 0)->forward(x), weight = layer(plain, 1)->weight;
   at::Tensor loss = torch::zeros({});

@@ -1,5 +1,5 @@
-// Keys and values that lie in memory which the ranks share, against those that travel over Gloo: the same bits, no
-// bytes on the way, and nothing that stays. tests/parallel/attention_test.cpp has the values.
+// Compares keys and values in memory that ranks share with those that travel over Gloo: the bits must be the same, no
+// bytes may travel, and no memory may stay. tests/parallel/attention_test.cpp tests the values.
 
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,8 @@ namespace {
 
 using enum SequenceMethod;
 
-// The pages of shared segments that this process has in memory, and how many segments it maps. Ranks are threads.
+// Size of the pages of shared segments that this process has in memory, and number of segments that it maps. All ranks
+// are threads of the process.
 struct SharedSegments {
   int64_t kilobytes = 0, count = 0;
 };
@@ -38,7 +39,7 @@ SharedSegments shared_segments() {
   }
   return found;
 }
-// Between two barriers, so that every rank has let go of what it held.
+// Counts the segments between two barriers, so that every rank has freed what it held.
 SharedSegments what_is_there() {
   barrier();
   const auto found = shared_segments();
@@ -55,7 +56,7 @@ at::Tensor attend(const at::Tensor& x) {
       .flatten(2);
 }
 
-// Leaves of this rank, and what a program makes of them.
+// Leaves of this rank, and the tensors that a program computes from them.
 struct DealtTensors {
   explicit DealtTensors(const SequenceParallel& its, at::ScalarType dtype = at::kFloat)
       : sequence(its), dtype_(dtype) {}
@@ -172,7 +173,7 @@ TEST(KeysOnHost, HaveTheBitsOfThoseThatTravelAndLeaveNothing) {
         }
         const auto now = what_is_there();
         if (step == 0) before = now;
-        // Another one for a call that finds a slower rank in the call before it.
+        // A second segment is used by a call that finds a slower rank in the call before it.
         EXPECT_LE(now.count, before.count + 2) << "segments are used again";
         EXPECT_LE(now.kilobytes, before.kilobytes + 8 * (now.count - before.count)) << "and their pages go";
       }
@@ -180,7 +181,7 @@ TEST(KeysOnHost, HaveTheBitsOfThoseThatTravelAndLeaveNothing) {
   }
 }
 
-// In bytes of one rank's keys; docs/sequence.md. Beside them ranks exchange a few numbers.
+// Amounts are in units of the bytes of one rank's keys, see docs/sequence.md. Ranks also exchange a few numbers.
 TEST(KeysOnHost, AreNotSent) {
   struct Sent {
     SequenceMethod method;
@@ -208,7 +209,7 @@ TEST(KeysOnHost, AreNotSent) {
     });
 }
 
-// Of a rank, from forward to backward; of keys and values its own part.
+// A rank holds these from forward to backward: of keys and values, only its own part.
 TEST(KeysOnHost, AreHeldOnceByAllRanksTogether) {
   constexpr int64_t kTokens = 64, kKeys = 2 * 4 * kTokens * 16 * int64_t{sizeof(float)};
   for (const auto method : {kRing, kHeadTail, kGather})
@@ -221,7 +222,7 @@ TEST(KeysOnHost, AreHeldOnceByAllRanksTogether) {
       barrier();
       const CountedMemory counted;
       auto output = attend_once();
-      EXPECT_GE(counted.counts->now, 3 * kKeys);  // with the output
+      EXPECT_GE(counted.counts->now, 3 * kKeys);  // including the output
       EXPECT_LT(counted.counts->now, 3.2 * kKeys) << static_cast<int>(method);
       output.reset();
       EXPECT_EQ(counted.counts->now, 0) << static_cast<int>(method);
@@ -240,7 +241,7 @@ TEST(KeysOnHost, OfACallThatFailedAreGivenBackAndLaterCallsAgree) {
       const RingOfRanks ring{method, 3};
       const auto& program = programs()[2];
       const auto expected = results_of(program, ring);
-      const auto longest = [&] {  // touches all pages of the slots, through which gradients travel
+      const auto longest = [&] {  // touches all pages of the slots through which gradients travel
         const SequenceParallel sequence(nullptr, ring.method);
         DealtTensors its(sequence);
         (attend(its.leaf(16)).sum() + attend(its.leaf(750)).sum()).backward();

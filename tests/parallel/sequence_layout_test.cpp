@@ -1,4 +1,4 @@
-// Which rank has which tokens, and which keys its queries meet: against the positions of single tokens.
+// Tests which rank has which tokens, and which keys its queries meet, against the positions of single tokens.
 
 #include "parallel/sequence_layout.h"
 
@@ -13,9 +13,10 @@
 namespace fsdp::parallel {
 namespace {
 
-using Pairs = std::map<std::pair<int64_t, int64_t>, int>;  // how often a query meets a key, by their positions
+using Pairs = std::map<std::pair<int64_t, int64_t>, int>;  // how often a query meets a key, keyed by positions
 
-// What the block's queries see of these keys. Padding has no position of its own and is left out of queries.
+// Counts the pairs of the block's queries and the keys that they see. Padding has no position, and is left out of
+// queries.
 void meet(Pairs& met, const Block& block, const std::vector<int64_t>& queries, int64_t valid_queries,
           const std::vector<int64_t>& keys) {
   for (int64_t i = 0; i < block.queries; ++i)
@@ -31,7 +32,7 @@ Pairs all_pairs(int64_t queries, int64_t keys, bool is_causal) {
   return all;
 }
 
-// Of queries of this layout, and of as many keys as `other` dealt alike.
+// Expects all pairs of queries of this layout with keys of a layout of `other` tokens that is split in the same way.
 void expect_all_pairs(const SequenceLayout& queries, int64_t other, bool is_causal) {
   auto keys = queries;
   keys.length = other;
@@ -67,7 +68,7 @@ TEST(SequenceLayout, EveryQueryMeetsEveryKeyThatItSeesOnceAndNoOther) {
           }
 }
 
-// At each step, so that no rank waits for another.
+// The numbers are equal at each step, so that no rank waits for another one.
 TEST(SequenceLayout, HeadTailGivesEveryRankAsManyPairsAtEachStepUnderACausalMask) {
   const SequenceLayout layout{48, 4, true};
   for (int64_t step = 0; step < 4; ++step)

@@ -1,4 +1,4 @@
-// The scope: what it deals out, what it refuses, and what its methods send.
+// Tests of SequenceParallel's scope: how it splits tensors, what it refuses, and what its methods send.
 
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
@@ -63,7 +63,7 @@ TEST(SequenceParallel, GradientsGoThroughShardAndUnshard) {
     (back * torch::arange(8)).sum().backward();  // on each of the 3 ranks
     const auto factors = functional::all_reduce(sequence.shard(torch::ones(8), 0).sum());
     EXPECT_EQ(factors.item<double>(), 8);
-    // Of 6 chunks of 2 tokens the last two are padding.
+    // There are 6 chunks of 2 tokens, the last two of which are padding.
     const std::vector<std::vector<int64_t>> tokens{{0, 1}, {2, 3}, {4, 5, 6, 7}};
     const auto own = torch::tensor(tokens[static_cast<size_t>(rank)]);
     auto expected = torch::zeros(8, at::kDouble);
@@ -98,7 +98,7 @@ TEST(SequenceParallel, TorchScriptAndInferenceModeAreSeen) {
   });
 }
 
-// The mask's first dim is then the batch.
+// Without a dim of heads, the mask's first dim is the batch.
 TEST(SequenceParallel, TakesTensorsWithoutADimOfHeads) {
   const auto whole = torch::randn({3, 7, 4});
   const auto mask = torch::ones({3, 7, 7}, at::kBool).tril() & torch::arange(7).ne(torch::arange(3).view({3, 1, 1}));
@@ -238,12 +238,12 @@ TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
   for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
                             SequenceMethod::kRingSelfAttention})
     for (const std::string backend : {"shm", "gloo"}) {
-      std::latch have_failed(2);  // a rank that leaves is lost to those that still wait
+      std::latch have_failed(2);  // a rank that leaves would be lost to those that still wait
       run_thread_ranks_with(3, {.backend = backend}, [&](int rank) {
         const SequenceParallel sequence(nullptr, method);
         const auto x = torch::ones({1, 3, 2, 4}).requires_grad_();
         const auto output = attention(x);
-        if (rank == 1) return;  // before its backward
+        if (rank == 1) return;  // leaves before its backward
         try {
           output.sum().backward();
           ADD_FAILURE() << "no error";
@@ -255,7 +255,7 @@ TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
     }
 }
 
-// What a rank sends, in bytes of the keys of one rank: docs/sequence.md.
+// Bytes that a rank sends, in units of the bytes of one rank's keys; see docs/sequence.md.
 struct Moved {
   SequenceMethod method;
   std::function<double(double ranks)> forward, backward;
@@ -276,7 +276,7 @@ TEST(SequenceParallelTraffic, EachMethodSendsWhatItsFormulaSays) {
   for (const int world : {2, 3, 4})
     run_thread_ranks_with(world, {.backend = "gloo"}, [&](int) {
       static_cast<void>(functional::all_reduce(torch::ones(1)));  // makes the order, once
-      // Of this rank, in an open scope.
+      // Expects what this rank sends in an open scope.
       const auto expect_sent = [&](double forward, double backward, const std::string& what) {
         const auto query = torch::randn({2, kHeads, kTokens, kSize}, at::kDouble).requires_grad_();
         const auto key = torch::randn({2, kKeyHeads, kTokens, kSize}, at::kDouble).requires_grad_();

@@ -1,4 +1,4 @@
-// Models that nobody edited but for positions, split along their sequences, against the same models whole.
+// Compares models that are unchanged except for positions, split along their sequences, with the same models whole.
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/fsdp.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// With fewer heads of keys than of queries.
+// A language model that has fewer heads of keys than of queries.
 struct LanguageModelImpl : nn::Module {
   LanguageModelImpl() {
     for (size_t i = 0; i < 2; ++i) {
@@ -69,7 +69,7 @@ struct AutocastOf {
   bool is_on;
 };
 
-// Of tokens that count; ranks have different numbers of them.
+// Returns the sum over the tokens that count. Ranks have different numbers of them.
 at::Tensor summed_loss(const at::Tensor& logits, const at::Tensor& labels) {
   return nn::functional::cross_entropy(
       logits.flatten(0, 1).to(at::kFloat), labels.flatten(),
@@ -79,10 +79,10 @@ at::Tensor summed_loss(const at::Tensor& logits, const at::Tensor& labels) {
 struct Variant {
   std::string name;
   SequenceMethod method = SequenceMethod::kHeadTail;
-  int ranks = 2;  // of a sequence
+  int ranks = 2;  // number of ranks of a sequence
   bool is_checkpointed = false, is_autocast = false;
-  int batches = 1;  // on as many rows of ranks
-  int heads = 1;    // ranks that exchange heads, for each one of a ring
+  int batches = 1;  // number of parts of the batch, each on its own ranks
+  int heads = 1;    // number of ranks that exchange heads, for each rank of a ring
 };
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -102,7 +102,7 @@ TEST_P(SequenceTraining, WithFullyShardOnTheSameRanksGivesTheLossAndGradientsOfT
   torch::manual_seed(5);
   const auto text = torch::randint(20, {variant.batches, 2, kLength + 1}), inputs = text.narrow(2, 0, kLength);
   auto labels = text.narrow(2, 1, kLength).clone();
-  labels.narrow(2, 0, 5).fill_(-100);  // most of the first rank's
+  labels.narrow(2, 0, 5).fill_(-100);  // most labels of the first rank
   LanguageModel plain;
   std::vector<double> expected_losses;
   for (int64_t batch = 0; batch < variant.batches; ++batch) {
@@ -132,7 +132,7 @@ TEST_P(SequenceTraining, WithFullyShardOnTheSameRanksGivesTheLossAndGradientsOfT
       const auto logits = model->forward(sequence->shard(inputs[batch], 1));
       loss = sequence_mean(summed_loss(logits, own), own.ne(-100).sum());
     }
-    loss.backward();  // outside of the scope, also where parts are computed again
+    loss.backward();  // outside the scope, even if parts are recomputed
     EXPECT_NEAR(loss.item<double>(), expected_losses[static_cast<size_t>(batch)], tolerance) << rank;
     const auto expected = plain->named_parameters();
     for (const auto& parameter : model->named_parameters()) {

@@ -1,4 +1,4 @@
-// Layers of which each rank has a part, against the whole layers.
+// Compares layers that are split over ranks with the whole layers.
 
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
@@ -22,13 +22,13 @@ namespace {
 
 constexpr int64_t kVocab = 24, kDim = 6, kInner = 12, kRows = 12;
 
-// Three matrices are one, as queries, keys and values often are.
+// One matrix holds three, as it often does for queries, keys and values.
 at::Tensor mixed(const at::Tensor& fused) {
   const auto parts = fused.chunk(3, -1);
   return torch::gelu(parts[0]) * parts[1] + parts[2];
 }
 
-// A transformer's layers without attention, with a norm between them and the head.
+// The layers of a transformer without attention, with a norm between them and the head.
 struct WholeNet : torch::nn::Module {
   WholeNet() {
     const auto options = torch::nn::EmbeddingOptions(kVocab, kDim).padding_idx(7);
@@ -76,7 +76,7 @@ struct PartsNet : torch::nn::Module {
   torch::nn::LayerNorm norm{nullptr};
 };
 
-// The part of a whole parameter, or of its gradient, that this rank has.
+// Returns this rank's part of a whole parameter or of its gradient.
 at::Tensor part_like(const at::Tensor& whole, const at::Tensor& own, const ProcessGroup& axis) {
   auto part = whole;
   for (int64_t dim = 0; dim < whole.dim(); ++dim)
@@ -94,7 +94,7 @@ struct Batch {
   Batch() { targets.slice(0, 3, 5).fill_(-100); }
 };
 
-// Ranks are threads, which have one generator.
+// A lock makes ranks take turns, because thread ranks share one generator.
 template <class Make>
 auto seeded(const Make& make) {
   static std::mutex mutex;
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Axes, TensorParallel,
                                   (std::get<2>(info.param) ? "_tokens" : "");
                          });
 
-// Each rank of the data axis has as many rows of the joined batch.
+// Each rank of the data axis has equally many rows of the joined batch.
 at::Tensor loss_of_share(PartsNet& net, const Group& model, int64_t share, int64_t shares) {
   const auto rows = [&](const at::Tensor& all) { return all.chunk(shares)[static_cast<size_t>(share)]; };
   const ForwardScope scope(model);
@@ -152,7 +152,7 @@ struct TrainedParts {
         inner(fully_shard(*net->up, {.mesh = mesh["data"]})),
         model(fully_shard(*net, {.mesh = mesh["data"]})) {}
 
-  // Returns the gradients' norm, to which they were not clipped yet.
+  // Returns the norm of the gradients before clipping.
   double step() {
     optimizer.zero_grad();
     loss_of_share(*net, model, mesh.coordinate("data"), mesh.size("data")).backward();
@@ -265,7 +265,7 @@ TEST(TensorParallelFailures, AreAnErrorOnEveryRankAndAllAxesStartOver) {
       TrainedParts disturbed(sizes), quiet(sizes);
       EXPECT_EQ(disturbed.step(), quiet.step());
       if (rank == 1)
-        ForwardScope(disturbed.model).close();  // and then, say, a broken file
+        ForwardScope(disturbed.model).close();  // then, for example, a file turns out to be broken
       else
         expect_error<Error>([&] { disturbed.step(); }, {"starts over"});
       disturbed.model.reset_iter_state();
@@ -273,7 +273,7 @@ TEST(TensorParallelFailures, AreAnErrorOnEveryRankAndAllAxesStartOver) {
     });
 }
 
-// Rank 0 has no axis in common with rank 3, which ends.
+// Rank 0 shares no axis with rank 3, which ends.
 TEST(TensorParallelFailures, OfARankThatEndsNameItOnEveryAxis) {
   std::vector<std::string> errors(3);
   std::latch have_ended(3);

@@ -1,4 +1,4 @@
-// Checkpoints of all stages: saved by some, loaded by others, and by the whole model.
+// Tests of checkpoints of all stages, which other stages and the whole model load.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,7 @@ void expect_values(const WholeValues& expected, const WholeValues& found, bool a
   }
 }
 
-// Ranks that train their stages with Adam.
+// A rank that trains its stages with Adam.
 struct AdamRank : PipedRank {
   explicit AdamRank(const PipedLayout& where) : PipedRank(where) {}
   void train(int number) {
@@ -45,7 +45,7 @@ struct AdamRank : PipedRank {
   torch::optim::Adam optimizer{pipeline.parameters(), torch::optim::AdamOptions(0.05)};
 };
 
-// What all stages have after the checkpoint and after the step that follows it.
+// Values of all stages after the checkpoint, and after the next step.
 struct SavedStages {
   WholeValues saved, next;
 };
@@ -74,11 +74,12 @@ SavedStages save_stages(const std::string& folder, const PipedLayout& layout, bo
   return all;
 }
 
-// The whole model on one rank, with the micro-batches of the pipelines.
+// Loads the checkpoint on one rank into the whole model, trains one step with the micro-batches of the pipelines, and
+// returns the values.
 WholeValues next_of_whole(const std::string& folder, const WholeValues& saved, bool are_same_bits) {
   auto model = build_alike([] { return piped_model(); });
   torch::optim::Adam optimizer(model->parameters(),
-                               torch::optim::AdamOptions(0.3));  // gets the options of the saved one
+                               torch::optim::AdamOptions(0.3));  // loading replaces these options
   EXPECT_EQ(load_checkpoint(folder, *model, &optimizer).step, 2);
   if (are_same_bits) expect_values(saved, values_in(*model), true);
   optimizer.zero_grad();
@@ -120,7 +121,8 @@ TEST(PipelineCheckpoint, IsLoadedByAnyNumberOfStagesAndByTheWholeModel) {
     if (!has_parts && adds_alike(one)) expect_values(expected.next, next, true);
     for (const auto& layout : trial.loaders) {
       SCOPED_TRACE("loaded by " + layout.text());
-      // Parts of tensors are compared with parts, and sums over the tensor axis up to rounding.
+      // A part of a tensor can only be compared with the same part. Sums over the tensor axis are compared up to
+      // rounding.
       const bool compares = layout.mesh[3] == saver.mesh[3];
       run_thread_ranks(layout.ranks(), [&](int) {
         AdamRank rank(layout);
@@ -173,7 +175,7 @@ TEST(PipelineCheckpoint, IsNotBegunUnlessAllStagesFit) {
     EXPECT_THAT(refusal([&] { save_checkpoint(folder.path(), alike); }),
                 testing::HasSubstr("stages 0 and 1 both have a tensor called '0.weight', which are different tensors"));
 
-    // What fails on one rank, when the others are to write.
+    // One rank's save fails, while the other ranks are about to write.
     SaveOptions options;
     if (number == 3) options.random_states["mine"] = at::zeros({2, 2}, at::kByte);
     EXPECT_THAT(refusal([&] { save_checkpoint(folder.path(), rank.pipeline, nullptr, options); }),

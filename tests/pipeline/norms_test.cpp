@@ -1,4 +1,4 @@
-// Norms, clipping and loss scaling over all stages of a pipeline.
+// Tests of norms, clipping and loss scaling over all stages of a pipeline.
 
 #include <gmock/gmock.h>
 
@@ -78,7 +78,7 @@ TEST(PipelineScaling, AnInfInOneStageSkipsTheStepOnAllStages) {
       for (const bool has_inf : {true, false}) {
         optimizer.zero_grad();
         rank.step(0, scaled);
-        // Of one rank of the last stage, which has rows of some parameters.
+        // One rank of the last stage gets the infinity. It has only rows of some parameters.
         if (has_inf && number == layout.ranks() - 1)
           for (auto& parameter : rank.own[0]->parameters()) parameter.mutable_grad().fill_(kInfinity);
         const auto before = values();
@@ -92,7 +92,7 @@ TEST(PipelineScaling, AnInfInOneStageSkipsTheStepOnAllStages) {
   }
 }
 
-// The last rank throws between two steps, while its peers wait for it or for each other on any axis.
+// The last rank throws between two steps, while its peers wait for it, or for each other, on any axis.
 TEST(PipelineFailures, OfOneRankBetweenStepsAreErrorsOnAllRanksAndAllAxesStartOver) {
   for (const auto* backend : {"shm", "gloo"})
     for (const auto& layout : std::vector<PipedLayout>{{{2, 2, 1, 1}}, {{1, 2, 1, 1}, false}})
@@ -112,7 +112,7 @@ TEST(PipelineFailures, OfOneRankBetweenStepsAreErrorsOnAllRanksAndAllAxesStartOv
       });
 }
 
-// Rank 0 has no axis in common with rank 3, which ends.
+// Rank 0 shares no axis with rank 3, which ends.
 TEST(PipelineFailures, OfARankThatEndsNameItOnEveryAxis) {
   std::vector<std::string> errors(3);
   std::latch have_ended(3);

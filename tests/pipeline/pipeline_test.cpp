@@ -1,4 +1,4 @@
-// Stages on several ranks, against the whole model on the whole batch; and what is refused.
+// Compares stages on several ranks with the whole model on the whole batch, and tests what is refused.
 
 #include <fsdp/fsdp.h>
 #include <fsdp/pipeline.h>
@@ -37,7 +37,7 @@ nn::Sequential make_model() {
   return model;
 }
 
-// Tokens with their places, in the sequence that they are a slice of.
+// Embeds tokens with their positions in the sequence, of which the tokens are a slice.
 struct PlacedImpl : nn::Module {
   PlacedImpl() {
     register_module("tokens", tokens);
@@ -48,7 +48,7 @@ struct PlacedImpl : nn::Module {
 };
 TORCH_MODULE(Placed);
 
-// Attention with fewer heads of keys than of queries, and what else a test wants to break.
+// Attention with fewer heads of keys than of queries. A test can make it break the rules for slices.
 struct BlockImpl : nn::Module {
   explicit BlockImpl(bool checkpointed = false, bool causal = true, bool mixes_without_attention = false)
       : is_checkpointed(checkpointed), is_causal(causal), mixes(mixes_without_attention) {
@@ -89,7 +89,7 @@ Step step_of(int number) {
 
 at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) { return (output - target).square().mean(); }
 
-// Steps of SGD on the whole model, unsharded.
+// Steps of SGD on the whole unsharded model, and their losses.
 struct Expected {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> parameters;
@@ -120,7 +120,7 @@ Expected expected_of(const std::function<nn::Sequential()>& make, int64_t frozen
 
 struct Case {
   PipelineSchedule schedule;
-  int data = 1;  // ranks over which each stage is sharded
+  int data = 1;  // number of ranks over which each stage is sharded
   int64_t frozen_layers = 0;
   std::function<nn::Sequential()> make = make_model;
 };
@@ -216,7 +216,7 @@ std::string str_of(const SliceTuning& tuning) {
   return text.str();
 }
 
-// The times are what they are; the plan has to fit, and to be the same on all ranks.
+// Any measured times will do. The plan must fit the sequence, and be the same on all ranks.
 TEST(Pipeline, TunesSlicesAndGoesOverToThem) {
   run_thread_ranks(4, [](int rank) {
     const auto mesh = init_device_mesh({2, 2}, {"data", "pipe"});
@@ -337,17 +337,17 @@ TEST(Pipeline, WhatMixesTokensOtherwiseCannotRunInSlices) {
   run_thread_ranks(2, [](int) {
     Pipeline pipeline({PipelineStage([](const at::Tensor& x) { return at::dropout(x, 0.5, true); })},
                       terapipe_schedule(2, 1, {2, 1}));
-    pipeline.forward(at::ones({2, 3, 8}));  // random numbers are no reason to refuse
+    pipeline.forward(at::ones({2, 3, 8}));  // drawing random numbers is not refused
     EXPECT_THAT(
         text_of_error([&] { pipeline.forward(at::ones({2, 4, 8})); }),
         testing::HasSubstr("expected sequences of 3 tokens along dim 1, as many as the 2 slices have, found 4"));
   });
 }
 
-// What goes wrong on one rank is an error on all of them, and the ranks can go on after it.
+// A failure on one rank is an error on all ranks, after which the ranks can go on.
 TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
   struct Wrong {
-    std::string message;  // on the rank that finds it; on all if nothing was sent
+    std::string message;  // on the rank that finds the error, or on all ranks if nothing was sent
     int finder = -1;      // -1: all ranks
     std::function<at::Tensor(int rank, const at::Tensor&)> stage = {};
     Pipeline::Loss loss = loss_of;
@@ -399,7 +399,7 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
   });
 }
 
-// Over the axis of the stages, then over that of the ranks that share one.
+// The error travels over the axis of the stages, and then over that of the ranks that share a stage.
 TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAllAxes) {
   run_thread_ranks(4, [](int rank) {
     const auto mesh = init_device_mesh({2, 2}, {"data", "pipe"});

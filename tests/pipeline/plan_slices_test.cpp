@@ -1,4 +1,4 @@
-// The planner of slices: against every composition tried, against published times, and the fit of its costs.
+// Compares the planner of slices with every composition and with published times, and tests the fit of its costs.
 
 #include <fsdp/error.h>
 #include <fsdp/plan_slices.h>
@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// A slice costs c0 and the sum of its positions, counted from 1.
+// Returns a cost of a slice: c0 plus the sum of its positions, counted from 1.
 SliceCost positions_plus(double c0) {
   return [c0](int64_t length, int64_t before) {
     return c0 + static_cast<double>(length * before + length * (length + 1) / 2);
@@ -51,7 +51,7 @@ TEST(PlanSlices, IsTheBestOfAllCuts) {
     int64_t length;
     int stages;
     double c0, seconds;
-    std::vector<int64_t> lengths;  // where only one cut is the best
+    std::vector<int64_t> lengths;  // set if only one way to slice is the best one
   };
   for (const auto& [length, stages, c0, seconds, lengths] : std::vector<Case>{{12, 3, 0, 102, {}},
                                                                               {12, 3, 4, 142, {4, 2, 1, 1, 1, 1, 1, 1}},
@@ -92,12 +92,12 @@ TEST(PlanSlices, SlicesEndAtTheGranularityAndOneSliceSaysThatSlicingDoesNotPay) 
   EXPECT_THAT(plan_slices(50, 1, positions_plus(0), 8).seconds, seconds_of({50}, 1, positions_plus(0)));
   EXPECT_THAT(plan_slices(50, 1, positions_plus(5), 8).lengths, testing::ElementsAre(50));
   EXPECT_THAT(plan_slices(50, 4, positions_plus(1e6), 8).lengths, testing::ElementsAre(50));
-  // Within the tolerance of the best for each stage.
+  // The plan may be worse than the best one by the tolerance for each stage.
   EXPECT_LE(plan_slices(50, 4, positions_plus(0), 8, 30).seconds, plan.seconds + 4 * 30);
 }
 
 TEST(PlanSlices, ABatchIsCutTogether) {
-  // A micro-batch costs 10 and its sequences' positions.
+  // A micro-batch costs 10 plus the positions of its sequences.
   const auto cost_of = [](int64_t sequences) -> SliceCost {
     return [sequences](int64_t length, int64_t before) {
       return 10 + static_cast<double>(sequences) * positions_plus(0)(length, before);
@@ -113,7 +113,7 @@ TEST(PlanSlices, ABatchIsCutTogether) {
   }
   EXPECT_EQ(sequences, 5);
   EXPECT_EQ(seconds, plan.seconds);
-  double least = INFINITY;  // of all partitions of 5
+  double least = INFINITY;  // over all partitions of 5
   const std::vector<std::vector<int64_t>> partitions = {{5},       {4, 1},       {3, 2},         {3, 1, 1},
                                                         {2, 2, 1}, {2, 1, 1, 1}, {1, 1, 1, 1, 1}};
   for (const auto& sizes : partitions) {
@@ -147,12 +147,12 @@ TEST(FitSliceCost, FindsTheModelThatMadeTheTimes) {
   EXPECT_LT(cost.largest_error, 1e-6);
   for (const auto& [length, before] : {std::pair{128, 0}, {384, 0}, {300, 700}, {1024, 3072}})
     EXPECT_NEAR(cost(length, before), truth(length, before), 1e-6 * truth(length, before)) << length << ' ' << before;
-  // Noise of 1 % is seen.
+  // The fit reports noise of 1 %.
   times.back().seconds *= 1.05;
   EXPECT_GT(fit_slice_cost(times).largest_error, 0.005);
 }
 
-// The published times of one step of GPT-3 175B on 96 stages (Z. Li et al., TeraPipe, 2021, setting 9, figure 7): 2048
+// Published times of one step of GPT-3 175B on 96 stages (Z. Li et al., TeraPipe, 2021, setting 9, figure 7), with 2048
 // tokens in 1 to 128 equal slices.
 struct Published {
   int64_t slices;
@@ -163,7 +163,7 @@ constexpr std::array<Published, 7> kPublished = {
 constexpr int64_t kTokens = 2048;
 constexpr int kStages = 96;
 
-// Small slices cost as much as larger ones, which the fitted form says: sqrt(floor^2 + (slope length)^2).
+// A small slice costs as much as a larger one. The fitted form is sqrt(floor^2 + (slope length)^2).
 SliceCost cost_with_floor(double floor, double slope) {
   return [=](int64_t length, int64_t) { return std::hypot(floor, slope * static_cast<double>(length)); };
 }
@@ -172,7 +172,7 @@ double step_of_equal_slices(int64_t slices, const SliceCost& cost) {
   return seconds_of(std::vector<int64_t>(static_cast<size_t>(slices), kTokens / slices), kStages, cost);
 }
 
-// The least squares of the times' logarithms, on a grid that closes in.
+// Fits the logarithms of the times by least squares, on a grid that gets finer around the best point.
 SliceCost fit_published(int64_t without_slices) {
   double floor = 1e-2, slope = 1e-4, least = INFINITY;
   for (double step = 1.5; step > 1.0005; step = std::sqrt(step))
@@ -200,8 +200,8 @@ TEST(FitSliceCost, PredictsEachPublishedTimeFromTheOthers) {
     if (kTokens / slices >= 128) EXPECT_NEAR(predicted, seconds, 0.15 * seconds) << slices << " slices";
   }
   const auto plan = plan_slices(kTokens, kStages, fit_published(0), 8, 1e-4);
-  // The published plan, with slices that get shorter since later tokens see more, took 1.481 s. The form that is fitted
-  // to whole steps cannot tell what a token costs by its position.
+  // The published plan took 1.481 s. Its slices get shorter, because later tokens see more keys. The form that is
+  // fitted to whole steps does not know the cost of a token at each position.
   EXPECT_NEAR(plan.seconds, 1.481, 0.15 * 1.481);
   std::cout << "[ figures  ] planned " << plan.seconds << " s with " << plan.lengths.size()
             << " slices; published 1.481 s with 19\n";

@@ -1,4 +1,5 @@
-// Schedules: complete, free of deadlock, and as long as the published formulas say; and what is refused.
+// Tests that schedules are complete, cannot deadlock, and take the time that published formulas give. Tests of what is
+// refused follow.
 
 #include <fsdp/error.h>
 #include <fsdp/pipeline_schedule.h>
@@ -14,7 +15,8 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// The most micro-batches that a rank's stages hold at a time: begun forward, not yet ended backward.
+// Returns the largest number of micro-batches that a rank's stages hold at a time, from the beginning of their forward
+// to the end of their backward.
 int most_held(const std::vector<PipelineAction>& actions) {
   int held = 0, most = 0;
   for (const auto& action : actions) most = std::max(most, held += action.kind == Kind::kForward ? 1 : -1);
@@ -28,7 +30,7 @@ double forward_and_twice_as_long_backward(const PipelineAction& action) {
 TEST(Schedule, TheBubbleIsThatOfTheFormula) {
   for (int ranks = 1; ranks <= 5; ++ranks)
     for (int micro_batches = ranks; micro_batches <= 4 * ranks; ++micro_batches) {
-      // (p - 1) / (m + p - 1) of the step.
+      // The idle share of the step is (p - 1) / (m + p - 1).
       const double expected = (ranks - 1.0) / (micro_batches + ranks - 1.0);
       for (const auto& schedule :
            {gpipe_schedule(ranks, micro_batches), one_forward_one_backward_schedule(ranks, micro_batches)}) {
@@ -38,7 +40,7 @@ TEST(Schedule, TheBubbleIsThatOfTheFormula) {
       }
       if (micro_batches % ranks != 0) continue;
       for (int chunks = 2; chunks <= 4; ++chunks) {
-        // (p - 1) / (v m) of the ideal time, where each chunk takes 1 / v of the rank's time.
+        // The idle time is (p - 1) / (v m) of the ideal time, if each chunk takes 1 / v of the rank's time.
         const auto times = simulate(one_forward_one_backward_schedule(ranks, micro_batches, chunks),
                                     forward_and_twice_as_long_backward);
         EXPECT_EQ(times.total, 3 * (chunks * micro_batches + ranks - 1))
@@ -69,7 +71,7 @@ TEST(Schedule, SlicesTakeTheTimeOfTheFormula) {
 }
 
 TEST(Schedule, ATransferDelaysWhatTakesItFromAnotherRank) {
-  // Two ranks, one micro-batch: forward, over, forward, backward, over, backward.
+  // With two ranks and one micro-batch, the step is: forward, transfer, forward, backward, transfer, backward.
   EXPECT_EQ(simulate(gpipe_schedule(2, 1), forward_and_twice_as_long_backward, 10).total, 1 + 10 + 1 + 2 + 10 + 2);
 }
 
@@ -106,7 +108,7 @@ TEST(Schedule, WhatCannotRunIsRefused) {
               testing::HasSubstr("rank 0 has the action F0.1, which is not one of"));
   EXPECT_THAT(after([](Ranks& ranks) { ranks[0][0].micro_batch = 7; }),
               testing::HasSubstr("F7.0, which is not one of"));
-  // Rank 0 waits for a gradient before it sends what rank 1 begins with.
+  // Rank 0 waits for a gradient before it sends the tensor that rank 1 needs first.
   EXPECT_THAT(after([](Ranks& ranks) { std::ranges::reverse(ranks[0]); }),
               testing::AllOf(testing::HasSubstr("rank 0 has B1.0 next, which needs F1.0"),
                              testing::HasSubstr("rank 1 has F0.1 next, which needs F0.0")));

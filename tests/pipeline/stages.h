@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Stages of one model on meshes of many shapes, for tests of what is about all stages.
+/// Stages of one model on meshes of many shapes, for tests that concern all stages.
 
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ namespace fsdp::test {
 constexpr int64_t kBlockDim = 4, kBlockRows = 8;
 constexpr int kBlocks = 6;
 
-/// A residual block whose two linear layers are whole, or parts on the ranks of a tensor axis.
+/// A residual block of two linear layers. They are whole, or split over the ranks of a tensor axis.
 struct PipedBlockImpl : torch::nn::Module {
   explicit PipedBlockImpl(const std::shared_ptr<ProcessGroup>& tensor = nullptr) {
     const torch::nn::LinearOptions widens(kBlockDim, 2 * kBlockDim), narrows(2 * kBlockDim, kBlockDim);
@@ -60,9 +60,9 @@ inline at::Tensor piped_loss(const at::Tensor& output, const at::Tensor& target)
   return (output - target).square().mean();
 }
 
-/// Where a model's stages lie.
+/// The mesh and the placement of a model's stages.
 struct PipedLayout {
-  std::vector<int> mesh;  ///< ranks along data, pipe, sequence and tensor
+  std::vector<int> mesh;  ///< numbers of ranks along data, pipe, sequence and tensor
   bool is_sharded = true;
   int chunks = 1;
   int frozen_blocks = 0;
@@ -74,7 +74,7 @@ struct PipedLayout {
   }
 };
 
-/// This rank's stages. The data and sequence axes have rows of the batch each.
+/// This rank's stages. Each rank of the data and sequence axes has its own rows of the batch.
 struct PipedRank {
   explicit PipedRank(const PipedLayout& where)
       : layout(where),
@@ -95,7 +95,7 @@ struct PipedRank {
     std::vector<PipelineStage> made;
     for (int stage = pipe->rank(); stage < ranks * layout.chunks; stage += ranks) {
       own.push_back(all[static_cast<size_t>(stage)]);
-      // Modules and functions of them in turn.
+      // Stages are made from modules and from functions of modules in turn.
       if (layout.is_sharded) {
         auto group = groups.emplace_back(fully_shard(own.back(), {.mesh = shard}));
         if (stage % 2 == 0)

@@ -1,4 +1,4 @@
-// What stages keep of a model's ways to be built and to compute: deferred values, and lower precision.
+// Tests that stages keep a model's deferred values and its lower precision.
 
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -83,7 +83,7 @@ torch::nn::Sequential float_model() {
   return model;
 }
 
-// What stages send each other has the dtype that autocast gave it.
+// Tensors that stages send each other have the dtype that autocast gave them.
 TEST(PipelinePrecision, StagesUnderAutocastHaveTheGradientsOfTheWholeModelUnderIt) {
   Gradients expected;
   {

@@ -1,4 +1,4 @@
-// Saving that is killed at random points, and saving to disks that are full or read-only.
+// Tests of saves that are killed at random points, and of saves to disks that are full or read-only.
 
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
@@ -26,14 +26,14 @@ using ::testing::IsEmpty;
 
 int number_in(const char* variable) { return std::atoi(std::getenv(variable)); }
 
-// Kills this process after `microseconds`, wherever its threads are.
+// Kills this process after `microseconds`, wherever its threads are by then.
 void die_after(int microseconds) {
   signal(SIGALRM, SIG_DFL);
   const itimerval timer{.it_interval = {}, .it_value = {microseconds / 1'000'000, microseconds % 1'000'000}};
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Draws the next step, alike on every rank: the same one, a smaller one, as after a rewind, or a larger one.
+// Draws the same next step on every rank: the same step again, a smaller one, as after a rewind, or a larger one.
 int64_t draw_step(int64_t before, int64_t save) {
   std::mt19937 random(static_cast<unsigned>(save));
   const auto distance = static_cast<int64_t>(1 + random() % 3);
@@ -69,7 +69,7 @@ PROCESS_CASE(save_until_killed) {
   } else {
     save_next();
   }
-  const int victim = number_in("VICTIM");  // the number of ranks stands for all of them
+  const int victim = number_in("VICTIM");  // the number of ranks stands for all ranks
   barrier();
   if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
   for (;;) save_next();
@@ -136,12 +136,12 @@ PROCESS_CASE(save_to_small_disks) {
     run.save(run_folder, 1);
     const auto one = bytes_below(run_folder);
     barrier();
-    // Each round has room for more of the second checkpoint.
+    // Each round leaves room for more of the second checkpoint.
     for (int64_t room = 4096; room < one; room += one / 6) {
       if (r == 0) mount_again(folder, 0, str_cat("size=", one + room));
       barrier();
       expect_intact(run, [&] { run.save(run_folder, 2); }, HasSubstr("No space left on device. Free some space"));
-      barrier();  // until rank 0 has removed what was written
+      barrier();  // waits until rank 0 has removed what was written
       EXPECT_THAT(state::complete_steps(run_folder), ElementsAre(1));
       EXPECT_THAT(state::incomplete_names(run_folder), IsEmpty());
       EXPECT_THAT(state::problems_of(run_folder), IsEmpty());

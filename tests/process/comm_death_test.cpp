@@ -1,4 +1,4 @@
-// The other ranks' errors when one dies, leaves or stays away. Times are bounds against hanging, not measurements.
+// Tests of the other ranks' errors when one dies, leaves or stays away. Times bound hangs; they measure nothing.
 
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
@@ -25,7 +25,7 @@ int64_t reduce(const std::string& subject, int64_t own = 1) {
   return tensor[0].item<int64_t>();
 }
 
-// Runs `act` and prints the rank that it finds lost.
+// Runs `act`, and prints which rank it finds lost.
 void report_the_lost(const std::function<void()>& act) {
   try {
     act();
@@ -34,7 +34,7 @@ void report_the_lost(const std::function<void()>& act) {
   }
 }
 
-// The child inherits its rank's connections and keeps them open.
+// The child inherits its rank's connections, and keeps them open.
 void fork_a_child() {
   if (fork() != 0) return;
   alarm(60);
@@ -87,7 +87,7 @@ PROCESS_CASE(idle_while_a_rank_dies) {
   const auto process_of_rank_1 = static_cast<pid_t>(reduce("blocks.3", rank() == 1 ? getpid() : 0));
   std::cout << "running" << std::endl;
   // Rank 1 waits for a message that rank 2 never sends. Rank 0 computes until rank 1 has ended, and learns of rank 2's
-  // death when it comes back.
+  // death at its next operation.
   if (rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(60));
   while (rank() == 0 && kill(process_of_rank_1, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   report_the_lost([] {
@@ -104,8 +104,8 @@ TEST(CommDeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
   for (const int rank : {1, 0}) expect_end(ranks, rank, 0, {"PeerLost 2:"});
 }
 
-// Rank 1 dies when rank 0 looks for it in the memory of their host. Rank 2, on another host, connects already and can
-// learn of it only from the store, which ends with rank 0's process.
+// Rank 1 dies when rank 0 looks for it in the memory of their host. Rank 2, on another host, is already connecting. It
+// can learn of the death only from the store, which ends with rank 0's process.
 PROCESS_CASE(join_while_a_rank_dies) {
   static const int rank = std::stoi(std::getenv("RANK"));
   setenv("FSDP_HOST", rank < 2 ? "first" : "second", /*overwrite=*/1);
@@ -120,7 +120,7 @@ TEST(CommDeathInJoining, IsNamedByRanksOfOtherHosts) {
   for (const int rank : {0, 2}) expect_end(ranks, rank, 0, {"PeerLost 1:"});
 }
 
-// The ranks use shared memory, because a child over Gloo lacks Gloo's threads and cannot exit, and keeps its rank's
+// The ranks use shared memory. A child of a rank over Gloo lacks Gloo's threads, so it cannot exit and keeps its rank's
 // connections.
 PROCESS_CASE(fork_and_leave) {
   init_process_group({.backend = "shm", .timeout = std::chrono::seconds(120)});

@@ -11,12 +11,12 @@
 namespace fsdp::test {
 namespace {
 
-// The number in an environment variable that the test sets.
+// Returns the number in an environment variable that the test sets.
 int64_t number_of(const char* name) { return std::atoll(std::getenv(name)); }
 
 ProcessGroupOptions options() { return {.timeout = std::chrono::milliseconds(number_of("TIMEOUT_MS"))}; }
 
-// One all_gather and one reduce_scatter of about NUMEL floats; every value is a sum of small integers.
+// Runs one all_gather and one reduce_scatter of about NUMEL floats. Every value is a sum of small integers.
 PROCESS_CASE(exchange_between_hosts) {
   init_process_group(options());
   auto& all = default_process_group()->communicator();
@@ -32,7 +32,7 @@ PROCESS_CASE(exchange_between_hosts) {
   std::cout << "hosts " << default_process_group()->hosts() << std::endl;
 }
 
-// The ranks sum until something goes wrong.
+// The ranks sum until an error ends them.
 PROCESS_CASE(exchange_for_ever) {
   init_process_group(options());
   for (int i = 0;; ++i) {

@@ -1,8 +1,8 @@
-"""Ranks on several hosts: network namespaces of this machine, joined by a bridge.
+"""Tests ranks on several hosts, which are network namespaces of this machine, joined by a bridge.
 
     python3 comm_hosts_test.py FSDP_PROCESS_TESTS
 
-Exits with 77, which ctest takes as skipped, where namespaces are not permitted.
+Exits with 77, which ctest reports as skipped, if namespaces are not permitted.
 """
 
 import os
@@ -34,7 +34,7 @@ def is_permitted():
 
 
 class Hosts:
-    """One namespace for each host, all on one bridge, which has a namespace too. `name` tells networks apart."""
+    """Has one namespace for each host, joined by a bridge in another namespace. `name` distinguishes networks."""
 
     def __init__(self, count, name=""):
         self.names = [f"fsdp{ID}{name}h{host}" for host in range(count)]
@@ -61,7 +61,7 @@ class Hosts:
         self.do("-n", self.switch, "link", "set", f"port{host}", "down")
 
     def close_ports(self, host, ports):
-        """Drops everything that the host sends to these TCP ports."""
+        """Drops all packets of the host to these TCP ports."""
         self.do("-n", self.names[host], "rule", "add", "ipproto", "tcp", "dport", ports, "blackhole")
 
     def bytes_sent(self, host):
@@ -90,7 +90,7 @@ class Rank:
 
 
 class Job:
-    """Ranks of a case on hosts of these sizes. `closed` is a host and the ports that it cannot reach."""
+    """Runs a case on hosts with these numbers of ranks. `closed` is a host and the ports that it cannot reach."""
 
     count = 0
 
@@ -132,7 +132,7 @@ class Job:
 class BetweenHosts(unittest.TestCase):
     def test_data_crosses_once(self):
         # Each host sends its ranks' slices once to every other host, and its sums once to the host that has the rows.
-        # The rest of the traffic is how the ranks meet and connect, fingerprints and headers.
+        # The other bytes are for meeting and connecting, fingerprints and headers.
         sizes = [2, 2]
         job = Job(self, "exchange_between_hosts", sizes)
         job.assert_ends(range(4), 0, r"hosts \D*0\D+0\D+1\D+1\D*\n")
@@ -158,7 +158,7 @@ class BetweenHosts(unittest.TestCase):
         link.assert_ends([2, 3], 1, "rank 0, which hosts the rendezvous store, is lost")
 
     def test_hosts_that_cannot_meet_say_why(self):
-        # In one job host 1 cannot reach the store's port, in another one not the ports between ranks.
+        # In one job host 1 cannot reach the port of the store; in the other one it cannot reach the ports of ranks.
         interface, store, ranks = (
             Job(self, "exchange_between_hosts", [1, 1], TIMEOUT_MS=3000, **what)
             for what in ({"GLOO_SOCKET_IFNAME": "lo"}, {"closed": (1, "29500")}, {"closed": (1, "29501-65534")}))

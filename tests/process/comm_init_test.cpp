@@ -1,4 +1,4 @@
-// Ranks that are processes find each other.
+// Tests that ranks that are processes find each other.
 
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
@@ -49,7 +49,7 @@ std::string file_behind(int descriptor) {
   return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor));
 }
 
-// What a rank prints to a closed stream would arrive where another rank or the store reads.
+// Text that a rank prints to a closed stream could arrive at another rank or at the store.
 PROCESS_CASE(join_with_closed_streams) {
   const std::string closed = std::getenv("CLOSED");
   for (const char number : closed) close(number - '0');
@@ -65,14 +65,14 @@ TEST(CommInit, OpensNothingInPlaceOfAStandardStream) {
   }
 }
 
-// The run is apples on rank 0 and pears on rank 1.
+// The variable for the run is "apples" on rank 0 and "pears" on rank 1.
 PROCESS_CASE(join_another_run) {
   const bool is_first = std::getenv("RANK") == std::string("0");
   setenv("TORCHELASTIC_RUN_ID", is_first ? "apples" : "pears", /*overwrite=*/1);
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(4)});
 }
 
-// One rank may only wait for the other in vain, so either one's output may name the difference.
+// One rank may wait for the other one until its timeout, so the output of either rank may name the difference.
 TEST(CommInitOfTwoRuns, NamesBoth) {
   auto ranks = start_ranks("join_another_run", 2);
   expect_ends(ranks, 2, 1);

@@ -1,6 +1,6 @@
-"""Training ranks under fsdprun are killed or make a mistake: fsdprun returns their exit code and leaves no process.
+"""Kills training ranks under fsdprun, or makes them fail. fsdprun must return their exit code and leave no process.
 
-FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
+    FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
 """
 
 import json

@@ -1,4 +1,5 @@
-// The memory that the ranks of one host hold together, as the system counts it. The ranks pose as those of two hosts.
+// Tests of the memory that the ranks of a host hold together, as the system counts it. The ranks pretend to be on two
+// hosts.
 
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int64_t kWidth = 2048, kBytes = kWidth * kWidth * 4;
 
-// The resident bytes of this process, with its share of the pages that several processes map.
+// Returns the resident bytes of this process, with its share of the pages that several processes map.
 int64_t proportional_set_size() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;)
@@ -40,7 +41,7 @@ PROCESS_CASE(hold_whole_parameters) {
       net->forward(torch::ones({1, kWidth})).sum().item<float>();
       return held();
     });
-    if (round == 0) continue;  // the first round makes what is made only once
+    if (round == 0) continue;  // the first round allocates what is allocated only once
     const auto of_ranks = all_gather(torch::tensor({whole - before, held() - before}));
     const int first = rank() / 2 * 2;
     const auto of_host = of_ranks.slice(0, first, first + 2).sum(0);

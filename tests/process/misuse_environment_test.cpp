@@ -1,4 +1,5 @@
-// Programs that are started wrongly or whose ranks differ end with an error and a nonzero exit code on every rank.
+// Tests that programs that are started wrongly, or whose ranks differ, end with an error and a nonzero exit code on
+// every rank.
 
 #include "misuse/net.h"
 #include "process/ranks.h"
@@ -34,7 +35,7 @@ PROCESS_CASE(leave_in_the_middle_of_training) {
   net->to(torch::kDouble);
   auto group = shard(*net);
   for (int step = 0; step < 2; ++step) {
-    if (step == 1 && rank() == 1) return;  // without destroy_process_group()
+    if (step == 1 && rank() == 1) return;  // ends without destroy_process_group()
     ForwardScope scope(group);
     small_loss(*net, share(step));
   }

@@ -19,7 +19,7 @@ inline ProcessRanks start_ranks(const std::string& case_name, int world_size,
   return ProcessRanks(case_name, {.world_size = world_size, .environment = environment, .forks = true});
 }
 
-/// Expects that the rank ended by itself with this code, and that its output has all the parts.
+/// Expects that the rank ended by itself with this exit code, and that its output contains all of `parts`.
 inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::vector<std::string>& parts = {}) {
   const auto& result = ranks.wait(rank);
   EXPECT_FALSE(result.timed_out) << "rank " << rank;
@@ -27,7 +27,7 @@ inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::
   for (const auto& part : parts) EXPECT_THAT(result.output, testing::HasSubstr(part)) << "rank " << rank;
 }
 
-/// Expects the same of all ranks.
+/// Expects that all ranks end in this way; see expect_end.
 inline void expect_ends(ProcessRanks& ranks, int world_size, int exit_code,
                         const std::vector<std::string>& parts = {}) {
   for (int rank = 0; rank < world_size; ++rank) expect_end(ranks, rank, exit_code, parts);

@@ -1,4 +1,4 @@
-// A rank that reads rows ends or stops while its peers wait to write them.
+// Tests of a rank that reads rows and ends, or stops, while its peers wait to write them.
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,8 @@
 namespace fsdp::test {
 namespace {
 
-// Rank 0 keeps its graph, so the others wait at the gate until rank 0 is gone. Then they open a scope, which needs it.
+// Rank 0 keeps its graph, so the other ranks wait before they write until rank 0 is gone. Then they open a scope, for
+// which they need rank 0.
 PROCESS_CASE(write_rows_that_rank_0_reads) {
   init_process_group({.backend = "shm", .timeout = std::chrono::seconds(3)});
   torch::manual_seed(7);

@@ -1,5 +1,5 @@
-// Where a machine does not provide what shared memory needs, every rank gets a one-sentence error, no signal and no
-// hang.
+// Tests of machines that lack what shared memory needs. Every rank must get an error of one sentence, and no signal,
+// and must not hang.
 
 #include <fsdp/fsdp.h>
 #include <linux/filter.h>
@@ -26,7 +26,7 @@ const ProcessGroupOptions kShm{.backend = "shm", .timeout = std::chrono::seconds
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
-// From now on the system call fails, as under a container's seccomp profile.
+// Makes the system call fail from now on, as a container's seccomp profile may do.
 void make_fail(long system_call, int error) {
   std::array<sock_filter, 4> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -61,7 +61,7 @@ enum class MetIn { kInit, kSplit, kSharding };
 
 struct ShmObstacle {
   const char* name;
-  int rank;  // the one that meets it
+  int rank;  // rank that meets the obstacle
   MetIn met_in;
   void (*arise)();
   std::vector<std::string> told;  // parts of every rank's error
@@ -75,13 +75,13 @@ const ShmObstacle kShmObstacles[]{
      limit_address_space,
      {"rank 1 cannot share memory for the rows of 'Linear'", "could not be mapped", "ulimit -v"}},
     {"open_files", 1, MetIn::kSharding, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
-    // The kernel gives this error when a memory file system or its control group is full. Rank 0 makes the segments.
+    // The kernel gives this error if a memory file system or its control group is full. Rank 0 makes the segments.
     {"memory",
      0,
      MetIn::kSharding,
      [] { make_fail(SYS_fallocate, ENOSPC); },
      {"rank 0 cannot share memory", "MiB for a shared segment: No space left on device", "Use a smaller model"}},
-    // Where the system would end the process by SIGXFSZ; what the rank prints is a file too.
+    // The system would end the process with SIGXFSZ. The rank's output is a file, too.
     {"file_size",
      0,
      MetIn::kSharding,
@@ -101,13 +101,13 @@ const ShmObstacle kShmObstacles[]{
      MetIn::kInit,
      [] { make_fail(SYS_getdents64, EPERM); },
      {"rank 1: reading /proc/", "failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
-    // Root may look into other processes all the same, and is told so too.
+    // Root may read the memory of such processes all the same, and the error says so.
     {"dumpable",
      1,
      MetIn::kInit,
      forbid_looking_into_this_process,
      {"rank 1: this process is not dumpable (PR_SET_DUMPABLE", "gloo"}},
-    // The kernel gives this error where using the memory would end in SIGBUS, e.g. without overcommitment.
+    // The kernel gives this error if use of the memory would end in SIGBUS, e.g. without overcommitment.
     {"slot",
      1,
      MetIn::kSharding,

@@ -22,27 +22,29 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// The process group's timeout. A rank that makes no progress for twice as long counts as hung.
+// Timeout of the process group. A rank that makes no progress for twice as long counts as hung.
 constexpr auto kTimeout = std::chrono::seconds(15);
 constexpr int kMostMembers = kMostRanks + 1;
-constexpr size_t kRoom = size_t{2} << 30;  // for one member's values; takes memory only where it is written
+constexpr size_t kRoom =
+    size_t{2} << 30;  // number of bytes for one member's values; only the pages that are written take memory
 constexpr auto kLook = std::chrono::microseconds(100);
 
-// What a member tells the others. The member writes `failed` after everything that explains it.
+// State of one process, which it shares with the others. The process sets `failed` after it has written everything that
+// explains the failure.
 struct Member {
-  std::atomic<int64_t> steps;    // statements begun, counted on over all programs
-  std::atomic<int> statement;    // the number of the statement that it executes
-  std::atomic<size_t> finished;  // programs finished; the values are those of the last one
-  std::atomic<bool> failed;      // `text` says why
+  std::atomic<int64_t> steps;    // number of statements begun in all programs so far
+  std::atomic<int> statement;    // number of the statement that the process executes
+  std::atomic<size_t> finished;  // number of programs finished; `values` are those of the last one
+  std::atomic<bool> failed;      // `text` says why the process failed
   std::array<char, 3000> text;
   size_t bytes;
   std::array<std::byte, kRoom> values;
 };
 
-// Shared by all processes. Begins as zeros.
+// Memory that all processes share. It begins as zeros.
 struct Board {
-  std::atomic<size_t> compared;  // programs compared
-  std::atomic<int> failures;     // 1 + the number of the member that failed first
+  std::atomic<size_t> compared;  // number of programs that were compared
+  std::atomic<int> failures;     // 1 + the number of the process that failed first
   std::array<Member, kMostMembers> members;
 };
 
@@ -53,7 +55,8 @@ std::shared_ptr<Board> make_board() {
   return {new (memory) Board, [](Board* board) { munmap(board, sizeof(Board)); }};
 }
 
-// A process of the crew. `number` is its rank, or the number of ranks for the process that runs programs unsharded.
+// Runs one process of the crew. `number` is its rank, or the number of ranks for the process that runs the programs
+// unsharded.
 class CrewMember {
  public:
   CrewMember(const std::vector<Program>& programs, const CrewOptions& options, Board& board, int number)
@@ -92,7 +95,7 @@ class CrewMember {
                                   : run_unsharded(program, options_.plant);
     self().bytes = write_values(values, self().values);
     const size_t number = ++self().finished;
-    // ahead of members in this program, but not of those in the next
+    // This process is now ahead of those that still run this program, but not of those that run the next one.
     self().steps = static_cast<int64_t>(number) * kBetween;
     while (board_.compared < number) std::this_thread::sleep_for(kLook);
   }
@@ -159,7 +162,7 @@ class Crew {
 
   Member& member(int number) { return item(board_->members, number); }
 
-  // Waits until every member has finished that many programs. Returns what kept one of them from it.
+  // Waits until every process has finished that many programs. Returns a finding if one of them cannot.
   std::optional<Finding> wait_for(size_t finished) {
     int64_t steps = -1;
     auto since = Clock::now();

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What a rank gives to a kMap or kAttend, and what it makes of the result, sharded or not.
+/// Says what a rank passes to the collective of a kMap or kAttend, and what it makes of the result. The sharded and the
+/// unsharded run share this code.
 
 #include <torch/torch.h>
 
@@ -14,13 +15,14 @@ struct Exchange {
   int64_t ranks, rank;  // of the axis
   const Statement& statement;
 
-  /// Of h, of sizes [samples, width]: for a kMap a part of these sizes for each rank where the collective cuts what it
-  /// gets, for a kAttend queries of sizes [1, ranks, 2 * samples, width].
+  /// Returns what the rank passes to the collective, for h of sizes [samples, width]. For a kAttend it has sizes [1,
+  /// ranks, 2 * samples, width]. For a kMap it is h itself or, if the collective splits its input between ranks, one
+  /// multiple of h for each rank.
   torch::Tensor given(const torch::Tensor& h) const {
     if (statement.kind == Kind::kMap) return cuts() ? torch::cat(weighted(h)) : h;
     return torch::stack(weighted(torch::cat({h, 0.5 * h}))).unsqueeze(0);
   }
-  /// The next h, of the sizes of the first one; its numbers stay as small.
+  /// Returns the next h, with the sizes of the first one. tanh keeps its numbers small.
   torch::Tensor taken(const torch::Tensor& result) const {
     if (statement.kind == Kind::kAttend) {
       const auto halves = result.mean(1)[0].chunk(2);
@@ -34,7 +36,7 @@ struct Exchange {
   }
 
  private:
-  // In the order of the maps: all_reduce, all_gather, reduce_scatter, all_to_all, shift.
+  // `seed` chooses all_reduce, all_gather, reduce_scatter, all_to_all or shift, in this order.
   bool joins() const { return statement.seed % kMaps == 1 || statement.seed % kMaps == 3; }
   bool cuts() const { return statement.seed % kMaps == 2 || statement.seed % kMaps == 3; }
   double weight(int64_t part) const { return 1 + 0.1 * static_cast<double>(part) - 0.03 * static_cast<double>(rank); }

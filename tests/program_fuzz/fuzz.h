@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What is done with programs: they are drawn, run by processes and counted. Those that go wrong are simplified and
+/// Generates programs, runs them in processes and counts what they do. A program that goes wrong is simplified and
 /// printed.
 
 #include <chrono>
@@ -15,47 +15,47 @@ namespace fsdp::test::fuzz {
 
 class Rules;
 
-/// What programs are drawn from.
+/// Says which programs may be generated.
 struct Choice {
   std::vector<std::string> backends{"shm", "gloo"};
   std::vector<int> world_sizes{2, 3, 4};
   std::vector<Kind> without = {};  ///< kinds of statements that are left out
 };
 
-/// The program with this seed, which is the same everywhere.
+/// Returns the program with this seed. It is the same on every machine.
 Program generate(uint64_t seed, const Choice& choice);
 
 constexpr int kMostRanks = 4;
 
 struct CrewOptions {
-  /// The longest time that a Lag holds up a rank.
+  /// Longest time for which a Lag holds up a rank.
   std::chrono::milliseconds longest_lag = std::chrono::milliseconds(10);
   Plant plant = Plant::kNothing;
 };
 
 struct CrewReport {
-  /// How many of the programs passed.
+  /// Number of programs that passed.
   size_t passed = 0;
-  /// What went wrong in the next program, if something did; the crew has then ended.
+  /// What went wrong in the program after these, if anything did. The crew has then ended.
   std::optional<Finding> finding;
 };
 
-/// Runs programs of one world size and one backend until one goes wrong. One process for each rank runs them sharded,
-/// and another one runs them unsharded. This process must have one thread.
+/// Runs programs of one world size and one backend until one of them goes wrong. One process per rank runs them
+/// sharded, and another process runs them unsharded. The calling process must have one thread.
 CrewReport run_crew(const std::vector<Program>& programs, const CrewOptions& options);
 
-/// Counts how often each thing that a fuzzed program can do took place.
+/// Counts how many programs did each of the things that a program can do.
 class Census {
  public:
   Census();
-  /// Adds a program that ran to its end.
+  /// Counts a program that ran to its end.
   void add(const Program& program);
   std::string table() const;
-  /// Lists the classes that never took place, one to a line.
+  /// Lists everything that no program did, one name per line.
   std::string missing() const;
 
  private:
-  /// A name for which `holds` is never true is missing in the end.
+  /// Counts the program under this name if `holds`. missing() lists a name that was never counted.
   void count(bool holds, const std::string& name) { counts_[name] += holds ? 1 : 0; }
   void add_model(const Program& program, const Model& model);
   void add_group(const Program& program, const Node& options);
@@ -69,11 +69,11 @@ struct Shrunk {
   Finding finding;
 };
 
-/// Simplifies the program as long as the same kind of thing goes wrong, for some minutes at most. Returns nothing if
-/// the program does not go wrong when it runs alone several times.
+/// Simplifies the program as long as it fails in the same way, for some minutes at most. Returns nothing if the program
+/// does not fail when it runs alone several times.
 std::optional<Shrunk> shrink(const Program& program, const Finding& finding, const CrewOptions& options);
 
-/// Prints the program as C++ that runs it again.
+/// Returns C++ code that runs the program again.
 std::string print_cpp(const Program& program);
 
 }  // namespace fsdp::test::fuzz

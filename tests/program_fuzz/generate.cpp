@@ -10,7 +10,8 @@
 namespace fsdp::test::fuzz {
 namespace {
 
-// In fp32, half of it, which two ranks send each other, is more than the 2 MiB of a slot of shared memory.
+// Two ranks send each other half of such a parameter. In fp32, half of it is larger than a slot of shared memory (2
+// MiB).
 constexpr int64_t kLargeNumel = 70'001 * 17;
 
 class Generator {
@@ -63,7 +64,7 @@ class Generator {
     return model;
   }
 
-  // Half of the models have the same strategy for all of their groups.
+  // Gives all groups of half of the models the same strategy.
   void draw_strategies(Model& model) {
     const bool alike = chance(0.5);
     for (auto& node : model.nodes) {
@@ -109,7 +110,7 @@ class Generator {
     if (node.cell == Cell::kLarge) node.size = kLargeNumel / program_.width;
     if (chance(0.12)) node.dtype = c10::ScalarType::Float;
     if (has_bfloat16_ && chance(0.5)) node.dtype = c10::ScalarType::BFloat16;
-    // A sum of so many rounded products is further off than the tolerance after some steps.
+    // After some steps, rounding errors in a sum of so many products exceed the tolerance.
     if (node.dtype == c10::ScalarType::BFloat16 && node.size == 4099) node.size = 64;
     node.is_frozen = chance(0.15);
     node.is_hooked = chance(0.2);
@@ -143,7 +144,7 @@ class Generator {
     (same ? node.same_as : node.tied_to) = source;
   }
 
-  // Draws up to `count` statements, each allowed after those before it.
+  // Draws up to `count` statements. The statements before each one must allow it.
   void draw_list(std::vector<Statement>& statements, int count) {
     for (int i = 0; i < count; ++i) {
       auto statement = draw_statement();
@@ -168,8 +169,8 @@ class Generator {
     statements.push_back(std::move(statement));
   }
 
-  // Draws a backward that leaves gradients waiting, then one whose groups step. Drawn one by one, they hardly ever
-  // meet.
+  // Draws a backward that leaves gradients waiting for a reduction, and then a backward whose groups step. If each
+  // statement were drawn on its own, the two would hardly ever meet.
   void draw_accumulation(std::vector<Statement>& statements, int model) {
     append(statements, {.kind = Kind::kNoSync, .model = model}, [&](auto& body) { draw_pass(body, model); });
     draw_pass(statements, model);
@@ -193,7 +194,8 @@ class Generator {
     return std::nullopt;
   }
 
-  // Nodes with their own fully_shard call; if `node` is given, only those at and above it.
+  // Returns the nodes that have their own fully_shard call. If `node` is given, returns only that node and those around
+  // it.
   static std::vector<int> groups_around(const Model& model, int node = -1) {
     std::vector<int> groups{0};
     for (int i = 1; i < static_cast<int>(model.nodes.size()); ++i)
@@ -201,7 +203,7 @@ class Generator {
     return groups;
   }
 
-  // Draws the node of a forward, and how the forward enters its scope.
+  // Draws the node of a forward, and the way in which the forward enters its scope.
   void draw_entry(Statement& s) {
     const auto& model = program_.model(s);
     if (chance(0.4)) s.entry = static_cast<Entry>(draw(1, kEntries - 1));
@@ -209,7 +211,7 @@ class Generator {
     if (s.entry == Entry::kScope) s.at = pick(groups_around(model, s.node));
   }
 
-  // -1 if there is none.
+  // Returns -1 if there is no such slot.
   int slot_of_another_model(int slot) const {
     for (int other = 0; other < kSlots; ++other)
       if (rules_.graph(other).is_alive && (rules_.graph(other).models & ~rules_.graph(slot).models) != 0) return other;
@@ -269,7 +271,7 @@ class Generator {
   const Choice& choice_;
   Program program_;
   Rules rules_;
-  bool has_bfloat16_ = false;  // of the model that is being drawn
+  bool has_bfloat16_ = false;  // for the model that is being drawn
   int number_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Runs random programs over the public API both on ranks and unsharded, and compares the results. The same seed gives
-// the same programs.
+// Runs random programs over the public API both on ranks and unsharded, and compares the results. The same seed always
+// gives the same programs.
 
 #include <CLI/CLI.hpp>
 #include <array>
@@ -33,7 +33,7 @@ class Fuzz {
  public:
   explicit Fuzz(const Options& options) : options_(options), begin_(Clock::now()) {}
 
-  // Whether nothing went wrong and every class of statements took place.
+  // Returns true if no program went wrong and every class of statements took place.
   bool run() {
     std::mt19937_64 seeds(options_.seed);
     std::map<std::pair<std::string, int>, std::vector<Numbered>> waiting;
@@ -106,7 +106,7 @@ class Fuzz {
   int passed_ = 0, failed_ = 0;
 };
 
-// Whether planted errors are found.
+// Returns true if the fuzzer finds the errors that it plants.
 bool finds_what_is_planted(Options options) {
   bool all = true;
   options.most_failures = 1;

@@ -41,7 +41,7 @@ void NodeModule::add_child(int node, const std::shared_ptr<NodeModule>& child) {
 Tensor NodeModule::forward(const Tensor& h, const Call& call) {
   CheckpointOptions options;
   if (recompute_ == Recompute::kAllButProducts) options.keeps_results = is_product;
-  // The graph may outlive its model and still recompute.
+  // The graph holds the module, because it may outlive the model and still recompute.
   const auto again = [self = std::static_pointer_cast<NodeModule>(shared_from_this()), call](const Tensor& input) {
     return self->run(input, call);
   };
@@ -70,8 +70,9 @@ Net::Net(const Program& program, const Model& model, bool recomputes) {
     if (node.same_as >= 0) continue;
     for (const auto& buffer : modules.back()->buffers(/*recurse=*/false)) buffers.push_back(buffer);
   }
-  // A parent's number is lower than its children's. A module that stands twice may be below a group with a higher
-  // number.
+  // Children are sharded before parents: a parent's number is lower than its children's. The exception is a module that
+  // stands at two places, because it may lie below a group with a higher number. Groups with children therefore come
+  // last.
   for (bool has_children : {false, true})
     for (int i = static_cast<int>(model.nodes.size()) - 1; i >= 0; --i) {
       const auto& node = item(model.nodes, i);

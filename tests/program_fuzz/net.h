@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A program's model as a tree of torch modules, and what their forwards consist of.
+/// A program's model as a tree of torch modules, and the operations of their forwards.
 
 #include <torch/torch.h>
 
@@ -13,18 +13,18 @@
 
 namespace fsdp::test::fuzz {
 
-/// What a forward needs besides its input.
+/// Everything that a forward needs besides its input.
 struct Call {
   int rank = 0;
   int64_t seed = 0;
   bool updates_buffers = true;
-  /// Called in the backward of a Pause; it has to outlive the graphs.
+  /// Function that the backward of a Pause calls. It must outlive the graphs.
   const std::function<void()>* pause = nullptr;
-  /// The node at whose output backward throws; -1: none.
+  /// Node at whose output backward throws, or -1 if it does not throw.
   int throws_at = -1;
 };
 
-/// tanh of a layer.
+/// A custom autograd Function that computes tanh of a linear layer.
 struct CustomLayer : torch::autograd::Function<CustomLayer> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& h,
                                const torch::Tensor& weight) {
@@ -40,7 +40,7 @@ struct CustomLayer : torch::autograd::Function<CustomLayer> {
   }
 };
 
-/// The identity, whose backward may be held up.
+/// The identity. Its backward calls `pause`, so a rank can be held up there.
 struct Pause : torch::autograd::Function<Pause> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& h, const Call& call) {
     context->saved_data["pause"] = reinterpret_cast<int64_t>(call.pause);
@@ -54,7 +54,7 @@ struct Pause : torch::autograd::Function<Pause> {
   }
 };
 
-/// Subtracts `mean`, a buffer that follows the mean of the samples.
+/// Subtracts `mean`, a buffer that tracks the mean of the samples.
 inline torch::Tensor less_running_mean(const torch::Tensor& h, torch::Tensor mean, const Call& call) {
   auto centered = (h - mean.clone()).to(h.scalar_type());
   if (!torch::GradMode::is_enabled() || !call.updates_buffers) return centered;
@@ -63,7 +63,7 @@ inline torch::Tensor less_running_mean(const torch::Tensor& h, torch::Tensor mea
   return centered;
 }
 
-/// The rows of a table that the samples choose.
+/// Returns the rows of `table` that the samples choose.
 inline torch::Tensor chosen_rows(const torch::Tensor& h, const torch::Tensor& table, const Call& call) {
   const auto ids = torch::arange(h.size(0), torch::kLong) * 7 + call.seed + 3 * call.rank;
   return torch::embedding(table, ids.remainder(table.size(0)));
@@ -73,7 +73,7 @@ inline torch::Tensor numbers_of(at::IntArrayRef sizes) {
   return torch::arange(c10::multiply_integers(sizes), torch::kDouble).view(sizes);
 }
 
-/// The initial values of a parameter, different at every place of a model.
+/// Returns initial values of a parameter, which differ between places of a model.
 inline torch::Tensor first_values(at::IntArrayRef sizes, torch::Dtype dtype, int place) {
   return (torch::sin(numbers_of(sizes) * 1.3 + 0.7 * place) * 0.4).to(dtype);
 }
@@ -82,21 +82,21 @@ inline torch::Tensor input_of(at::IntArrayRef sizes, const Call& call) {
   return torch::sin(numbers_of(sizes) * (0.9 + 0.1 * static_cast<double>(call.seed)) + call.rank);
 }
 
-/// The tensor with which a parameter of these whole sizes is overwritten or multiplied.
+/// Returns the tensor that overwrites or multiplies a parameter with these whole sizes.
 inline torch::Tensor whole_operand(at::IntArrayRef sizes, double value, torch::Dtype dtype) {
   return torch::cos(numbers_of(sizes) * 0.7 + value).to(dtype);
 }
 
-/// What a rank throws in a kThrow statement.
+/// The exception that a rank throws in a kThrow statement.
 struct Planned : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A parameter. A tied one appears once, for the first node that has it.
+/// A parameter of the net. A tied parameter appears once, at the first node that has it.
 struct NetParameter {
   torch::Tensor tensor;
   bool is_ignored = false;
-  int owner = 0;  ///< the node whose group takes it
+  int owner = 0;  ///< node whose param group has the parameter
 };
 
 /// The module of one node. Its values depend only on the program.
@@ -120,21 +120,22 @@ class NodeModule : public torch::nn::Module {
 };
 
 struct Net {
-  /// If `recomputes`, the nodes say what is recomputed; otherwise nothing is.
+  /// If `recomputes` is true, the nodes say which activations are recomputed; otherwise none are.
   Net(const Program& program, const Model& model, bool recomputes);
 
-  std::vector<std::shared_ptr<NodeModule>> modules;  // by node; a module that stands twice has both places
+  std::vector<std::shared_ptr<NodeModule>>
+      modules;  // indexed by node; a module that stands at two places appears twice
   std::vector<NetParameter> parameters;
   std::vector<torch::Tensor> buffers;
-  /// Group nodes in the order in which they are sharded: children before parents, the root last.
+  /// The nodes with a param group, in the order in which they are sharded: children before parents, the root last.
   std::vector<int> group_nodes;
 
-  /// On every rank but 0, changes the values of buffers and of all parameters that are not ignored.
+  /// Changes the values of buffers and of all parameters that are not ignored, on every rank but 0.
   void begin_apart(int rank);
   std::vector<torch::Tensor> tensors() const;
-  /// The parameters of a group.
+  /// Returns the parameters of a group.
   std::vector<torch::Tensor> owned_by(int group) const;
-  /// The ignored parameters below the module.
+  /// Returns the ignored parameters of the module and of those below it.
   std::vector<torch::Tensor> ignored_below(int node) const;
 };
 

@@ -9,7 +9,7 @@
 namespace fsdp::test::fuzz {
 namespace {
 
-// Prints every number with enough digits to tell it from all others.
+// Prints every number with enough digits to identify it.
 template <class Number>
   requires std::is_arithmetic_v<Number>
 std::string text_of(Number number) {

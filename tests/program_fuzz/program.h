@@ -12,29 +12,29 @@
 
 namespace fsdp::test::fuzz {
 
-/// What a module of a model computes from h of sizes [samples, width].
+/// What a module computes from h, a tensor of sizes [samples, width].
 enum class Cell : uint8_t {
-  kSequence,   ///< h + child(h) for each child
-  kLinear,     ///< a layer
+  kSequence,   ///< adds child(h) to h, for one child after the other
+  kLinear,     ///< a linear layer and tanh
   kWide,       ///< two layers with `size` values between them; 0 and primes are among the sizes
-  kScale,      ///< multiplied by a scalar
+  kScale,      ///< multiplies by a scalar parameter
   kNorm,       ///< torch::layer_norm
-  kTable,      ///< rows of a table with `size` rows
-  kFunction,   ///< a custom Function, the only reader of the parameter
-  kSometimes,  ///< a second parameter is used on some of the ranks
-  kUnused,     ///< a parameter that nobody reads
-  kRunning,    ///< less a running mean, a buffer that each rank keeps for itself, multiplied by a scale
-  kPause,      ///< no parameters; a rank may be held up here in backward
-  kLarge,      ///< a table whose `size` rows all take part: more bytes than one round of a reduction carries
-  kAdapter,    ///< a frozen layer, and beside it two thin ones with `size` values between them (LoRA)
-  kStacked,    ///< `size` matrices as one parameter, so few and so large that ranks share the rows of each
+  kTable,      ///< takes rows of a table with `size` rows
+  kFunction,   ///< a custom Function is the only reader of the parameter
+  kSometimes,  ///< uses a second parameter on some of the ranks only
+  kUnused,     ///< has a parameter that nobody reads
+  kRunning,    ///< subtracts a running mean, a buffer that each rank keeps for itself, and multiplies by a scale
+  kPause,      ///< has no parameters; backward may hold up a rank here
+  kLarge,      ///< uses all `size` rows of a table, which are more bytes than one round of a reduction carries
+  kAdapter,    ///< adds to a frozen layer two thin layers with `size` values between them (LoRA)
+  kStacked,    ///< has `size` matrices in one parameter, so few and so large that ranks split each matrix
 };
 constexpr int kCells = 14;
 
-/// `reshard_after_forward`.
+/// The value of the option `reshard_after_forward`.
 enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever, kWithin };
 
-/// activation_checkpoint around the forward of a module.
+/// Says whether activation_checkpoint wraps the forward of a module, and what it recomputes.
 enum class Recompute : uint8_t { kNothing, kAll, kAllButProducts };
 
 /// A module of a model's tree. A parent comes before its children, and node 0 is the root.
@@ -44,16 +44,16 @@ struct Node {
   int64_t size = 1;
   c10::ScalarType dtype = c10::ScalarType::Double;
   bool is_frozen = false;
-  bool is_ignored = false;  ///< FullyShardOptions::ignored_params
-  bool is_hooked = false;   ///< its parameters have hooks, registered before fully_shard, that ask for sizes
-  bool is_group = false;    ///< has a fully_shard call of its own; the root always has one
-  int tied_to = -1;         ///< an earlier node of the same cell, size and dtype whose parameters this one shares
-  int same_as = -1;         ///< an earlier node whose module stands here again
+  bool is_ignored = false;  ///< its parameters are in FullyShardOptions::ignored_params
+  bool is_hooked = false;   ///< hooks that read sizes are registered on its parameters before fully_shard
+  bool is_group = false;    ///< it has its own fully_shard call; the root always has one
+  int tied_to = -1;  ///< earlier node of the same cell, size and dtype with which this one shares its parameters, or -1
+  int same_as = -1;  ///< earlier node whose module also stands here, or -1
   WhenToReshard reshard = WhenToReshard::kUnset;
-  int neighbours = 1;  ///< for WhenToReshard::kWithin
+  int neighbours = 1;  ///< argument of WhenToReshard::kWithin
   Strategy strategy = Strategy::kFullShard;
   Recompute recompute = Recompute::kNothing;
-  int shards = 0;  ///< ranks on the axis "shard" of a mesh of all ranks; 0: there is no mesh
+  int shards = 0;  ///< number of ranks on the axis "shard" of a mesh of all ranks, or 0 without a mesh
 
   bool operator==(const Node&) const = default;
 };
@@ -63,16 +63,16 @@ constexpr int kOptimizers = 7;
 
 struct Model {
   std::vector<Node> nodes;
-  bool is_synced = false;         ///< by sync_module_states; ranks other than 0 begin with other values
-  bool by_policy = false;         ///< groups are made by auto_wrap_policy, else by calls bottom-up
-  bool is_mixed = false;          ///< operators compute with parameters in fp32, gradients are summed in fp64
-  int64_t host_limit_bytes = -1;  ///< for DiskOffloadPolicy; -1: there is none
+  bool is_synced = false;  ///< sync_module_states is set, and ranks other than 0 begin with other values
+  bool by_policy = false;  ///< auto_wrap_policy makes the groups; otherwise calls of fully_shard make them bottom-up
+  bool is_mixed = false;   ///< operators compute with parameters in fp32, and gradients are summed in fp64
+  int64_t host_limit_bytes = -1;  ///< limit of DiskOffloadPolicy in bytes, or -1 without the policy
   Optimizer optimizer = Optimizer::kSgd;
 
   bool operator==(const Model&) const = default;
 };
 
-/// How a forward enters the scope of its module.
+/// The way in which a forward enters the scope of its module.
 enum class Entry : uint8_t {
   kScope,     ///< in a ForwardScope
   kCall,      ///< model(x)
@@ -81,65 +81,71 @@ enum class Entry : uint8_t {
 };
 constexpr int kEntries = 4;
 
+/// What a statement does. "flag:" says what it does if Statement::flag is set.
 enum class Kind : uint8_t {
-  kMake,        ///< model: builds, shards, makes the optimizer
-  kDrop,        ///< model: destroys everything except graphs
-  kScope,       ///< model, node, body; flag: closed before it goes out of scope
-  kNoSync,      ///< model, body
-  kLocalRows,   ///< model, body
-  kForward,     ///< model, node, entry, at, slot, other: the slot whose h is the input, or -1; flag: the input
-                ///< requires grad
-  kEvaluate,    ///< model, node, entry, at: a forward under NoGradGuard
-  kGrad,        ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
-  kBackward,    ///< slot, flag: retain_graph, other: a second slot of the sum or -1
-  kForget,      ///< slot
-  kZeroGrad,    ///< model, flag: set_to_none
-  kStep,        ///< model
-  kScaledStep,  ///< model: gradients as of a scaled loss, GradScaler::step and update, zero_grad; flag: all rows of the
-                ///< first parameter of node that the rank has are infinite if row seed is among them
-  kWriteRows,   ///< model, value, flag: under LocalRows
-  kWriteOneRow,  ///< model, node, value, seed: which row of its first parameter. The rank that has it writes, under
-                 ///< a LocalRows that it alone opens unless one is open; flag: through a raw pointer
-  kWriteWhole,   ///< model, value, flag: copied, else multiplied: operands of the whole sizes
-  kSummon,       ///< model, value, flag: written, and written back
-  kUnshard,      ///< model, node, flag: waits
-  kReshard,      ///< model, node
-  kKeepAfterForward,  ///< model, flag; set_reshard_after_forward(!flag)
+  kMake,       ///< Builds and shards `model`, and makes its optimizer.
+  kDrop,       ///< Destroys `model` except for its graphs.
+  kScope,      ///< Opens a ForwardScope of `node` around `body`. flag: the program calls close().
+  kNoSync,     ///< Runs `body` under no_sync().
+  kLocalRows,  ///< Runs `body` under LocalRows.
+  kForward,  ///< Runs a forward of `node`, entered as `entry` and `at` say, and keeps its graph in `slot`. The input is
+             ///< the h of the slot `other`, or a leaf if that is -1. flag: the leaf requires grad.
+  kEvaluate,  ///< Runs a forward of `node` under NoGradGuard, entered as `entry` and `at` say.
+  kGrad,      ///< Calls autograd::grad on the graph in `slot`, for its input and, unless `node` is -1, that node's
+              ///< parameters. `other` is the slot of the new graph, or -1. flag: retain_graph.
+  kBackward,  ///< Calls backward on the loss in `slot`, plus the loss in `other` unless that is -1. flag: retain_graph.
+  kForget,    ///< Destroys the graph in `slot`.
+  kZeroGrad,  ///< Calls zero_grad. flag: set_to_none.
+  kStep,      ///< Steps the optimizer.
+  kScaledStep,   ///< Multiplies the gradients as for a scaled loss, and calls GradScaler::step, update and zero_grad.
+                 ///< flag: the rank that has row `seed` of the first parameter of `node` sets its whole gradient to
+                 ///< infinity.
+  kWriteRows,    ///< Multiplies the rows of all parameters by `value`. flag: under LocalRows.
+  kWriteOneRow,  ///< Multiplies row `seed` of the first parameter of `node` by `value`, on the rank that has it. That
+                 ///< rank alone opens LocalRows, unless they are open. flag: writes through a raw pointer.
+  kWriteWhole,   ///< Passes operands of the whole sizes to in-place operators. flag: copy_, otherwise mul_.
+  kSummon,       ///< Reads parameters in SummonFullParams. flag: multiplies them by `value` and writes them back.
+  kUnshard,      ///< Calls unshard() on the group of `node`. flag: also waits.
+  kReshard,      ///< Calls reshard() on the group of `node`.
+  kKeepAfterForward,  ///< Calls set_reshard_after_forward(!flag).
   kKeepAfterBackward,
-  kKeepInBackward,   ///< model, node, flag; set_unshard_in_backward(!flag)
-  kClampReduced,     ///< model, node, value, flag: a hook of reduced gradients, or none
-  kStepInBackward,   ///< model, node, flag: drops gradients; the group has an optimizer that steps in backward, or none
-  kFreeze,           ///< model, node, flag: its own parameters, or they train
-  kReduceUnused,     ///< model, flag
-  kDivideFactor,     ///< model, node, value
-  kForwardPrefetch,  ///< model, node, nodes
-  kBackwardPrefetch,  ///< model, node, nodes
-  kClip,              ///< model, value
-  kFullTensors,       ///< model
-  kSave,              ///< model: and load what was saved
-  kThrow,             ///< model, rank (-1: all), flag: in backward, at the output of node; then reset_iter_state
-  kBarrier,           ///<
-  kCompareRows,       ///< model
-  kCompareGradients,  ///< model
-  kAllReduce,         ///< flag: the maximum, else the sum
-  kAllGather,         ///<
-  kBroadcast,         ///< rank: from which
-  kMean,              ///<
-  kMap,     ///< slot, other: the slot whose h goes through a collective that autograd knows; rank: how many neighbours
-            ///< take part, or -1 for all ranks; seed: which of kMaps
-  kAttend,  ///< the same by attention in a SequenceParallel; seed: which of kMethods, flag: causal
-  kByHand,    ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
-  kPipeline,  ///< a model of its own trains as stages, see stages.h; rank: how many ranks have a stage each, or -1
-              ///< for all ranks; seed: which schedule and batch, flag: some layers are frozen
+  kKeepInBackward,  ///< Calls set_unshard_in_backward(!flag) on the group of `node`.
+  kClampReduced,  ///< Sets a hook that clamps the reduced gradients of `node` to `value`, or removes it if flag is not
+                  ///< set.
+  kStepInBackward,    ///< Drops gradients, and gives the group of `node` an optimizer that steps in backward. Without
+                      ///< flag it has none then.
+  kFreeze,            ///< Sets requires_grad of the parameters of `node` itself to !flag.
+  kReduceUnused,      ///< Calls set_reduce_scatter_unused_params(flag).
+  kDivideFactor,      ///< Calls set_gradient_divide_factor(value) on the group of `node`.
+  kForwardPrefetch,   ///< Calls set_modules_to_forward_prefetch(nodes) on the group of `node`.
+  kBackwardPrefetch,  ///< Calls set_modules_to_backward_prefetch(nodes) on the group of `node`.
+  kClip,              ///< Clips gradients to the norm `value`.
+  kFullTensors,       ///< Records full_tensor of every parameter.
+  kSave,              ///< Saves the rows with torch::save, and loads them again.
+  kThrow,        ///< Makes `rank` throw (-1: all ranks) and calls reset_iter_state. flag: in backward, at the output of
+                 ///< `node`.
+  kBarrier,      ///< Calls barrier().
+  kCompareRows,  ///< Records the rows and buffers of `model`.
+  kCompareGradients,  ///< Records the gradients of `model`.
+  kAllReduce,         ///< Reduces a tensor. flag: the maximum, otherwise the sum.
+  kAllGather,         ///< Gathers a tensor.
+  kBroadcast,         ///< Broadcasts a tensor from `rank`.
+  kMean,              ///< Calls mean().
+  kMap,  ///< Passes the h of slot `other` through the collective with gradients that `seed` chooses of kMaps, and keeps
+         ///< the graph in `slot`. Groups of `rank` neighbours take part, or all ranks together if that is -1.
+  kAttend,    ///< Does the same with attention in a SequenceParallel of the method that `seed` chooses. flag: causal.
+  kByHand,    ///< Computes with rows in one of kHands ways, as users' own optimizers do. `seed` chooses the way.
+  kPipeline,  ///< Trains a model of its own as pipeline stages (see stages.h), on `rank` ranks per pipeline or, if that
+              ///< is -1, on all. `seed` chooses schedule and batch. flag: some layers are frozen.
 };
 constexpr int kKinds = 44;
 constexpr int kHands = 5, kMaps = 5, kMethods = 5;
 
-/// One rank is held up until the others are some statements ahead or wait for it.
+/// Holds up one rank until the other ranks are `ahead` statements further, or until a time limit.
 struct Lag {
-  int rank = -1;  ///< -1: nobody
+  int rank = -1;  ///< -1: no rank
   int ahead = 1;
-  bool inside = false;  ///< after a forward's scope has opened, or in a kPause of a backward; else before
+  bool inside = false;  ///< in the forward scope or in the backward of a kPause; otherwise before the statement
 
   bool operator==(const Lag&) const = default;
 };
@@ -149,9 +155,9 @@ struct Statement {
   int model = 0, node = 0, slot = 0, other = -1, rank = -1;
   bool flag = false;
   Entry entry = Entry::kScope;
-  int at = 0;  ///< for Entry::kScope: the node of the group whose scope opens, unless one around it is open
+  int at = 0;  ///< for Entry::kScope: node of the group whose scope opens, unless a scope around it is open
   double value = 0;
-  int64_t seed = 0;  ///< for the input
+  int64_t seed = 0;  ///< seed of the input, and of other choices
   std::vector<int> nodes = {};
   std::vector<Statement> body = {};
   Lag lag = {};
@@ -162,7 +168,7 @@ struct Statement {
 
 constexpr int kModels = 2, kSlots = 4;
 
-/// The list's item at a place, which may be a signed number or an enumerator.
+/// Returns the list's item at a place, which may be a signed number or an enumerator.
 template <class List, class Place>
 auto& item(List& list, Place place) {
   return list[static_cast<size_t>(place)];
@@ -179,7 +185,7 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
-/// A member of a struct and its name, for printing and simplifying programs.
+/// A member of a struct and its name. Programs are printed and simplified with these.
 template <class Of, class Type>
 struct Field {
   constexpr Field(const char* its_name, Type Of::* its_member) : name(its_name), member(its_member) {}
@@ -213,13 +219,13 @@ inline constexpr std::tuple kFieldsOfProgram{
     Field("width", &Program::width),           Field("samples", &Program::samples),
     Field("models", &Program::models),         Field("statements", &Program::statements)};
 
-/// Whether the node is `ancestor` or stands below it.
+/// Returns true if the node is `ancestor` or lies below it.
 inline bool is_within(const Model& model, int node, int ancestor) {
   while (node > ancestor) node = item(model.nodes, node).parent;
   return node == ancestor;
 }
-/// Whether the module computes the same when its forward runs again, and LibTorch frees what it would keep when that
-/// run ends. The latter does not hold for a custom Function that saves last (docs/memory.md).
+/// Returns true if a second forward of the module gives the same values, and LibTorch frees the saved tensors after it.
+/// The latter fails for a custom Function that is the last to save (docs/memory.md).
 inline bool may_recompute(const Model& model, int node) {
   for (int i = node; i < static_cast<int>(model.nodes.size()); ++i) {
     const Cell cell = item(model.nodes, i).cell;
@@ -227,31 +233,32 @@ inline bool may_recompute(const Model& model, int node) {
   }
   return true;
 }
-/// Whether the node has no parameters of its own.
+/// Returns true if the node has no parameters of its own.
 inline bool is_bare(const Node& node) { return node.cell == Cell::kSequence || node.cell == Cell::kPause; }
-/// Whether the node's module has parameters, of its own or below it: only such a module can be sharded.
+/// Returns true if the node's module, or a module below it, has parameters. Other modules cannot be sharded.
 inline bool has_parameters(const Model& model, int node) {
   for (int i = node; i < static_cast<int>(model.nodes.size()); ++i)
     if (!is_bare(item(model.nodes, i)) && is_within(model, i, node)) return true;
   return false;
 }
-/// Whether the node's own parameter at this place trains.
+/// Returns true if the node's own parameter number `place` trains.
 inline bool has_trained(const Node& node, int place) {
   return !node.is_frozen && (node.cell != Cell::kAdapter || place > 0);
 }
-/// The options of the fully_shard call of a group's node. With a policy there is only one call.
+/// Returns the options of the fully_shard call that makes the group of a node. With a policy there is only one call.
 inline const Node& options_of(const Model& model, int group) { return item(model.nodes, model.by_policy ? 0 : group); }
-/// How many neighbours a kMap, kAttend or kPipeline is over.
+/// Returns the number of neighbouring ranks that a kMap, kAttend or kPipeline runs over.
 inline int ranks_of_axis(const Program& program, const Statement& s) {
   return s.rank < 0 ? program.world_size : s.rank;
 }
-/// How many ranks share the rows, or would: kReplicate sums in the order of the other strategies.
+/// Returns the number of ranks that share the rows. With kReplicate no rank shares them, but sums are taken in the same
+/// order.
 inline int shards_of(const Program& program, const Node& options) {
   return options.shards == 0 ? program.world_size : options.shards;
 }
 
 inline bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync || kind == Kind::kLocalRows; }
-/// Visits statements in the order of execution, including bodies.
+/// Visits all statements, including those in bodies, in the order of execution.
 template <class Statements, class Visit>
 void for_each_statement(Statements& statements, const Visit& visit) {
   for (auto& statement : statements) {

@@ -11,20 +11,20 @@ constexpr int kDeepest = 3;
 
 bool has_node(const Model& model, int node) { return node >= 0 && static_cast<size_t>(node) < model.nodes.size(); }
 
-// Whether the first parameter of the node may be written row by row.
+// Returns true if a program may write the first parameter of the node row by row.
 bool has_rows(const Model& model, int number) {
   if (!has_node(model, number)) return false;
   const auto& node = item(model.nodes, number);
   return !is_bare(node) && node.size > 0 && !node.is_ignored;
 }
 
-// With a policy, only modules with elements that no group inside them has taken can become groups.
+// With a policy, a module becomes a group only if it has elements that no group inside it has taken.
 bool is_group_node(const Model& model, int number) {
   if (number == 0) return true;
   return has_node(model, number) && item(model.nodes, number).is_group && (!model.by_policy || has_rows(model, number));
 }
 
-// The node whose module or parameters this node shares, or the node itself.
+// Returns the node whose module or parameters this node shares, or the node itself.
 int source_of(const Model& model, int number) {
   const auto& node = item(model.nodes, number);
   return node.same_as >= 0 ? node.same_as : node.tied_to >= 0 ? node.tied_to : number;
@@ -110,12 +110,12 @@ bool Rules::allow_otherwise(const Statement& s) const {
       return !graph(s.slot).parts.empty();
     case Kind::kScaledStep:
       return !s.flag || has_rows(model, s.node);
-    case Kind::kWriteOneRow:  // of stacked matrices a rank has no rows of dim 0
+    case Kind::kWriteOneRow:  // a rank may not have a whole matrix
       if (item(model.nodes, s.node).cell == Cell::kStacked) return false;
       return its.local_rows || (is_at_rest(s.model) && !has_replicas(program_, model));
-    case Kind::kSummon:  // whole low-precision parameters would be written back rounded
+    case Kind::kSummon:  // low-precision parameters would be written back rounded
       return !(s.flag && model.is_mixed);
-    case Kind::kStepInBackward:  // what needs no gradient may still be read after the group's gradients are complete
+    case Kind::kStepInBackward:  // an operator that needs no gradient may read parameters after the group has stepped
       return !model.by_policy && !its.was_frozen;
     case Kind::kFreeze:
       return its.steppers.empty();
@@ -140,12 +140,12 @@ bool Rules::is_covered(int model, int node) const {
                              [&](int open) { return is_within(item(program_.models, model), node, open); });
 }
 
-// A rank that writes alone waits until no other rank reads, and cannot tell the others that their whole copies are
-// stale.
+// Returns true if one rank alone may write rows. Such a write waits until no other rank reads, and cannot tell other
+// ranks that their whole copies are stale.
 bool Rules::is_at_rest(int model) const {
   if (state(model).may_keep || state(model).has_ended_early) return false;
   if (!state(model).has_read) return true;
-  // Operators that read frozen parameters with gradients off may have been inside a custom Function.
+  // Operators that read frozen parameters with gradients off may have been part of a custom Function.
   return !state(model).was_frozen && std::ranges::none_of(graphs_, [&](const GraphState& graph) {
     return graph.is_held && (graph.models & bit(model)) != 0;
   });
@@ -189,7 +189,7 @@ bool Rules::allow_grad(const Statement& s) const {
   if (!graph.is_alive || s.other == s.slot || (s.other >= 0 && graph.has_attention)) return false;
   if (s.node < 0) return graph.has_input;
   const auto& model = program_.model(s);
-  // A penalty on parameters' gradients has to be taken in the scope.
+  // If the program goes on to differentiate the gradients of parameters, it must take them in the scope.
   return state(s.model).exists && graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
          trains(s.model, s.node) && (s.other < 0 || is_covered(s.model, s.node));
 }
@@ -198,7 +198,7 @@ bool Rules::allow_backward(const Statement& s) const {
   for (int slot : {s.slot, s.other}) {
     if (slot < 0) continue;
     if (!graph(slot).is_alive) return false;
-    // Groups that a backward does not reach keep the gradients that wait.
+    // A group that a backward does not reach keeps the gradients that wait for a reduction.
     for (int m = 0; m < kModels; ++m)
       if ((graph(slot).models & bit(m)) != 0 && ((!graph(slot).is_of_root && state(m).has_waiting_gradients) ||
                                                  (!state(m).steppers.empty() && !state(m).scopes.empty())))
@@ -207,14 +207,14 @@ bool Rules::allow_backward(const Statement& s) const {
   return s.slot != s.other;
 }
 
-// Ignored parameters would keep what one rank had done in the iteration when another rank threw.
+// Ignored parameters keep what a rank did in the iteration before another rank threw, so they must not train.
 bool Rules::allow_throw(const Statement& s) const {
   const auto& model = program_.model(s);
   if (s.rank >= program_.world_size || std::ranges::any_of(model.nodes, &Node::is_ignored) ||
       !state(s.model).steppers.empty())
     return false;
   if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
-  // The output of the node's module has to require grad, and the node's number has to identify it.
+  // The output of the node's module must require grad, and the node's number must identify the module.
   const auto& node = item(model.nodes, s.node);
   return node.cell != Cell::kTable && node.same_as < 0;
 }
@@ -223,7 +223,7 @@ void Rules::apply(const Statement& s) {
   auto& its = state(s.model);
   switch (s.kind) {
     case Kind::kMake:
-      note_write_of_all_ranks(s.model);  // graphs of an earlier model in this place
+      note_write_of_all_ranks(s.model);  // for graphs of an earlier model with this number
       return make(s.model);
     case Kind::kDrop:
       its = {};
@@ -248,7 +248,7 @@ void Rules::apply(const Statement& s) {
       return note_write(s.model);
     case Kind::kStep:
     case Kind::kByHand:
-    case Kind::kScaledStep:  // they write parameters that have gradients, perhaps none
+    case Kind::kScaledStep:  // both write only parameters that have gradients, perhaps none
       return note_write(s.model);
     case Kind::kWriteRows:
     case Kind::kWriteWhole:
@@ -356,7 +356,7 @@ void Rules::note_write(int model) {
     if ((graph.models & bit(model)) != 0) graph.is_alive = false;
 }
 
-// Writes to every group: no rank reads until the next scope opens, whatever graphs are left.
+// Notes a write to every group. No rank reads until the next scope opens, whatever graphs are left.
 void Rules::note_write_of_all_ranks(int model) {
   note_write(model);
   state(model).has_read = state(model).was_written_by_one = false;

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What a program may do next: everything with a defined outcome, both sharded and unsharded. Pure.
+/// Decides which statement may come next in a program: each whose outcome is defined, both sharded and unsharded. The
+/// rules depend on the program alone.
 
 #include <array>
 #include <functional>
@@ -11,36 +12,36 @@
 
 namespace fsdp::test::fuzz {
 
-/// A graph that a forward or autograd::grad left behind.
+/// A graph that a forward or autograd::grad has made.
 struct GraphState {
-  bool is_alive = false;    ///< may be used: no backward freed it, and nothing that it read was written since
-  uint32_t models = 0;      ///< the models that it read, as bits
-  std::set<int> parts;      ///< numbers of the statements whose nodes it reaches
-  bool has_input = false;   ///< its input is a leaf that requires grad, or another graph
-  bool is_of_root = false;  ///< all modules of its models took part
-  bool has_output = false;  ///< another forward may continue from it
-  bool is_held = false;     ///< no backward has run all of it yet, so ranks count as reading
-  bool has_attention = false;  ///< over ranks, which has no second derivative
-  int order = 1;            ///< 1; 2 if made by autograd::grad with create_graph, and so on
+  bool is_alive = false;       ///< a backward may use it: none has freed it, and nothing that it read was written since
+  uint32_t models = 0;         ///< one bit for each model that it read
+  std::set<int> parts;         ///< numbers of the statements whose nodes it reaches
+  bool has_input = false;      ///< its input is a leaf that requires grad, or another graph
+  bool is_of_root = false;     ///< all modules of its models took part
+  bool has_output = false;     ///< another forward may continue from it
+  bool is_held = false;        ///< no backward has run all of it yet, so its ranks still count as readers
+  bool has_attention = false;  ///< it has attention over ranks, which has no second derivative
+  int order = 1;  ///< 1 for a forward's graph; autograd::grad with create_graph makes one of the next order
 };
 
 struct ModelState {
   bool exists = false;
   std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
   bool no_sync = false, local_rows = false;
-  bool has_waiting_gradients = false;  ///< from a backward without synchronisation
-  bool has_read = false;               ///< a scope opened after the last write of all ranks
-  bool may_keep = false;               ///< may keep whole copies, which only writes of all ranks make stale
-  bool was_written_by_one = false;     ///< since the last write of all ranks; a copy that is left may be stale on one
-  std::set<int> frozen = {};           ///< the nodes that are frozen, of those that kFreeze may change
+  bool has_waiting_gradients = false;  ///< a backward under no_sync has left gradients
+  bool has_read = false;               ///< a scope has opened since the last write of all ranks
+  bool may_keep = false;               ///< groups may keep whole copies, which only writes of all ranks make stale
+  bool was_written_by_one = false;     ///< one rank has written since that write, and others' copies may be stale
+  std::set<int> frozen = {};           ///< the frozen ones of the nodes that kFreeze may change
   std::set<int> steppers = {};         ///< nodes of groups whose optimizers step in backward
   bool was_frozen = false;             ///< a parameter was frozen at some time
-  /// A backward has ended early; LibTorch keeps its graph until the thread runs another one.
+  /// True if a backward has ended early. LibTorch keeps its graph until the thread runs another backward.
   bool has_ended_early = false;
 };
 
-/// Follows a program. Statements are first allowed, then applied; `open` and `close` are the two ends of one with a
-/// body.
+/// Follows a program, statement by statement. allow() judges a statement, and apply() carries it out; for a statement
+/// with a body, open() and close() take the place of apply().
 class Rules {
  public:
   explicit Rules(const Program& program) : program_(program) {}
@@ -49,12 +50,12 @@ class Rules {
   void apply(const Statement& statement);
   void open(const Statement& statement);
   void close(const Statement& statement);
-  /// Visits the statements, each in the state before it, until `visit` refuses one. Returns whether none was refused.
+  /// Visits the statements, each in the state before it, until `visit` refuses one. Returns true if it refused none.
   bool follow(const std::vector<Statement>& statements, const std::function<bool(const Statement&)>& visit);
 
   const GraphState& graph(int slot) const { return item(graphs_, slot); }
   const ModelState& state(int model) const { return item(states_, model); }
-  /// Whether the scope of a group around the node is open.
+  /// Returns true if the scope of a group around the node is open.
   bool is_covered(int model, int node) const;
 
  private:
@@ -84,7 +85,7 @@ class Rules {
   int depth_ = 0;
 };
 
-/// Whether every statement is allowed where it stands and the models are well formed.
+/// Returns true if the models are well formed, and every statement is allowed where it stands.
 bool is_well_defined(const Program& program);
 
 }  // namespace fsdp::test::fuzz

@@ -152,8 +152,8 @@ uint32_t Run::models_of(const Statement& s) {
   return ranks_[0]->graph(s.slot).models | (s.other >= 0 ? ranks_[0]->graph(s.other).models : 0);
 }
 
-// At the end of a tensor LibTorch rounds the bf16 sum with a multiple differently, and rows end where whole tensors do
-// not.
+// At the end of a tensor LibTorch rounds a bf16 multiply-add in another way, and rows end at other places than whole
+// tensors.
 void Run::note_rounding_of_step(const Statement& s) {
   const auto& model = program_.model(s);
   if (info_of(model.optimizer).is_fused || tolerance_of(model) > 1e-2) note_rounding(s, tolerance_of(model));
@@ -259,7 +259,7 @@ void Run::execute(const Statement& s) {
   }
 }
 
-// Sums over ranks are taken in another order than the joined graph does it.
+// The collective sums over ranks in another order than autograd does in the unsharded run's joined graph.
 void Run::exchange(const Statement& s) {
   const uint32_t models = ranks_[0]->graph(s.other).models;
   for (int m = 0; m < kModels; ++m)
@@ -268,7 +268,7 @@ void Run::exchange(const Statement& s) {
   on_ranks(models, [&, next = made.begin()](Rank& rank) mutable { rank.follow(s, *next++); });
 }
 
-// Takes the gradients of the sum of all ranks' losses, whose graphs may depend on each other.
+// Takes the gradients of the sum of all ranks' losses, because the graphs of ranks may depend on each other.
 void Run::grad(const Statement& s) {
   std::vector<Tensor> losses, inputs;
   std::vector<size_t> ends;
@@ -295,35 +295,36 @@ void Run::run_backward(const Statement& s) {
   on_ranks(models_of(s), [&](Rank& rank) { rank.record_input_gradients(s); });
 }
 
-// The same program for rows and for whole tensors. What it computes is continuous, so that rounding stays small.
+// Executes the same code for rows and for whole tensors. Its results are continuous in its inputs, so rounding errors
+// stay small.
 void Run::by_hand(Rank& rank, const Statement& s) {
   const torch::NoGradGuard no_grad;
   for (const auto& [tensor, is_ignored, owner] : rank.net(s).parameters) {
     if (is_ignored || !tensor.grad().defined()) continue;
     auto p = tensor, g = tensor.grad();
     const auto sizes = global_sizes(p);
-    std::vector<int64_t> in_rows;  // the dims of a row
+    std::vector<int64_t> in_rows;  // the dims of one row
     for (size_t dim = 1; dim < sizes.size(); ++dim) in_rows.push_back(static_cast<int64_t>(dim));
     switch (s.seed % kHands) {
-      case 0: {  // as LAMB
+      case 0: {  // as LAMB does
         const auto update = g.clamp(-1, 1) + 0.1 * p;
         const auto norms = fsdp::norms({p, update});
         p.add_(update, -s.value * norms[0] / (norms[1] + 1));
         break;
       }
-      case 1: {  // as adaptive clipping
+      case 1: {  // as adaptive clipping does
         const auto longest = fsdp::sum(p * p, in_rows, true).sqrt() * s.value + 0.01;
         g.mul_((longest / (fsdp::sum(g.pow(2), in_rows, true).sqrt() + 0.01)).clamp_max(1));
         break;
       }
-      case 2: {  // as Adafactor
+      case 2: {  // as Adafactor does
         if (sizes.size() != 2) continue;
         const auto squares = g * g + 1;
         const auto rows = fsdp::sum(squares, {1}, true), columns = fsdp::sum(squares, {0}, true);
         p.sub_(s.value * g / (rows.sqrt() * (columns + 1).sqrt()));
         break;
       }
-      case 3:  // as Muon, what needs the whole
+      case 3:  // needs whole tensors, as Muon does
         if (sizes.empty()) continue;
         p.sub_(full_tensor(g.lerp(p, 0.1)).cumsum(0) * (0.01 * s.value));
         break;
@@ -335,7 +336,7 @@ void Run::by_hand(Rank& rank, const Statement& s) {
         double own = squares;
         try {
           own = g.pow(2).to(torch::kDouble).sum().item<double>();
-        } catch (const UsageError&) {  // where it would be this rank's
+        } catch (const UsageError&) {  // thrown for rows, because the sum would cover this rank's rows only
         }
         rank.record(s, torch::scalar_tensor(own, torch::kDouble));
       }
@@ -369,7 +370,7 @@ void Run::summon(Rank& rank, const Statement& s) {
 
 void Run::save(Rank& rank, const Statement& s) {
   std::stringstream file;
-  std::vector<Tensor> rows;  // copies: LibTorch may not write the rows themselves outside LocalRows
+  std::vector<Tensor> rows;  // copies, because LibTorch may not write the rows themselves outside LocalRows
   for (const auto& tensor : rank.net(s).tensors()) rows.push_back(tensor.detach().clone());
   torch::save(rows, file);
   std::vector<Tensor> loaded;

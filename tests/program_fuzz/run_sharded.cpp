@@ -39,13 +39,14 @@ class ShardedRun : public Run {
  private:
   struct Handle {
     std::optional<Sharded<std::shared_ptr<NodeModule>>> group;
-    std::map<int, Group> by_node;  // one per fully_shard call: a group without parameters lives as long as its handle
+    std::map<int, Group>
+        by_node;  // keyed by node, one per fully_shard call; a group without parameters lives as long as its handle
     GradScaler scaler = GradScaler({.init_scale = 1024});
   };
   Rank& rank() { return *ranks_[0]; }
   Handle& handle(const Statement& s) { return item(handles_, s.model); }
   const Group& group(const Statement& s) { return *handle(s).group; }
-  // The group of a node.
+  // Returns the group of a node.
   Group group_at(const Statement& s, int node) {
     const auto made = handle(s).by_node.find(node);
     return made != handle(s).by_node.end() ? made->second : group_of(*item(rank().net(s).modules, node));
@@ -255,8 +256,8 @@ void ShardedRun::set_prefetch(const Statement& s) {
                                    : group_at(s, s.node).set_modules_to_backward_prefetch(others);
 }
 
-// Ranks that do not throw get a Mismatch, unless they no longer needed the rank that throws. If all ranks throw inside
-// the model, one may learn of another before it throws itself.
+// A rank that does not throw gets a Mismatch, unless it needs nothing more from a rank that throws. If all ranks throw
+// inside the model, a rank may learn of another rank's error before it throws itself.
 void ShardedRun::throw_and_reset(const Statement& s) {
   rank().graphs = {};
   const bool throws = s.rank < 0 || s.rank == rank().number;
@@ -273,7 +274,8 @@ void ShardedRun::throw_and_reset(const Statement& s) {
     if (throws && (s.rank >= 0 || s.node == 0)) throw;
   }
   group(s).reset_iter_state();
-  // The reset drops gradients if a rank was in backward by then, and ranks that did not throw may or may not have been.
+  // The reset drops gradients if a rank was in backward, and that depends on timing. zero_grad() drops them in any
+  // case.
   rank().of(s).optimizer->zero_grad();
 }
 
@@ -282,8 +284,8 @@ void ShardedRun::throw_and_reset(const Statement& s) {
 std::vector<Value> run_sharded(const Program& program, int rank, const Watch& watch, Plant plant, Meshes& meshes) {
   GroupsMade groups;
   auto values = ShardedRun(program, rank, watch, plant, meshes, groups).run();
-  // Groups are destroyed with their parameters, and these with the module, the optimizer and the graphs. What an
-  // exception ended in the middle of a backward may stay in a LibTorch queue until this thread runs another backward.
+  // Groups are destroyed with their parameters, and parameters with the module, the optimizer and the graphs. After an
+  // exception in a backward, a queue of LibTorch may keep its graph until this thread runs another backward.
   const auto order = in_order(program);
   const bool threw = std::ranges::any_of(order, [](const auto* statement) { return statement->kind == Kind::kThrow; });
   for (const auto& group : groups)

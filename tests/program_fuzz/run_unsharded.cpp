@@ -16,7 +16,7 @@ namespace {
 
 using torch::Tensor;
 
-// What all_reduce and similar statements compute from the numbers of all ranks.
+// Returns what all_reduce and similar statements compute from the numbers of all ranks.
 Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   if (s.kind == Kind::kAllGather) return torch::stack(numbers);
   if (s.kind == Kind::kBroadcast) return item(numbers, s.rank);
@@ -27,12 +27,12 @@ Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   return s.kind == Kind::kMean ? result.flatten()[0] / static_cast<double>(numbers.size()) : result;
 }
 
-// The results of a collective from what all ranks give.
+// Returns each rank's result of the collective, given the inputs of all ranks.
 std::vector<Tensor> mapped(const Statement& s, const std::vector<Tensor>& given) {
   const auto ranks = static_cast<int64_t>(given.size());
   std::vector<Tensor> results;
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const auto parts = [&] {  // of every rank the one for this rank
+    const auto parts = [&] {  // returns the part for this rank from each rank's input
       std::vector<Tensor> all;
       for (const auto& one : given) all.push_back(one.chunk(ranks)[static_cast<size_t>(rank)]);
       return all;
@@ -46,11 +46,12 @@ std::vector<Tensor> mapped(const Statement& s, const std::vector<Tensor>& given)
   return results;
 }
 
-// Softmax of whole rows, written out.
+// Computes the attention of the whole sequence with an explicit softmax.
 std::vector<Tensor> attended(const Statement& s, const std::vector<Tensor>& given) {
   const auto ranks = static_cast<int64_t>(given.size());
   const bool is_head_tail = static_cast<SequenceMethod>(s.seed % kMethods) == SequenceMethod::kHeadTail && ranks > 1;
-  const auto place = [&](int64_t rank, int64_t half) {  // of half of a rank's tokens in the sequence
+  const auto place = [&](int64_t rank,
+                         int64_t half) {  // returns the places in the sequence of one half of a rank's tokens
     return is_head_tail ? (half == 0 ? rank : 2 * ranks - 1 - rank) : 2 * rank + half;
   };
   std::vector<Tensor> sequence(static_cast<size_t>(2 * ranks));
@@ -82,8 +83,8 @@ class UnshardedRun : public Run {
  private:
   struct Reduction {
     bool no_sync = false;
-    std::map<int, double> divisors, most;  // keyed by group node; `most` is kClampReduced's
-    // By rank and parameter: gradients that wait for their sum, or for a backward with synchronisation.
+    std::map<int, double> divisors, most;  // keyed by group node; `most` holds the limits of kClampReduced
+    // Gradients that wait for their sum or for a backward that synchronises, indexed by rank and parameter.
     std::vector<std::vector<Tensor>> waiting;
   };
   Reduction& reduction(const Statement& s) { return item(reductions_, s.model); }
@@ -108,7 +109,7 @@ class UnshardedRun : public Run {
 
 void UnshardedRun::within(const Statement& s, const std::function<void()>& body) {
   if (s.kind == Kind::kScope || s.kind == Kind::kForward) broadcast_buffers(s, scope_of(s));
-  // When a scope opens, gradients are still enabled; in a call they are not.
+  // A scope opens while gradients are enabled; a call of the handle opens it under NoGradGuard.
   if (s.kind == Kind::kEvaluate && s.entry == Entry::kScope) broadcast_buffers(s, scope_of(s));
   if (s.kind == Kind::kNoSync) reduction(s).no_sync = true;
   body();
@@ -152,13 +153,13 @@ void UnshardedRun::execute_otherwise(const Statement& s) {
           rank->values.back().tolerance = 1e-9;
         }
       return;
-    default:  // settings that do not change any numbers
+    default:  // settings that change no numbers
       return;
   }
 }
 
-// Buffers get rank 0's values (FullyShardOptions::broadcast_buffers) when a scope of the node's group opens; -1: none
-// does.
+// Copies rank 0's buffers to the other ranks (FullyShardOptions::broadcast_buffers), as the opening of a scope of the
+// node's group does. `node` is -1 if no scope opens.
 void UnshardedRun::broadcast_buffers(const Statement& s, int node) {
   if (node < 0 || options_of(program_.model(s), node).strategy != Strategy::kReplicate) return;
   const torch::NoGradGuard no_grad;
@@ -186,11 +187,11 @@ std::vector<Tensor> UnshardedRun::exchanged(const Statement& s) {
   return all;
 }
 
-// Computes each rank's new gradients apart from those that exist already, then their sums.
+// Computes each rank's new gradients separately from those that exist already, and then sums them.
 void UnshardedRun::backward(const Statement& s) {
   const uint32_t models = models_of(s);
   const double tolerance = tolerance_of_all(models);
-  std::vector<Statement> reached;  // one for each model that still exists
+  std::vector<Statement> reached;  // one statement for each model that still exists
   for (int m = 0; m < kModels; ++m) {
     const Statement of_model{.model = m};
     if ((models & (1U << m)) != 0) note_rounding(of_model, tolerance);
@@ -215,7 +216,7 @@ void UnshardedRun::backward(const Statement& s) {
     if (!reduction(model).no_sync) sum_gradients(model);
 }
 
-// Sums over the ranks of each replica in their order, then over the replicas in theirs.
+// Sums over the ranks of each replica in rank order, and then over the replicas in their order.
 Tensor UnshardedRun::sum_of(const Statement& s, size_t parameter) {
   const int owner = ranks_[0]->net(s).parameters[parameter].owner;
   const auto shards = static_cast<size_t>(shards_of(program_, options_of(program_.model(s), owner)));

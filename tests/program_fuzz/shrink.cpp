@@ -12,12 +12,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::minutes(4);
-// How often one crew runs the program, because a race may need several runs.
+// Number of times that one crew runs the program, because a race may need several runs to show.
 constexpr size_t kRepeats = 4;
-constexpr int kLonger = 3;  // times as long as usual, ranks are held up
+constexpr int kLonger = 3;  // factor by which lags are longer than usual
 
-// Leaves out the statements with numbers in [first, last), but keeps the bodies of others. With `hoist`, the bodies of
-// those that are left out take their place.
+// Removes the statements with numbers in [first, last), but keeps bodies of other statements. With `hoist`, the body of
+// a removed statement takes its place.
 void leave_out(std::vector<Statement>& statements, int first, int last, bool hoist) {
   std::vector<Statement> kept;
   for (auto& statement : statements) {
@@ -30,7 +30,7 @@ void leave_out(std::vector<Statement>& statements, int first, int last, bool hoi
   statements = std::move(kept);
 }
 
-// Makes programs that are simpler by one change, beginning with the greatest changes.
+// Makes programs that are simpler by one change. The largest changes come first.
 class Simplifier {
  public:
   explicit Simplifier(const Program& program) : program_(program) { number_statements(program_); }
@@ -106,7 +106,7 @@ class Simplifier {
         add([&](Program& p) { leave_out_node(p, m, node); });
   }
 
-  // Leaves out the node and everything below it.
+  // Removes the node and everything below it.
   static void leave_out_node(Program& p, int m, int node) {
     auto& nodes = item(p.models, m).nodes;
     std::vector<int> places;
@@ -146,7 +146,7 @@ class Simplifier {
     }
   }
 
-  // Resets the fields of what `find` finds in a program to their defaults, one field per new program.
+  // For each field, makes a program in which the object that `find` finds has the field's default value.
   template <class... Fields, class Find>
   void reset_fields(const std::tuple<Fields...>& fields, const Find& find) {
     const auto reset = [&](const auto& field) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A kPipeline: a model of its own trains as stages on the ranks of an axis, or whole.
+/// Trains the model of a kPipeline statement, as stages on the ranks of an axis or as a whole.
 
 #include <fsdp/device_mesh.h>
 #include <fsdp/pipeline_schedule.h>
@@ -13,17 +13,17 @@
 
 namespace fsdp::test::fuzz {
 
-/// What a statement's pipeline is. Neighbours share a stage, and each of them has a batch of its own.
+/// The pipeline of a statement. Neighbouring ranks share a stage, and each of them has its own batch.
 struct StagesPlan {
   static constexpr int kSchedules = 4;  ///< GPipe, 1F1B, interleaved 1F1B, TeraPipe
   static constexpr int64_t kTokens = 5, kWidth = 4;
 
-  int ranks, sharers;  ///< those of the axis of stages, and how many share a stage
+  int ranks, sharers;  ///< numbers of ranks: on the axis of stages, and per stage
   PipelineSchedule schedule;
   int64_t batch;
-  int layers, frozen;  ///< how many there are, and how many of the first ones do not train
+  int layers, frozen;  ///< number of layers, and how many of the first layers are frozen
 
-  /// [batch, tokens, width], the same on all ranks of a row.
+  /// Returns an input of sizes [batch, tokens, width], the same on all ranks of a row.
   torch::Tensor input(int64_t seed, int row, int step) const;
 };
 StagesPlan stages_plan_of(const Program& program, const Statement& s);
@@ -31,7 +31,7 @@ StagesPlan stages_plan_of(const Program& program, const Statement& s);
 constexpr int kStageSteps = 2;
 constexpr double kStageRate = 0.2;
 
-/// Causal attention between two layers. Its values depend only on its place.
+/// Causal attention between two layers. Its initial values depend only on its place.
 struct StageLayerImpl : torch::nn::Module {
   StageLayerImpl(int place, bool is_frozen);
   torch::Tensor forward(const torch::Tensor& x);
@@ -41,8 +41,9 @@ TORCH_MODULE(StageLayer);
 
 torch::nn::Sequential layers_of(const StagesPlan& plan);
 
-/// `mesh`: stages on the ranks of "replicate", each sharded over "shard". What a rank records: the losses of its row,
-/// and the parameters of its stages. Sharded, it is collective.
+/// Both functions return what the statement records on a rank: the losses of its row, and the parameters of its stages.
+/// trained_as_stages() is collective. Its stages lie along the axis "replicate" of `mesh`, and each is sharded over
+/// "shard".
 std::vector<torch::Tensor> trained_whole(const Program& program, const Statement& s, int rank);
 std::vector<torch::Tensor> trained_as_stages(const Program& program, const Statement& s, const DeviceMesh& mesh);
 

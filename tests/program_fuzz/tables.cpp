@@ -14,7 +14,7 @@ using torch::Tensor;
   [](const Tensor& h, [[maybe_unused]] const Operands& p, [[maybe_unused]] const Tensor& mean, \
      [[maybe_unused]] const Call& call) -> Tensor { return __VA_ARGS__; }
 
-// In the order of Cell.
+// The array is in the order of Cell.
 const std::array<CellInfo, kCells> kCellTable{{
     {"sequence", 20, {}, FORMULA(h)},
     {"linear", 30, {{kWidth, kWidth}, {kWidth}}, FORMULA(torch::tanh(torch::linear(h, p[0], p[1])))},
@@ -46,7 +46,7 @@ std::unique_ptr<torch::optim::Optimizer> make(std::vector<Tensor> tensors, const
   #Made, [](std::vector<Tensor> all) { return make<Made>(std::move(all), __VA_ARGS__); }, \
       [](std::vector<Tensor> all) { return make<Torchs>(std::move(all), __VA_ARGS__); }, !std::is_same_v<Made, Torchs>
 
-// In the order of Optimizer.
+// The array is in the order of Optimizer.
 const std::array<OptimizerInfo, kOptimizers> kOptimizerTable{{
     {OPTIMIZER(torch::optim::SGD, torch::optim::SGD, torch::optim::SGDOptions(0.05).momentum(0.9))},
     {OPTIMIZER(torch::optim::AdamW, torch::optim::AdamW, torch::optim::AdamWOptions(0.01).eps(1e-3))},
@@ -60,12 +60,12 @@ const std::array<OptimizerInfo, kOptimizers> kOptimizerTable{{
 
 #undef OPTIMIZER
 
-// More than a group may have of padding (layout/planes.cpp).
+// The number of elements is larger than the padding that a group may have (layout/planes.cpp).
 constexpr int64_t kMatrixNumel = 16'400;
 
 constexpr std::array<double, 3> kFactors{0.5, 0.9, -1};
 
-// In the order of Kind.
+// The array is in the order of Kind.
 const std::array<KindInfo, kKinds> kKindTable{{
     {"make", 6, kAtTop},
     {"drop", 3, kExists | kAtTop},

@@ -12,7 +12,7 @@
 namespace fsdp::test::fuzz {
 namespace {
 
-// The part of a whole value that a rank holds.
+// Returns the part of a whole value that a rank holds.
 std::vector<double> part_of(const Value& whole, const Value& rows) {
   if (!rows.is_rows) return whole.numbers;
   const auto begin = whole.numbers.begin() + rows.first;

@@ -1,4 +1,4 @@
-"""The programs of examples/, each on several numbers of ranks: what they print and the files that they write.
+"""Runs the programs of examples/ on several numbers of ranks, and checks what they print and the files that they write.
 
     python3 examples_test.py FOLDER_OF_PROGRAMS PYTHON_WITH_TORCH
 """
@@ -33,14 +33,15 @@ class Examples(ProgramTest):
         return self.end(self.launch(example, *arguments, flags=["--nproc_per_node", ranks]))
 
     def losses(self, output):
-        """By step."""
+        """Returns the losses in the output, keyed by step."""
         lines = re.findall(r"^step (\d+): loss ([^\s,]+)", output, re.MULTILINE)
         found = {int(step): float(loss) for step, loss in lines}
         self.assertGreater(len(found), 3, output)
         return found
 
     def assert_learns_alike(self, example, falls_below, arguments=lambda ranks: []):
-        """With all RANKS; what they printed, by their number. `falls_below`: this part of the first loss."""
+        """Runs the example with all RANKS, and returns the outputs, keyed by number of ranks. The last loss must be
+        below `falls_below` times the first one."""
         outputs = {ranks: self.run_ranks(ranks, example, *arguments(ranks)) for ranks in RANKS}
         expected = self.losses(outputs[1])
         self.assertLess(expected[max(expected)], falls_below * expected[0])
@@ -66,7 +67,7 @@ class Examples(ProgramTest):
             shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
             self.assertEqual(shapes, {f"{i}.{name}.weight": shape for i in range(3)
                                       for name, shape in (("down", [4, 64]), ("up", [64, 4]))})
-        # The file has nothing of the base: one that had changed would show.
+        # The file does not contain the base weights, so a changed base would show.
         last = self.losses(outputs[1])[200]
         again = self.losses(self.run_ranks(2, "lora", f"{file}3"))
         self.assertAlmostEqual(again[0], last, delta=0.02 * last)
@@ -91,13 +92,13 @@ class Examples(ProgramTest):
         output = [self.end(host) for host in hosts][0]
         self.assertIn("DeviceMesh(replicate=2, shard=2)", output)
         self.assert_close(self.losses(output), self.losses(one), 1e-3, 1e-6)
-        # The first rank has about half of the rows, whose gradients it sums with those of the other host.
+        # The first rank has about half of the rows, and sums their gradients with those of the other host.
         parameters = 4 * (128 * 256 + 256 + 256 * 128 + 128)
         for sent in self.sent_between_hosts(output):
             self.assertAlmostEqual(sent * 1e6, parameters / 2, delta=0.05 * parameters)
 
     def sent_between_hosts(self, output):
-        """In MB, in each of the steps that are printed."""
+        """Returns the MB that were sent between hosts, for each step in the output."""
         found = [float(sent) for sent in re.findall(r"between hosts (\S+) MB sent", output)]
         self.assertGreater(len(found), 3, output)
         return found

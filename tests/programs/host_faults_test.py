@@ -1,11 +1,12 @@
-"""Trials in which a rank, a launcher or a host's link is lost in a training over the hierarchical backend.
+"""Runs trials in which a training with the hierarchical backend loses a rank, a launcher or a host's link.
 
     python3 host_faults_test.py FSDPRUN FAULT_TRIALS --trials 200
 
-Two hosts, which are network namespaces, have two ranks and a launcher each. The rank that is drawn loses itself, its
-launcher or its host's link at a place in the library that is drawn too. Wrong is a launcher or a rank that hangs, a
-rank that ends with other numbers than without a fault, a survivor that does not name who is lost, and what is left
-behind. The same seed gives the same trials. Returns 77, for ctest a skipped test, where namespaces are not permitted.
+Two hosts, which are network namespaces, have two ranks and a launcher each. A rank that is drawn at random kills itself
+or its launcher, or cuts its host's link, at a fault point of the library that is drawn, too. A trial fails if a
+launcher or a rank hangs, if a rank ends with other numbers than without a fault, if a survivor does not name the lost
+rank, or if something is left behind. The same seed gives the same trials. Exits with 77, which ctest reports as
+skipped, if namespaces are not permitted.
 """
 
 import argparse
@@ -31,12 +32,12 @@ FAULTS = ("rank", "launcher", "link")
 HOSTS, RANKS_PER_HOST = 2, 2
 TIMEOUT_MS = 3000
 HEARTBEAT_S = 4
-# Of a trial, with all that ranks and launchers wait for one after the other.
+# Time limit of a trial. It covers all timeouts of ranks and launchers, one after the other.
 LIMIT_S = 90
 
 
 class Trial:
-    """The launchers of all hosts, from their start until all processes have ended."""
+    """Runs the launchers of all hosts, until all processes have ended."""
 
     def __init__(self, program, number, fault=None):
         self.marker = uuid.uuid4().hex
@@ -89,7 +90,7 @@ class Trial:
 
 
 def lost_ranks(fault):
-    """The ranks that are gone for the others."""
+    """Returns the ranks that the other ranks lose."""
     rank = int(fault["HOST_FAULT_RANK"])
     if fault["HOST_FAULT"] == "rank":
         return {rank}
@@ -98,13 +99,13 @@ def lost_ranks(fault):
 
 
 def took_place(trial, fault):
-    """A launcher that is killed passes on no output."""
+    """Returns true if the host shows the fault. A launcher that is killed passes on no output."""
     host = int(fault["HOST_FAULT_RANK"]) // RANKS_PER_HOST
     return "lost here" in trial.outputs[host] or trial.statuses[host] == -signal.SIGKILL
 
 
 def findings(trial, fault, expected_hash):
-    """What is wrong, as lines to print."""
+    """Yields what is wrong, as lines to print."""
     if trial.is_hung:
         yield "hangs"
     for thing in trial.left:
@@ -148,7 +149,7 @@ def main():
     if len(hashes) != HOSTS * RANKS_PER_HOST or len(set(hashes)) != 1 or quiet.left:
         print("without a fault:", quiet.statuses, quiet.left, *quiet.outputs, sep="\n")
         return 1
-    # The fewest passages that a rank has.
+    # The smallest number of passages among the ranks, keyed by fault point.
     passages = {}
     for count, point in re.findall(r"passed (\d+) (.+)", "".join(quiet.outputs)):
         passages[point] = min(passages.get(point, int(count)), int(count))

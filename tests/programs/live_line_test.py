@@ -1,4 +1,4 @@
-"""What gpt and mnist show of their progress: one line on a terminal, alone and under fsdprun; plain lines elsewhere.
+"""Tests of the progress of gpt and mnist: one line on a terminal, alone and under fsdprun; plain lines elsewhere.
 
     python3 live_line_test.py GPT MNIST FSDPRUN
 """
@@ -24,7 +24,7 @@ OF_MNIST = "--no-cuda --train-samples 32 --test-samples 50 --batch-size 4 --test
 
 
 def shown_on_a_terminal(command, folder):
-    """What `command` writes to a terminal of COLUMNS, and what then stands there, line by line."""
+    """Runs `command` on a terminal of COLUMNS. Returns what it writes, and the lines that the terminal then shows."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=follower,
@@ -36,7 +36,7 @@ def shown_on_a_terminal(command, folder):
         try:
             while piece := os.read(leader, 4096):
                 written += piece
-        except OSError:  # nobody has the terminal any more
+        except OSError:  # no process has the terminal open any more
             pass
         finally:
             process.wait()
@@ -48,7 +48,7 @@ def shown_on_a_terminal(command, folder):
 
 
 def screen_of(written):
-    """The lines that a terminal without an end to the right shows of it."""
+    """Returns the lines that an infinitely wide terminal shows of it."""
     lines, column = [""], 0
     for part in re.split(r"(\r|\n|\x1b\[K)", written):
         if part == "\r":
@@ -68,7 +68,8 @@ class LiveLine(ProgramTest):
         return [program, *words], [FSDPRUN, "--nproc_per_node", "2", program, *words]
 
     def assert_one_line(self, command, last_step, notes):
-        """It is written again and again, fits, and is gone in the end, when the notes stand there as in a file."""
+        """The line is rewritten many times, fits the terminal, and is gone in the end; then the notes stand there as in
+        a file."""
         written, screen = shown_on_a_terminal(command, self.folder)
         live = re.findall(r"(?:\[rank 0\] )?step \d+/\d+  loss [^\r\n\x1b]*", written)
         self.assertGreaterEqual(len(live), 2, written)

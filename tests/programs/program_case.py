@@ -1,4 +1,4 @@
-"""A case that runs programs, each with one thread, and has a folder for their files."""
+"""A test case that runs programs with one thread each, and has a folder for their files."""
 
 import os
 import pathlib
@@ -12,16 +12,16 @@ from held_port import HeldPortTest  # noqa: E402
 
 TIMEOUT_S = 300
 TEXT = "Row, row, row your boat, gently down the stream.\n" * 40
-# A very small model of gpt's, which prints a line for each step.
+# These flags choose a very small model of gpt, and print a line for each step.
 SMALL_GPT = "--dim 16 --layers 2 --heads 2 --seq 16 --sample 0 --log-seconds 0".split()
 
 
-# Threads that wait for one another in turns are slow where other programs run too.
+# Threads of a program that wait for one another are slow while other programs run.
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def run(*command, **options):
-    """What it prints, without its errors; it has to end well."""
+    """Runs a command that must succeed, and returns its standard output."""
     done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           errors="replace", timeout=TIMEOUT_S, check=False, env=ENVIRONMENT, **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -42,7 +42,7 @@ class ProgramTest(HeldPortTest):
         return process
 
     def end(self, process):
-        """What it still prints; it has to end well."""
+        """Waits for a process that must succeed, and returns the rest of its output."""
         rest = process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 0, rest)
         return rest
@@ -51,7 +51,7 @@ class ProgramTest(HeldPortTest):
         return self.end(self.start(*command, **variables))
 
     def assert_close(self, found, expected, relative, absolute=0.0):
-        """Two lists, or dictionaries with the same keys."""
+        """Compares two lists, or two dictionaries with the same keys."""
         pairs = expected if isinstance(expected, dict) else dict(enumerate(expected))
         found = found if isinstance(found, dict) else dict(enumerate(found))
         self.assertEqual(found.keys(), pairs.keys())

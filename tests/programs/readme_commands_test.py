@@ -1,9 +1,9 @@
-"""The commands of docs/tutorial.md that train a model, draw it and open it in Python run as they stand there.
+"""Runs the commands of docs/tutorial.md that train a model, draw its metrics and open it in Python.
 
     python3 readme_commands_test.py FOLDER_OF_PROGRAMS
 
-They run in a copy of scripts/ where setup and build do nothing but show the programs that were asked for. Leaves out
-what needs matplotlib and safetensors, which scripts/setup installs, where they are missing, and ends with 77.
+The commands run in a copy of scripts/ in which setup and build only link the programs. Without matplotlib and
+safetensors, which scripts/setup installs, commands that need them are left out, and the test exits with 77.
 """
 
 import json
@@ -34,7 +34,7 @@ def pages():
 
 
 def commands():
-    """The lines of the indented block that trains, draws and exports."""
+    """Returns the lines of the indented block that trains, draws and exports."""
     blocks = re.findall(r"(?:^    .*\n)+", "\n".join(pages()), re.MULTILINE)
     block, = [block for block in blocks if "scripts/plot" in block]
     return [line.strip() for line in block.replace("\\\n", "").splitlines()]

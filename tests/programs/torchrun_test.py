@@ -1,8 +1,8 @@
-"""The same program under PyTorch's torchrun and under fsdprun.
+"""Runs the same program under PyTorch's torchrun and under fsdprun.
 
     python3 torchrun_test.py GPT FSDPRUN TORCHRUN
 
-Returns 77, for ctest a skipped test, if there is no TORCHRUN.
+Exits with 77, which ctest reports as skipped, if there is no TORCHRUN.
 """
 
 import pathlib

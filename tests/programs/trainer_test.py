@@ -1,4 +1,4 @@
-"""Trainings that a signal or the loss of a rank ends go on bit for bit: the example of a trainer, and gpt.
+"""Tests that trainings that a signal or the loss of a rank ends resume bit for bit: the example of a trainer, and gpt.
 
     python3 trainer_test.py EXAMPLE GPT FSDPRUN
 """
@@ -13,12 +13,12 @@ import unittest
 from program_case import SMALL_GPT, TEXT, ProgramTest
 
 EXAMPLE = GPT = FSDPRUN = ""
-NEVER = 1_000_000  # steps or epochs, so many that only a signal ends a run
+NEVER = 1_000_000  # so many steps or epochs that only a signal ends a run
 
 
 class Runs(ProgramTest):
     def read_until(self, process, pattern):
-        """The match in the first line that has one."""
+        """Returns the match in the first line that has one."""
         seen = []
         for line in process.stdout:
             seen.append(line)
@@ -27,7 +27,7 @@ class Runs(ProgramTest):
         return self.fail("".join(seen))
 
     def send(self, process, number):
-        """A signal after which it ends well; what it still prints."""
+        """Sends a signal after which the process must end well, and returns the rest of its output."""
         process.send_signal(number)
         return self.end(process)
 
@@ -35,7 +35,7 @@ class Runs(ProgramTest):
         return (self.folder / run / "latest").read_text(encoding="utf-8").strip()
 
     def assert_same_checkpoint(self, expected, found):
-        """Parameters, moments, random state of every rank, options, place."""
+        """Compares parameters, moments, each rank's random state, options and the place in the data."""
         self.assertEqual(self.newest(found), self.newest(expected))
         files = sorted((self.folder / expected / self.newest(expected)).iterdir())
         self.assertGreater(len(files), 3)
@@ -49,7 +49,7 @@ class Example(Runs):
         return [EXAMPLE, self.folder / run, epochs]
 
     def epochs(self, run):
-        """Whole ones in its newest checkpoint."""
+        """Returns the number of whole epochs in the newest checkpoint of the run."""
         return int(self.newest(run)[5:]) // 16
 
     def test_starts_its_ranks_and_learns(self):
@@ -61,7 +61,7 @@ class Example(Runs):
 
     def test_a_signal_to_the_program_ends_it_with_a_checkpoint_and_the_next_start_goes_on_bit_for_bit(self):
         process = self.start(*self.train("broken", NEVER))
-        for number in (signal.SIGTERM, signal.SIGINT):  # the second ends what went on after the first
+        for number in (signal.SIGTERM, signal.SIGINT):  # the second signal ends the run that resumed after the first
             self.read_until(process, r"epoch \d+ ends")
             self.assertNotIn("accuracy", self.send(process, number))
             epochs = NEVER if number == signal.SIGTERM else self.epochs("broken") + 2
@@ -86,7 +86,7 @@ class Gpt(Runs):
         self.text.write_text(TEXT, encoding="utf-8")
 
     def train(self, run, steps, *words, restarts=0):
-        # In a warm-up without an end, the learning rate does not depend on the number of steps.
+        # With an endless warm-up, the learning rate does not depend on the number of steps.
         folder = self.folder / run
         flags = (f"--text {self.text} --batch 2 --dropout 0.1 --eval-every 0 --lr 100 --warmup {NEVER} --steps {steps} "
                  f"--save {folder} --save-every 10 --keep 1 --resume {folder}").split()

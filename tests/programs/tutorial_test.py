@@ -1,6 +1,7 @@
-"""The steps of docs/tutorial.md print the same losses, do what it says and are what it quotes; what wrapping costs.
+"""Tests that the steps of docs/tutorial.md print the same losses, and do and contain what it says; tests what wrapping
+costs.
 
-    python3 tutorial_test.py STEPS WRAPPING FSDPRUN     (the folder of the steps' programs)
+    python3 tutorial_test.py STEPS WRAPPING FSDPRUN     (STEPS is the folder of the steps' programs)
 """
 
 import functools
@@ -17,10 +18,10 @@ STEPS = WRAPPING = FSDPRUN = ""
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SOURCES = ROOT / "examples" / "tutorial"
 EPOCH = re.compile(r"epoch (\d+)  loss (\d\S+)$", re.MULTILINE)
-# Of the first line of a memory report: the columns' names, then what is held now and at most.
+# The pattern matches the first lines of a memory report: the names of the columns, then current and peak bytes.
 REPORT = re.compile(r"rank 0 of 2 +(.*)\n(?:\[rank 0\] )?all +(.*)")
 UNITS = {"B": 1, "KiB": 1024, "MiB": 1024 ** 2}
-SAME = 1e-4  # of a loss: what rounding may do to it
+SAME = 1e-4  # relative difference of losses that rounding may cause
 
 
 def ranks_of(step, *words, as_hosts=False):
@@ -38,7 +39,7 @@ def losses(output):
 
 
 def peaks(output):
-    """Bytes by class, rounded as they are printed."""
+    """Returns the peak bytes of each class, rounded as they are printed."""
     names, cells = REPORT.search(output).groups()
     values = re.findall(r"/ (\S+) (\S+)", cells)
     return {name: float(number) * UNITS[unit] for name, (number, unit) in zip(names.split(), values, strict=True)}
@@ -62,7 +63,7 @@ class Tutorial(ProgramTest):
 
     def test_ranks_print_the_losses_of_the_plain_loop(self):
         for command in (ranks_of("step1_ranks"), ranks_of("step2_sharded"), [program("step2_sharded")]):
-            with self.subTest(command):  # the last one alone
+            with self.subTest(command):  # runs the last command alone
                 self.assert_losses(run(*command), plain())
 
     def test_eight_ranks_in_four_dimensions_print_the_losses_of_the_plain_loop(self):
@@ -76,7 +77,7 @@ class Tutorial(ProgramTest):
             self.assertAlmostEqual(shared[part], copied[part] / 2, delta=0.04 * copied[part])
         self.assertAlmostEqual(shared["whole"], copied["rows"], delta=0.01 * copied["rows"])
         self.assertLess(wrapped["whole"], 0.6 * shared["whole"])
-        self.assertNotIn("whole", peaks(run(*ranks_of("step2_sharded"))))  # in memory that both have
+        self.assertNotIn("whole", peaks(run(*ranks_of("step2_sharded"))))  # the ranks share this memory
 
     def test_three_ways_of_wrapping_make_the_same_groups(self):
         def groups(way):
@@ -102,7 +103,7 @@ class Tutorial(ProgramTest):
         _, found = losses(run(*ranks_of("step5_memory", self.folder / "counting")))
         self.assertNotEqual(found, plain())
         self.assert_close(found, plain(), 0.02)
-        # The trainer is told the same by options, starts its ranks itself, and goes on where it was.
+        # The trainer gets the same settings as options, starts its ranks itself, and resumes where it was.
         trainer = program("step6_trainer"), self.folder / "trainer"
         self.assert_losses(run(*trainer, 2), found[:2], epochs=(1, 2))
         self.assert_losses(run(*trainer, 4), found[2:], epochs=(3, 4))

@@ -1,4 +1,4 @@
-"""GPTs of Python's libraries beside ours. Run by tests of gpt_test.cpp.
+"""Compares GPTs of Python's libraries with fsdp's. Tests of gpt_test.cpp run this script.
 
 gpt.py torch FOLDER: loads FOLDER/model.safetensors into PyTorch's GPT, compares its logits with those in
 ours.safetensors, trains it and saves it as theirs.safetensors, and a step later as after.safetensors.

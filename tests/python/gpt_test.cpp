@@ -1,4 +1,4 @@
-// GPTs of Python's libraries: their files are read here, ours there.
+// Tests of GPTs of Python's libraries: fsdp reads their files, and they read fsdp's files.
 
 #include <fsdp/scopes.h>
 #include <fsdp/state_dict.h>
@@ -23,7 +23,7 @@ Group shard_blocks(models::GPTImpl& net) {
   return fully_shard(static_cast<torch::nn::Module&>(net));
 }
 
-// Token numbers, and the logits that come of all of them but the last.
+// Numbers of tokens, and the logits for all of them but the last.
 struct Example : torch::nn::Module {
   torch::Tensor ids, logits;
   Example(int64_t batch, int64_t tokens, int64_t logits_of)
@@ -37,7 +37,7 @@ torch::Tensor logits_of(models::GPTImpl& net, const Group& group, const torch::T
   return net.forward(ids);
 }
 
-// Of rank `r` of 2, on its half of the batch.
+// Trains a step as rank `r` of 2, on its half of the batch.
 void train_step(models::GPTImpl& net, const Group& group, const torch::Tensor& ids, int r) {
   torch::optim::SGD optimizer(net.parameters(), 0.1);
   const auto own = ids.chunk(2)[static_cast<size_t>(r)];

@@ -1,4 +1,4 @@
-"""The scales of torch.amp's GradScaler where gradients hold an inf in the steps marked 1.
+"""Prints the scales of torch.amp's GradScaler if gradients hold an inf in the steps marked 1.
 
     scaler.py INIT_SCALE GROWTH_FACTOR BACKOFF_FACTOR GROWTH_INTERVAL 0010...
 """

@@ -1,4 +1,4 @@
-// The scales of torch.amp's GradScaler.
+// Compares the scales with those of torch.amp's GradScaler.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::vector<double> scales_of_torch(const GradScalerOptions& options, const std:
   return scales;
 }
 
-// Every second inf is a NaN, which counts as one.
+// Returns the scales of fsdp's GradScaler. Every second inf is a NaN, which must have the same effect.
 std::vector<double> scales_of_ours(const GradScalerOptions& options, const std::string& infs, int world) {
   std::vector<double> scales;
   run_thread_ranks(world, [&](int r) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The scripts of this folder, run by the virtual environment's Python.
+/// Runs the scripts of this folder with the virtual environment's Python.
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,13 @@
 
 namespace fsdp::test {
 
-/// Whether Python finds all these modules.
+/// Returns true if Python finds all these modules.
 inline bool has_python_modules(const std::string& names) {
   const std::string find = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))";
   return std::system((FSDP_TEST_PYTHON " -c '" + find + "' " + names + " >/dev/null 2>&1").c_str()) == 0;
 }
 
-/// The exit status of a script with its arguments.
+/// Runs a script with its arguments, and returns its exit status.
 inline int run_script(const std::string& command) {
   return std::system((FSDP_TEST_PYTHON " -B " FSDP_TEST_SOURCES "/python/" + command).c_str());
 }

@@ -1,6 +1,6 @@
-"""Opens what ranks wrote with Python's own readers: state.py checkpoint|archive PATH EXPECTED.
+"""Opens files that ranks wrote with Python's own readers: state.py checkpoint|archive PATH EXPECTED.
 
-EXPECTED is JSON: for each parameter its sizes and all of its values. Run by a test of state_test.cpp.
+EXPECTED is a JSON file with the sizes and all values of each parameter. A test of state_test.cpp runs this script.
 """
 
 import json
@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 
 def parts_by_name(checkpoint):
-    """The parts of each parameter in the order of its elements, as safetensors reads them."""
+    """Returns the parts of each parameter in the order of its elements, as safetensors reads them."""
     found = {}
     for path in sorted(checkpoint.glob("model-*.safetensors"), key=lambda path: path.stem):
         with safe_open(path, framework="pt") as file:
@@ -33,7 +33,7 @@ def compare_checkpoint(checkpoint, expected):
 
 
 def compare_archive(path, expected):
-    """Of torch::save: Python makes a module of TorchScript of it."""
+    """Compares a file of torch::save, which Python opens as a TorchScript module."""
     state = torch.load(path, weights_only=False).state_dict()
     assert set(state) == set(expected), set(state) ^ set(expected)
     for name, values in expected.items():

@@ -1,4 +1,4 @@
-// Python's readers open the files of a checkpoint.
+// Tests that Python's readers can open the files of a checkpoint.
 
 #include <fsdp/checkpoint.h>
 #include <fsdp/serialize.h>
@@ -22,12 +22,12 @@ std::shared_ptr<SmallNetImpl> net_with_more() {
     return model;
   });
   net->register_parameter("scalar", torch::tensor(0.5, torch::kDouble));
-  // Of three ranks each has rows of several matrices, of some of them not all.
+  // Each of three ranks has rows of several matrices, and only some rows of some of them.
   net->register_parameter("stacked", torch::arange(4.0 * 20 * 420, torch::kDouble).view({4, 20, 420}));
   return net;
 }
 
-// Names, sizes and values, as state.py reads them. Collective; rank 0 writes.
+// Writes names, sizes and values as state.py reads them. Collective; rank 0 writes.
 void write_values(const std::string& path, const torch::nn::Module& net) {
   std::ofstream out;
   if (rank() == 0) out.open(path);

@@ -1,4 +1,4 @@
-"""Code that documents show is that of programs which tests run; docs/README.md names each page once."""
+"""Tests that code in documents is the code of programs that tests run, and that docs/README.md names each page once."""
 
 import pathlib
 import re
@@ -60,7 +60,7 @@ class OwnOptimizer(unittest.TestCase):
 
 class Concepts(unittest.TestCase):
     def pieces(self, heading):
-        """The code in the right column of the tables under a heading."""
+        """Returns the code in the right column of the tables under a heading."""
         section = read("docs/concepts.md").split(f"\n## {heading}\n")[1].split("\n## ")[0]
         return [piece for _, right in ROW.findall(section) for piece in re.findall(r"`([^`]+)`", right)]
 
@@ -117,7 +117,7 @@ class UsersPages(unittest.TestCase):
         section = read("docs/launching.md").split("## fsdprun's flags")[1].split("\n##")[0]
         rows = "".join(line for line in section.splitlines(True) if line.startswith("| `"))
         declared = set(re.findall(r'"(?:-\w,)?(--[a-z-]+)"', read("apps/fsdprun/flags.cpp")))
-        self.assertEqual(set(re.findall(r"--[a-z-]+", rows)), declared - {"--module"})  # which is refused
+        self.assertEqual(set(re.findall(r"--[a-z-]+", rows)), declared - {"--module"})  # this flag is refused
 
     def test_lines_are_not_long(self):
         for page in self.PAGES:
@@ -146,7 +146,7 @@ class Gpt(unittest.TestCase):
 
 
 class Project(unittest.TestCase):
-    """The tables of docs/project name tests and files."""
+    """Tests that the tables of docs/project name tests and files that exist."""
 
     def test_the_tests_and_files_that_the_tables_name_are_there(self):
         tests = set()

@@ -1,4 +1,4 @@
-"""scripts/gpu_check runs a bundle of programs that find no GPU, and one of which one program is not there."""
+"""Tests scripts/gpu_check with a bundle of programs that find no GPU, and with a bundle that lacks a program."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""scripts/plot draws metrics of runs and a step of a trace."""
+"""Tests that scripts/plot draws metrics of runs and a step of a trace."""
 
 import json
 import pathlib
@@ -12,13 +12,13 @@ PYTHON = ROOT / ".venv/bin/python"
 sys.path.insert(0, str(ROOT / "scripts"))
 import plot  # noqa: E402  pylint: disable=wrong-import-position
 
-# A step of 100 us. In 40 of them something is communicated, and 10 of these are waited for.
+# A step of 100 us. Communication takes 40 us, and the step waits for 10 of them.
 STEP = [("compute", "optimizer step", -10, 0), ("compute", "forward", 0, 40), ("communication", "all_gather", 0, 30),
         ("compute", "wait for all_gather", 25, 35), ("communication", "reduce_scatter", 50, 60),
         ("compute", "wait for reduction", 55, 60), ("compute", "optimizer step", 90, 100)]
 TRACE = [{"ph": "X", "pid": rank, "tid": 1, "name": what, "cat": category, "ts": begin, "dur": end - begin,
           "args": {"what": what, "group": ""}} for rank in (0, 1) for category, what, begin, end in STEP]
-# The run was resumed at step 2, whose first line counts no more, and its clock began at 0 again.
+# The run was resumed at step 2. The first line of that step no longer counts, and the clock began at 0 again.
 RUN = [{"step": step, "seconds": seconds, "loss": 1 / seconds, "peak_bytes/rows": 1e6}
        for step, seconds in ((1, 4), (2, 9), (2, 2))]
 

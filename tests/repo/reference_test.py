@@ -1,4 +1,5 @@
-"""scripts/reference makes the pages of all topics without a warning, and fails at a declaration without a docstring."""
+"""Tests that scripts/reference makes the pages of all topics without a warning, and fails at a declaration without a
+docstring."""
 
 import pathlib
 import re
@@ -40,7 +41,7 @@ class Reference(unittest.TestCase):
 
 if __name__ == "__main__":
     if not shutil.which("doxygen") or not subprocess.check_output(["doxygen", "--version"]).startswith(b"1.9.4"):
-        # Other releases warn of other things.
+        # Other releases of Doxygen give other warnings.
         print("Doxygen 1.9.4 is needed: run scripts/setup")
         sys.exit(77)
     unittest.main()

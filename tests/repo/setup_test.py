@@ -1,4 +1,4 @@
-"""scripts/setup, with a LibTorch that is there, so that nothing is downloaded: what it takes, and what it refuses."""
+"""Tests what scripts/setup accepts and refuses. A LibTorch is there, so it downloads nothing."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
-# How much disk is free, what dpkg-query says of each package, LibTorch's version, and what the last line tells.
+# Free disk space, dpkg-query's answer for each package, LibTorch's version, status, and the last line of the output.
 CASES = (
     (9_000_000, "installed", "2.12.1", 0, "setup: ready"),
     (9_000_000, "installed", "2.10.0", 1, "(named by FSDP_TORCH) is not supported: fsdp needs 2.11 to 2.15"),

@@ -1,4 +1,4 @@
-// When something fails, each rank writes its last operations to a file.
+// Tests that each rank writes its last operations to a file when a failure occurs.
 
 #include "comm/failure/flight_recorder.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// As long as the object lives, ranks that join keep their last operations for files in a folder.
+// As long as the object lives, ranks that join record their operations for files in a folder.
 class RecordedFlight {
  public:
   explicit RecordedFlight(const std::string& name = "flight.json") : file_(folder_.path() + '/' + name) {
@@ -38,7 +38,7 @@ class RecordedFlight {
   const std::string file_;
 };
 
-// Rank 1 runs something else. Returns the message of the rank's error.
+// Rank 1 runs another operation than the other ranks. Returns the message of this rank's error.
 std::string disagree(int rank) {
   try {
     const Tag tag{rank == 1 ? "theirs" : "ours", {}};
@@ -61,7 +61,7 @@ TEST(FlightRecorder, HasWhatEachRankDidLastWhenTheyDisagreeAndTheErrorNamesTheFi
     EXPECT_EQ(record["rank"].get<int>(), rank);
     EXPECT_EQ(record["world_size"].get<int>(), 3);
     const auto& operations = record["operations"];
-    // Ignores the operations inside a host that an operation consists of.
+    // Finds an operation, but not the operations inside a host that it consists of.
     const auto find = [&](const std::string& operation, const std::string& key, const nlohmann::json& value) {
       return std::find_if(operations.begin(), operations.end(), [&](const nlohmann::json& entry) {
         return entry["operation"] == operation && entry[key] == value;

@@ -1,4 +1,4 @@
-// Where the bytes go: reports, timelines, and what forward holds.
+// Tests of reports and timelines of memory, and of what forward holds.
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/memory_report.h>
@@ -32,7 +32,7 @@ struct Trained {
   void step() { step(optimizer); }
 };
 
-// Runs over Gloo, because ranks that share memory have no whole parameters of their own.
+// Runs `act` over Gloo, because ranks that share memory have no whole parameters of their own.
 void on_ranks_with_copies(const std::function<void(int)>& act) { run_thread_ranks(2, act, {.backend = "gloo"}); }
 
 int64_t sum_over_groups(const MemoryReport& report, ByteCount ByteCounts::* count) {
@@ -150,7 +150,7 @@ TEST(MemoryTimeline, IsOneAtATimeEndsWhereItGoesAndIsWrittenAsJson) {
 
 constexpr int64_t kSamples = 32, kWidth = 64, kActivation = kSamples * kWidth * kFloat;
 
-// Two layers whose results autograd keeps, either in one group or in a group each with another one around them.
+// Two layers whose results autograd keeps. They are one param group, or one group each inside another group.
 struct Chain {
   torch::nn::Sequential layers = build_alike([] {
     return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),

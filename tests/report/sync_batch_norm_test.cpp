@@ -1,4 +1,4 @@
-// Batch norms over several ranks. The oracle is torch's BatchNorm on the joined batch.
+// Tests of batch norms over several ranks. The oracle is torch's BatchNorm on the joined batch.
 
 #include <gmock/gmock.h>
 
@@ -16,14 +16,14 @@ using testing::ThrowsMessage;
 constexpr int kSteps = 2;
 constexpr double kTolerance = 1e-10;
 
-// How one batch norm is tried: the samples of each rank, and the module's options.
+// A case for one batch norm: the samples of each rank, and the module's options.
 struct Trial {
-  int dimensions;                // BatchNorm1d, BatchNorm2d, BatchNorm3d
-  std::vector<int64_t> samples;  // per rank
-  std::vector<int64_t> sizes;    // of a sample, channels first
+  int dimensions;                // 1, 2 or 3 for BatchNorm1d, BatchNorm2d or BatchNorm3d
+  std::vector<int64_t> samples;  // number of samples of each rank
+  std::vector<int64_t> sizes;    // sizes of a sample, channels first
   nn::BatchNormOptions options{3};
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
-  c10::ScalarType dtype = torch::kDouble;  // of the input
+  c10::ScalarType dtype = torch::kDouble;  // dtype of the input
   double tolerance = kTolerance;
 };
 
@@ -36,7 +36,7 @@ std::shared_ptr<Norm> build_norm(const Trial& trial) {
   return norm;
 }
 
-// The joined batch of all ranks, with a mean far from zero.
+// Returns the joined batch of all ranks, with a mean far from zero.
 torch::Tensor joined_batch(const Trial& trial, int step) {
   const auto count = std::accumulate(trial.samples.begin(), trial.samples.end(), int64_t{0});
   return (samples({step, 0, count}, trial.sizes) * 2 + 5).to(trial.dtype);
@@ -104,7 +104,7 @@ TEST(SyncBatchNorm, EqualsOneBatchNormOnTheJoinedBatch) {
            {1, {2, 3}, {3}, nn::BatchNormOptions(3).affine(false)},
            {1, {2, 3}, {3}, without_statistics},
            {1, {2, 3}, {3}, nn::BatchNormOptions(without_statistics).affine(false)},
-           // Tolerances are the rounding of the dtypes; bf16 inputs meet fp32 parameters.
+           // The tolerances are the rounding errors of the dtypes. A bf16 input meets fp32 parameters.
            {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::Contiguous, torch::kFloat, 5e-6},
            {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::Contiguous, torch::kBFloat16, 1.0 / 128},
        }) {
@@ -121,7 +121,7 @@ TEST(SyncBatchNorm, EqualsOneBatchNormOnTheJoinedBatch) {
 TEST(SyncBatchNorm, AsAModuleEqualsOneBatchNormOnTheJoinedBatch) {
   for (const auto& options : {nn::BatchNormOptions(3), nn::BatchNormOptions(3).momentum(std::nullopt),
                               nn::BatchNormOptions(3).affine(false).track_running_stats(false)})
-    // torch's own batch norm refuses a single value, which is what rank 0 has.
+    // torch's own batch norm refuses a single value. Rank 0 has a single value.
     expect_equals_joined<SyncBatchNormImpl, nn::BatchNorm1dImpl>({1, {1, 3, 0}, {3}, options});
 }
 
@@ -139,7 +139,7 @@ struct NetImpl : nn::Module {
   }
   nn::Conv2d conv{nn::Conv2dOptions(2, 4, 3).bias(false)};
   nn::BatchNorm2d norm{4};
-  // Something nonlinear between the norms; otherwise the gradient of the first one's bias would be nothing but
+  // A nonlinear layer stands between the norms. Without it the gradient of the first norm's bias would be mere
   // rounding.
   nn::Sequential tail{nn::Conv2d(4, 5, 3), nn::BatchNorm2d(5), nn::Tanh(),
                       nn::BatchNorm2d(nn::BatchNormOptions(5).affine(false))};
@@ -159,7 +159,7 @@ Training<NetImpl> net_training(const FullyShardOptions& options) {
   training.loss = [](NetImpl& net, const Batch& batch) {
     return distance_from_targets(net.forward(samples(batch, {2, 7, 7})), batch);
   };
-  // Not Adam, because a convolution's bias before a norm has no gradient except its rounding.
+  // Adam is not used, because the gradient of a convolution's bias before a norm is mere rounding.
   training.optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
   };

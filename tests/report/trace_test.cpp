@@ -1,4 +1,4 @@
-// What a trace contains of each group in a step, in which order, and the file that it writes.
+// Tests of the events of each param group in a trace of a step, of their order, and of the file that a trace writes.
 
 #include <fsdp/explain.h>
 #include <fsdp/trace.h>
@@ -58,7 +58,7 @@ TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
   run_thread_ranks_with(2, {.backend = "gloo"}, [](int) {
     TracedModel model;
     model.step();
-    model.step();  // after this step the order is known
+    model.step();  // after this step the order of groups is known
     const auto before = model.group.stats();
     const Trace trace;
     model.step();
@@ -75,7 +75,7 @@ TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
     EXPECT_THAT(names, IsSupersetOf({std::string("layers.0"), std::string("layers.3")}));
     EXPECT_EQ(traced_groups(events_named(events, "reduce")), names);
     EXPECT_EQ(static_cast<int64_t>(names.size()), TracedNet::kGroups);
-    // All layers but the first one of a pass are gathered ahead.
+    // In each pass, all layers but the first are gathered ahead.
     EXPECT_GE(static_cast<int64_t>(events_named(events, "prefetch").size()), 2 * (TracedNet::kLayers - 1));
     EXPECT_FALSE(events_named(events, "wait for all_gather").empty());
     EXPECT_FALSE(events_named(events, "wait for reduction").empty());
@@ -125,7 +125,7 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
     EXPECT_THROW(trace.write(folder.path() + "/missing/trace.json"), Error);
   });
   const auto json = nlohmann::json::parse(std::ifstream(path));
-  std::map<int, std::set<std::string>> names;  // by process id
+  std::map<int, std::set<std::string>> names;  // keyed by process id
   std::map<std::pair<int, int64_t>, std::vector<std::pair<double, double>>> tracks;
   for (const auto& event : json["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -139,15 +139,15 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
   ASSERT_EQ(names.size(), 3u);
   for (const auto& [rank, of_rank] : names)
     EXPECT_THAT(of_rank, IsSupersetOf({std::string("reduce_scatter layers.0"), std::string("reduce layers.0")}));
-  constexpr double kRounding = 5e-4;  // microseconds
-  // Intervals that overlap on a track have to be nested, or viewers cut them.
+  constexpr double kRounding = 5e-4;  // in microseconds
+  // Intervals that overlap on a track must be nested, or viewers cut them off.
   for (auto& [track, intervals] : tracks)
     for (const auto& [begin, end] : intervals)
       for (const auto& [other_begin, other_end] : intervals)
         EXPECT_FALSE(begin < other_begin && other_begin + kRounding < end && end + kRounding < other_end);
 }
 
-// LibTorch's profiler writes a file for temporary use. Somebody else may have one of a name that can be foreseen.
+// LibTorch's profiler writes a temporary file. Another user may have a file whose name could be guessed.
 TEST(Trace, OfOperatorsTouchesNobodysTemporaryFilesAndLeavesNone) {
   const DiskFolder folder;
   const char* previous = std::getenv("TMPDIR");
@@ -165,7 +165,7 @@ TEST(Trace, OfOperatorsTouchesNobodysTemporaryFilesAndLeavesNone) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2) << "the link, and the trace";
   setenv("TMPDIR", (folder.path() + "/missing").c_str(), 1);
   run_thread_ranks(2, [&](int rank) {
-    // Ranks that are threads share one profiler, so only one of them may use it.
+    // Thread ranks share one profiler, so only one of them may use it.
     const Trace trace({.operators = rank == 1});
     try {
       trace.write(path);
@@ -183,7 +183,7 @@ TEST(TraceJson, TracksHaveOneThingAtATimeAndAreAsFewAsMayBe) {
   EXPECT_THAT(report::tracks_of(events), ElementsAre(0, 1, 2, 1, 0));
 }
 
-// The formulas are those of docs/choosing.md; StrategyCosts compares them with what ranks do.
+// The formulas are those of docs/choosing.md. StrategyCosts compares them with what ranks do.
 TEST(Explain, SaysWhatAStepMovesAndBoundsWhatItHolds) {
   for (const auto strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
@@ -211,7 +211,7 @@ TEST(Explain, SaysWhatAStepMovesAndBoundsWhatItHolds) {
       EXPECT_EQ(after.reductions - before.reductions, told.reduce_scatters + told.all_reduces);
       const auto links = traffic() - sent;
       const auto moved = links.inside_host.sent + links.between_hosts.sent;
-      // Small tensors that share a message begin at multiples of 16 bytes.
+      // Small tensors in one message begin at multiples of 16 bytes.
       EXPECT_LE(moved, told.gathers_bytes + told.reduce_scatters_bytes + told.all_reduces_bytes +
                            16 * (told.reduce_scatters + told.all_reduces));
       EXPECT_GE(3 * moved, 2 * (told.gathers_bytes + told.reduce_scatters_bytes + told.all_reduces_bytes));

@@ -1,4 +1,4 @@
-// Each rule about which operators may touch a sharded tensor.
+// Tests of each rule about the operators that may use a sharded tensor.
 
 #include "runtime/access_rules.h"
 
@@ -16,7 +16,7 @@ using enum PartKind;
 using enum Verdict;
 
 struct Rule {
-  std::vector<OperatorKind> operators;  // the rule holds with each of them in place of the access's own
+  std::vector<OperatorKind> operators;  // the rule holds with each of these as the operator of `access`
   Access access;
   Verdict verdict;
 };
@@ -32,8 +32,8 @@ const Rule kRules[] = {
     {kValueless, {.part = kWhole, .is_parameter = true, .is_first = true, .inside = true}, kPass},
     {kValueless, {.part = kGradient, .is_first = true, .recording = true}, kPass},
     {kValueless, {.part = kGradient, .is_first = true, .inside = true}, kPass},
-    // Rows take operators that mean the same on rows and are not recorded. A write to rows counts, one to a gradient
-    // does not.
+    // Row-wise operators mean the same on rows, so rows accept them unless autograd records. A write to rows is
+    // counted; a write to a gradient is not.
     {kRowWise, {}, kPass},
     {kRowWise, {.recording = true}, kRefuseOutsideScope},
     {{kCopy, kFill, kForeach, kFused, kPointwise}, {.writes = true}, kWriteRows},
@@ -42,7 +42,7 @@ const Rule kRules[] = {
     {{kOther}, {.recording = true}, kRefuseOutsideScope},
     {{kOther}, {.part = kGradient}, kRefuseOutsideScope},
     {{kOther}, {.part = kGradient, .recording = true}, kRefuseOutsideScope},
-    // Other operands have to fit. In a scope the error names the gradient; recording is refused first.
+    // The other operands must fit. In a scope the error names the gradient. Recording is refused before anything else.
     {kWithOperands, {}, kPass},
     {kWithOperands, {.writes = true, .fit = kTakesRows}, kWriteRows},
     {kWithOperands, {.fit = kMisfits}, kRefuseOperand},
@@ -56,20 +56,20 @@ const Rule kRules[] = {
     {{kCopy}, {.part = kGradient, .is_first = true}, kPass},
     {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints}, kPrintRows},
     {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints, .local_rows = true}, kPass},
-    // Random numbers are refused, those of rand_like too, except in LocalRows and for whole values.
+    // Random numbers, those of rand_like too, are refused, except in LocalRows and for whole values.
     {{kPointwise, kOther, kFill}, {.writes = true, .random = true}, kRefuseRandom},
     {{kFactory}, {.random = true}, kRefuseRandom},
     {{kFactory}, {.random = true, .local_rows = true}, kPass},
     {{kFactory}, {.part = kWhole, .random = true, .inside = true}, kPass},
-    // A part of the rows may be copied, but rows may not be selected by number, and a part is neither written nor
+    // Part of the rows may be copied. Rows may not be selected by number, and part of them may be neither written nor
     // computed with.
     {{kCopy}, {.is_part_of_rows = true}, kPass},
     {{kView, kCopy}, {.selects_rows = true}, kRefuseRowsByNumber},
     {{kCopy, kFill, kPointwise}, {.is_part_of_rows = true, .writes = true}, kRefuseOutsideScope},
     {{kPointwise}, {.is_part_of_rows = true}, kRefuseOutsideScope},
     {{kFill}, {.is_part_of_rows = true, .writes = true, .local_rows = true}, kWriteRows},
-    // What was computed from rows is treated as a gradient is, and names what computes over all ranks. A copy must not
-    // hide which dim has the rows.
+    // A tensor that was computed from rows follows the rules of a gradient, and errors name the functions that compute
+    // over all ranks. A copy must not hide which dim has the rows.
     {kValueless, {.part = kResult, .is_first = true, .recording = true}, kPass},
     {{kCopy, kFill, kForeach, kFused, kPointwise}, {.part = kResult, .writes = true}, kPass},
     {{kOther, kReplace}, {.part = kResult, .is_first = true}, kRefuseResult},
@@ -79,21 +79,21 @@ const Rule kRules[] = {
     {{kPointwise}, {.part = kResult, .fit = kMisfits}, kRefuseOperand},
     {{kFill}, {.part = kResult, .writes = true, .random = true}, kRefuseRandom},
     {{kOther}, {.part = kResult, .local_rows = true}, kPass},
-    // A parameter itself may not be cloned, its rows may.
+    // A parameter itself may not be cloned, but its rows may.
     {{kClone}, {.is_parameter = true}, kRefuseClone},
     {{kClone}, {.is_parameter = true, .recording = true}, kRefuseClone},
     {{kClone}, {}, kPass},
-    // LocalRows lifts every rule that is not about autograd or storage.
+    // LocalRows lifts every rule except those about autograd and storage.
     {{kOther, kPointwise, kClone, kFill}, {.is_parameter = true, .random = true, .local_rows = true}, kPass},
     {{kClone}, {.is_parameter = true, .local_rows = true}, kPass},
     {{kOther, kPointwise, kClone, kFill}, {.writes = true, .local_rows = true}, kWriteRows},
     {{kOther}, {.recording = true, .local_rows = true}, kRefuseOutsideScope},
     {{kReplace}, {.is_first = true, .local_rows = true}, kRefuseReplace},
-    // In a scope rows may not be written, but zero_grad() may be called.
+    // In a scope, rows may not be written, but zero_grad() may be called.
     {{kFill}, {.writes = true, .inside = true}, kRefuseWriteInScope},
     {{kFill}, {.part = kGradient, .writes = true, .inside = true}, kPass},
-    // Whole values end with their scope, though a view of them may stay. They may be written where they are summoned,
-    // but not recorded there.
+    // Whole values end with their scope, though views of them may live on. They may be written under
+    // summon_full_params, but autograd may not record that.
     {{kOther}, {.part = kWhole}, kRefuseOutsideScope},
     {{kView}, {.part = kWhole}, kPass},
     {{kFill}, {.part = kWhole, .writes = true, .inside = true}, kRefuseWriteInScope},
@@ -101,7 +101,7 @@ const Rule kRules[] = {
     {{kFill}, {.part = kWhole, .writes = true, .summoned = true}, kRefuseWriteInScope},
     {kWithOperands, {.part = kWhole, .inside = true, .summoned = true}, kReadWhole},
     {kWithOperands, {.part = kWhole, .recording = true, .inside = true, .summoned = true}, kRefuseRecording},
-    // The first argument's storage may only be replaced by itself.
+    // The storage of the first argument may be replaced only by itself.
     {{kReplace}, {.conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true, .conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true}, kRefuseReplace},
@@ -110,7 +110,7 @@ const Rule kRules[] = {
     {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplaceInScope},
     {{kReplace}, {.part = kWhole, .is_first = true, .inside = true, .summoned = true}, kRefuseReplace},
     {{kReplace}, {.part = kGradient, .is_first = true}, kRefuseOutsideScope},
-    // A parameter may only be converted to what it already is, and printed.
+    // A parameter may be converted only to the dtype and device that it has, and it may be printed.
     {{kCopy}, {.is_parameter = true, .is_first = true}, kRefuseConvert},
     {{kCopy}, {.is_parameter = true, .is_first = true, .recording = true}, kRefuseConvert},
     {{kCopy}, {.is_parameter = true, .is_first = true, .conversion = kNothing}, kPass},

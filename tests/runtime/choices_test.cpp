@@ -1,5 +1,5 @@
-// What the library chooses or advises from a few facts: the roles of a mesh's axes, the groups on disk, a better
-// strategy, smaller groups.
+// Tests of what the library chooses or recommends from a few facts: the roles of a mesh's axes, the groups on disk, a
+// better strategy, smaller groups.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -42,8 +42,8 @@ TEST(DiskChoice, KeepsInMemoryWhatFitsInOrder) {
   EXPECT_THAT(choose_on_disk(bytes, 60, 90), ElementsAre(true, false, true, true));
 }
 
-// The advice for a model of 800 MB on 4 ranks with AdamW. Replicated, it holds 800 MB of rows, 300 + 600 of gradients
-// and 1600 of state, 2300 more than sharded.
+// Returns the advice for a model of 800 MB on 4 ranks with AdamW. kReplicate needs 800 MB of rows, 300 + 600 MB of
+// gradients and 1600 MB of optimizer state, 2300 MB more than kFullShard.
 Advice advice(double waiting_share, int64_t spare_mb, Strategy strategy = kFullShard) {
   constexpr int64_t kMB = 1'000'000;
   return choose_advice({.strategy = strategy,
@@ -90,7 +90,7 @@ struct Warnings : c10::WarningHandler {
   std::vector<std::string> messages;
 };
 
-// What the ranks of `world` are told in two scopes of a model of layers of 12 MB.
+// Expects whether each of `world` ranks gets a hint in two scopes of a model whose layers take 12 MB each.
 void expect_hints(int world, int layers, const FullyShardOptions& options, bool has_blocks, bool is_told) {
   run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {
     Warnings warnings;
@@ -114,10 +114,10 @@ void expect_hints(int world, int layers, const FullyShardOptions& options, bool 
 
 TEST(OneLargeGroup, IsToldOnceOnTheFirstRankWhatIsAtStake) {
   expect_hints(2, 3, {}, /*has_blocks=*/false, /*is_told=*/true);
-  expect_hints(2, 2, {}, false, false);  // small
-  expect_hints(1, 3, {}, false, false);  // nothing is gathered
+  expect_hints(2, 2, {}, false, false);  // the model is small
+  expect_hints(1, 3, {}, false, false);  // one rank gathers nothing
   expect_hints(2, 3, {}, /*has_blocks=*/true, false);
-  expect_hints(2, 3, {.strategy = kShardGradOp}, false, false);  // all of it is meant to be whole
+  expect_hints(2, 3, {.strategy = kShardGradOp}, false, false);  // this strategy means to keep all parameters whole
 }
 
 }  // namespace

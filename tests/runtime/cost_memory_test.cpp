@@ -1,4 +1,4 @@
-// The most that a rank holds of each class of bytes, against the bounds in docs/architecture.md.
+// Tests of the peak of each class of bytes on a rank, against the bounds in docs/architecture.md.
 
 #include "runtime/cost_net.h"
 
@@ -57,8 +57,8 @@ TEST(Cost, LaterRoundsInOneScopeAreGatheredAheadWithinTheRootAndTwoGroups) {
   });
 }
 
-// Expects that a rank holds at most the gradients of its rows, of the root, which arrive first and last, of the block
-// that computes and of two blocks that are being reduced, and from the second step on `more` bytes.
+// Expects a bound on a rank's gradients. It holds those of its rows, those of the root, which arrive first and last,
+// those of the block that computes and of two blocks that are being reduced, and from the second step on `more` bytes.
 void expect_gradients_within_three_groups(const CostRank& on, const std::function<void(int)>& step, int64_t more = 0) {
   for (int i = 0; i < 3; ++i) {
     on.group.reset_peak_stats();
@@ -89,7 +89,7 @@ TEST(Cost, GradientsThatAccumulateStayWithinTheirRowsTheRootAndThreeGroups) {
   });
 }
 
-// Runs a block again in backward, with a backward of its own inside the outer one, as users may write it themselves.
+// Recomputes a block in backward, and runs a backward inside the outer one. Users may write such a Function themselves.
 struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, SmallBlockImpl* block) {
     context->save_for_backward({x});
@@ -140,7 +140,7 @@ TEST(Cost, AFrozenParametersGradientIsNeitherHeldNorReduced) {
   });
 }
 
-// Frozen blocks expect no gradient, so backward frees them as soon as it goes on.
+// A frozen block expects no gradient, so backward frees it as soon as it reads another group.
 TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
   const auto freeze_all_but_the_first = [](SmallNetImpl& net) {
     for (size_t i = 1; i < kDepth; ++i)

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks whose costs are counted: what they communicate, and the bytes that they hold.
+/// Ranks that count what they communicate and the bytes that they hold.
 
 #include <gmock/gmock.h>
 
@@ -11,12 +11,13 @@
 
 namespace fsdp::test {
 
-constexpr int64_t kDepth = 4;  // blocks
+constexpr int64_t kDepth = 4;  // number of blocks
 
-/// The gathers to expect. Over shared memory whole parameters are already there, so ranks gather nothing.
+/// Returns the number of gathers to expect. Ranks that share memory gather nothing, because they share whole
+/// parameters.
 inline int64_t gathers(int64_t over_network) { return test_backend() == "shm" ? 0 : over_network; }
 
-/// Bytes of the group's whole buffers.
+/// Returns the number of bytes of the group's whole buffers.
 inline int64_t whole_bytes(runtime::ParamGroup& group) {
   int64_t bytes = 0;
   for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
@@ -26,11 +27,11 @@ inline int64_t whole_bytes(runtime::ParamGroup& group) {
 struct CostOptions {
   FullyShardOptions sharding = {};
   int64_t dim = 12;
-  std::string backend = {};                         // "gloo" where the test is about when groups are gathered
-  std::function<void(SmallNetImpl&)> prepare = {};  // before sharding
+  std::string backend = {};                         // "gloo" in tests of the time at which groups are gathered
+  std::function<void(SmallNetImpl&)> prepare = {};  // called before sharding
 };
 
-/// A net in which each block is a group, and the log of its rank.
+/// One rank's net, in which each block is a param group, and the log of its collectives.
 struct CostRank {
   CostRank(int number, Recorded& logs, const CostOptions& options)
       : rank(number), recorded(logs), module(make(options)), group(shard_blocks(net, options.sharding)) {
@@ -45,7 +46,7 @@ struct CostRank {
 
   void clear() const { recorded.clear(rank); }
   int64_t count(const std::string& operation) const { return recorded.count(rank, operation); }
-  /// The groups gathered since the last call.
+  /// Returns the names of the groups that were gathered since the last call.
   std::vector<std::string> gathered() const {
     auto subjects = recorded.subjects(rank, "all_gather");
     clear();
@@ -57,7 +58,7 @@ struct CostRank {
   const std::shared_ptr<SmallNetImpl> module;
   SmallNetImpl& net = *module;
   const Group group;
-  // Bytes of the root's and of a block's whole parameters.
+  // Numbers of bytes of the whole parameters of the root's group and of a block.
   const int64_t root = whole_bytes(*param_groups(group)[0]), block = whole_bytes(*param_groups(group)[1]);
 
  private:

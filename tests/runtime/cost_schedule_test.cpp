@@ -1,5 +1,5 @@
-// The settings by which a user decides when groups are gathered, seen in the gathers over Gloo. Over shared memory
-// there are none.
+// Tests of the settings with which users decide when groups are gathered. The tests look at gathers over Gloo, because
+// ranks that share memory do not gather.
 
 #include "runtime/cost_net.h"
 

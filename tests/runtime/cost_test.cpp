@@ -1,5 +1,5 @@
-// What a step costs: collectives, and operators that reach the library; and what must not grow with the number of
-// groups.
+// Tests of the cost of a step: its collectives, the operators that enter the library, and what must not grow with the
+// number of groups.
 
 #include "runtime/cost_net.h"
 #include "support/decorator.h"
@@ -44,7 +44,7 @@ TEST(Cost, ReshardNeverGathersOncePerGroup) {
   });
 }
 
-// The last block's norm was read unrecorded, so a backward might compute it again, but none does.
+// The forward read the last block's norm without recording, so backward might recompute it. This backward does not.
 TEST(Cost, AGroupWithAParameterThatWasReadUnrecordedHoldsUpNoOthers) {
   on_cost_ranks(2, [](const CostRank& on) {
     int64_t reductions = 0;
@@ -91,7 +91,7 @@ TEST(Cost, KeptCopiesSpareGathersUntilRowsAreWritten) {
   });
 }
 
-// The library does not see writes through raw pointers, so the rows count as written when a LocalRows closes.
+// The library does not see writes through raw pointers, so rows count as written when LocalRows closes.
 TEST(Cost, CopiesThatWereAskedForAreRenewedAfterLocalRows) {
   on_cost_ranks(2, [](const CostRank& on) {
     on.group.set_reshard_after_backward(false);
@@ -119,7 +119,7 @@ TEST(Cost, UnshardBringsMemoryEarly) {
   });
 }
 
-// How often a rank's communicator was called.
+// Numbers of calls of a rank's communicator.
 struct Asked {
   int shares = 0;
   size_t buffers = 0;

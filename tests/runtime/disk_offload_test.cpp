@@ -1,4 +1,4 @@
-// Groups whose rows, gradients and optimizer state are kept in files.
+// Tests of param groups whose rows, gradients and optimizer state are in files.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// A gather that throws halfway leaves the group as it was.
+// Tests that a gather that throws halfway leaves the param group as it was.
 
 #include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 namespace fsdp::test {
 namespace {
 
-// One group of two dtypes, so that a gather takes two collectives.
+// A param group with two dtypes, so a gather takes two collectives.
 struct TwoDtypes : torch::nn::Module {
   torch::Tensor a = register_parameter("a", torch::arange(6, torch::kFloat).reshape({6, 1}));
   torch::Tensor b = register_parameter("b", torch::arange(8, torch::kDouble).reshape({8, 1}));
@@ -32,17 +32,17 @@ struct TwoDtypesOnRank {
     ForwardScope scope(group);
     return net.forward().item<double>();
   }
-  // A later collective returns only after those that were begun before it, on every rank.
+  // The barrier returns only after the collectives that were begun before it, on every rank.
   void expect_nothing_whole() {
     barrier();
     EXPECT_EQ(group.stats().whole.current, 0);
   }
 };
 
-// Runs `body` on two ranks over Gloo where call number `at` on the lane for gathers fails, counted from the first
+// Runs `body` on two ranks over Gloo. Call number `at` on the communicator for gathers fails, counted from the first
 // gather.
 void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtypesOnRank&)>& body) {
-  constexpr int kCallsBefore = 2;  // duplicate(), and the ranks' agreement in fully_shard
+  constexpr int kCallsBefore = 2;  // duplicate(), and the comparison of ranks in fully_shard
   const auto wrap = [=](std::shared_ptr<Communicator> inner, int) {
     return make_faulty_communicator(std::move(inner), {.at = kCallsBefore + at, .lane = "main"});
   };
@@ -74,7 +74,7 @@ TEST(AGatherThatThrows, StillTellsTheOtherRanksOfWritesWhenItIsTriedAgain) {
   });
 }
 
-// Replaces the process's CPU allocator while it lives, and refuses blocks of the size that a thread sets.
+// Replaces the process's CPU allocator as long as it lives. It refuses blocks of the size that a thread sets.
 class PoorCpu : public c10::Allocator {
  public:
   PoorCpu() { c10::SetAllocator(c10::kCPU, this, kPriority); }
@@ -98,7 +98,7 @@ class PoorCpu : public c10::Allocator {
   c10::Allocator& rich_ = *c10::GetAllocator(c10::kCPU);
 };
 
-// While `act` runs on this rank there is memory for the first buffer only.
+// Expects an error from `act` while this rank has memory for the first buffer only.
 void expect_no_memory(TwoDtypesOnRank& rank, const std::function<void()>& act) {
   auto& flats = param_groups(rank.group).front()->flats();
   EXPECT_EQ(flats.size(), 2);

@@ -1,4 +1,4 @@
-// Ranks have to gather groups in one order, whatever carries their data.
+// Tests that ranks gather groups in the same order, over every backend.
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 namespace fsdp::test {
 namespace {
 
-// Three cells, each of which is a group, and which read a sequence in turns.
+// Three cells that take turns to read a sequence. Each cell is a param group.
 struct RecurrentNet : torch::nn::Module {
   RecurrentNet() {
     for (const char* name : {"first", "second", "third"})
@@ -23,7 +23,7 @@ struct RecurrentNet : torch::nn::Module {
 
 struct Recurrence {
   const char* name;
-  std::array<int64_t, 2> steps;  // of each rank
+  std::array<int64_t, 2> steps;  // number of steps of each rank
   bool is_right;
 };
 constexpr Recurrence kRecurrences[] = {{"AsManyStepsOnEachRank", {3, 3}, true}, {"MoreStepsOnOneRank", {1, 3}, false}};

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The model that tests of ranks without data train.
+/// The model for tests of ranks without data.
 
 #include <gmock/gmock.h>
 
@@ -20,8 +20,8 @@ inline const std::vector<FullyShardOptions> kJoinOptions{{},
                                                          {.strategy = Strategy::kReplicate},
                                                          {.reshard_after_forward = Reshard::always()}};
 
-/// A rank's net of blocks. A forward takes the samples of rank `of` in step `step`. Gradients of a rank without data
-/// are NaN, so that a sum which they are part of is NaN too.
+/// One rank's net of blocks. forward(step) takes the samples of rank `of`. The gradients of a rank without data are
+/// NaN, so a sum that includes them is NaN, too.
 struct JoinRank {
   explicit JoinRank(const FullyShardOptions& options = {})
       : module(double_small_net()), net(*module), group(shard_blocks(net, options)) {}
@@ -37,7 +37,7 @@ struct JoinRank {
     has_data = with_data;
     return fsdp::join(group, with_data, step, options);
   }
-  /// Joins with a divisor that counts only the ranks with data, so that the other ranks do not change the gradients.
+  /// Calls join() with a divisor that counts only the ranks with data, so the other ranks do not change the gradients.
   bool join_alone(bool with_data, const std::function<void()>& step) {
     return join(with_data, step, {.divide_by_initial_world_size = false});
   }
@@ -53,7 +53,7 @@ struct JoinRank {
   const std::shared_ptr<SmallNetImpl> module;
   SmallNetImpl& net;
   const Group group;
-  bool has_data = true;  // for the step that runs
+  bool has_data = true;  // for the current step
 };
 
 }  // namespace fsdp::test

@@ -1,4 +1,4 @@
-// What of a step a rank without data leaves out.
+// Tests of the parts of a step that a rank without data leaves out.
 
 #include <fsdp/sync_batch_norm.h>
 
@@ -9,8 +9,8 @@ namespace {
 
 using torch::Tensor;
 
-// No two steps are alike in what is read, how often, in the number of backwards, and in whether groups are gathered
-// ahead.
+// The steps differ in the groups that they read, in the number of reads and of backwards, and in whether groups are
+// gathered ahead.
 void various_step(const JoinRank& on, int step) {
   auto& net = on.net;
   const auto& group = on.group;
@@ -20,7 +20,7 @@ void various_step(const JoinRank& on, int step) {
     auto h = torch::tanh(net.first->forward(x));
     for (size_t i = 0; i < net.blocks->size(); ++i)
       if (static_cast<int>(i) != step % 4) h = net.blocks[i]->as<SmallBlock>()->forward(h);
-    if (step > 3 && torch::GradMode::is_enabled())  // a forward in the middle of the backward
+    if (step > 3 && torch::GradMode::is_enabled())  // runs a forward in the middle of the backward
       h.register_hook([&](const Tensor&) {
         const torch::NoGradGuard no_grad;
         const ForwardScope inside(group);
@@ -39,10 +39,10 @@ void various_step(const JoinRank& on, int step) {
   }
   if (step % 3 == 2) (forward() + forward()).backward();
   forward().backward();
-  if (step == 4) forward();  // without a backward
+  if (step == 4) forward();  // a forward without a backward
 }
 
-// The gradients of such steps where `has_data` says which ranks have data.
+// Returns the gradients of such steps. `has_data` says which ranks have data.
 std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_data)(int step, int rank)) {
   std::vector<Tensor> gradients;
   run_thread_ranks(2, [&](int rank) {
@@ -50,7 +50,8 @@ std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_
     on.group.set_reduce_scatter_unused_params(true);
     auto optimizer = sgd(on.net.parameters());
     for (int step = 0; step < 6; ++step) {
-      // Both ranks have the same samples, so the mean over the ranks with data does not depend on which have some.
+      // Both ranks have the same samples, so the mean over the ranks with data does not depend on which ranks these
+      // are.
       EXPECT_TRUE(on.join_alone(has_data(step, rank), [&] { various_step(on, step); }));
       optimizer.step();
       for (const auto& parameter : on.net.parameters())
@@ -102,7 +103,8 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
   }
 }
 
-// Only the last micro-batch sums over the replicas, or only it waits for the reductions that the others began.
+// In one case only the last micro-batch sums over the replicas. In the other one only the last waits for the reductions
+// that earlier ones began.
 TEST(Join, LeavesOutMicroBatchesWhoseReductionsWait) {
   const auto alone = double_small_net();
   for (const int micro : {0, 1}) small_net_loss(*alone, {micro, 0, kJoinSamples}).backward();
@@ -133,7 +135,7 @@ TEST(Join, LeavesOutMicroBatchesWhoseReductionsWait) {
   }
 }
 
-// The inner backward computes gradients of the head alone, the outer one of everything.
+// The inner backward computes the head's gradients only; the outer one computes all gradients.
 TEST(Join, LeavesOutABackwardInsideAnother) {
   const auto train = [](SmallNetImpl& net, const auto& counted) {
     const auto loss = counted(small_net_loss(net, {0, 0, kJoinSamples}));
@@ -230,8 +232,8 @@ TEST(Join, OfAStepThatThrowsOnOneRankFailsOnTheOthersAndTrainingGoesOn) {
     });
 }
 
-// Half of the ranks have data in each of the last two of three micro-batches. Block 0 is in the second one alone, so
-// that of its group some ranks have gradients and the others have none when the last one is summed.
+// In each of the last two of three micro-batches, half of the ranks have data. Only the second one reads block 0 then,
+// so when the last one is reduced, some ranks have gradients of that block and others have none.
 TEST(Join, LeavesOutAMicroBatchInTheMiddleOfAnAccumulation) {
   struct Micro {
     size_t skipped;
@@ -298,7 +300,7 @@ TEST(Join, LeavesAParameterWithoutAGradientThatOnlyARankWithoutDataUses) {
     }
 }
 
-// The input of a rank without data is NaN.
+// The inputs of ranks without data are NaN.
 TEST(Join, LeavesRanksWithoutDataOutOfTheStatisticsOfBatchNorms) {
   const auto build = [] {
     return build_alike([] {
@@ -338,7 +340,7 @@ TEST(Join, LeavesRanksWithoutDataOutOfTheStatisticsOfBatchNorms) {
   });
 }
 
-// The divisor too is that of every model whose gradients the step leaves out.
+// The divisor also applies to every other model whose gradients the step leaves out.
 TEST(Join, IsOfEveryModelThatTheStepTrains) {
   const auto alone = double_small_net();
   small_net_loss(*alone, {0, 0, kJoinSamples}).backward();

@@ -1,4 +1,4 @@
-// Ranks that run out of data. The others train on, and every rank ends with the model that the samples give.
+// Tests of ranks that run out of data. The other ranks train on, and every rank ends with the same model.
 
 #include "runtime/join_net.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using torch::Tensor;
 
-// How many batches each rank has in an epoch.
+// Number of batches of each rank in an epoch.
 using BatchCounts = std::vector<int>;
 
 BatchCounts counts_for(int world) {
@@ -30,7 +30,7 @@ torch::optim::AdamW adamw(const std::vector<Tensor>& parameters) {
   return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(1e-2));
 }
 
-// The oracle: one process, which has the batches of all ranks that have any.
+// Trains the oracle in one process, on the batches of all ranks that have any.
 std::shared_ptr<SmallNetImpl> train_unsharded_on_what_there_is(const JoinedRun& run) {
   const auto net = double_small_net();
   auto optimizer = adamw(net->parameters());

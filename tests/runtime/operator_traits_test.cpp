@@ -1,4 +1,4 @@
-// What LibTorch's own operators do with their operands.
+// Tests of what the library assumes about LibTorch's operators and their operands.
 
 #include "runtime/operator_traits.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 using Op = OperatorKind;
 
-// The traits of the operator "name.overload" of aten.
+// Returns the traits of aten's operator "name.overload".
 OperatorTraits traits_of(const std::string& name) {
   const auto dot = name.find('.');
   const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
@@ -21,7 +21,7 @@ OperatorTraits traits_of(const std::string& name) {
       c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(), overload.c_str()));
 }
 
-// The operators of aten whose name begins with `prefix`.
+// Returns the operators of aten whose names begin with `prefix`.
 std::vector<c10::OperatorHandle> operators(const std::string& prefix) {
   std::vector<c10::OperatorHandle> found;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames())
@@ -30,7 +30,7 @@ std::vector<c10::OperatorHandle> operators(const std::string& prefix) {
   return found;
 }
 
-// The kind of several operators, named like "add.Tensor add.out sqrt".
+// The expected kind of several operators, which are named like "add.Tensor add.out sqrt".
 struct Expectation {
   Op kind;
   const char* operators;
@@ -76,8 +76,8 @@ TEST(Kind, OfEveryForeachOperatorIsElementWiseButOfTheReductions) {
   EXPECT_GT(all.size(), 100);
 }
 
-// A reduction turns a list into a list of scalars, which its name does not show. This test finds reductions that are
-// new in LibTorch.
+// A reduction turns a list of tensors into a list of scalars, and its name does not show that. This test finds
+// reductions that a new LibTorch adds.
 TEST(Kind, OfAForeachOperatorIsElementWiseOnlyIfItKeepsSizes) {
   at::NoGradGuard no_grad;
   std::vector<std::string> kept;
@@ -130,7 +130,7 @@ TEST(Random, IsWhatDrawsNumbers) {
 TEST(Writes, AreThoseOfTheSchema) {
   struct Case {
     const char* name;
-    std::set<size_t> written;  // of the first six arguments
+    std::set<size_t> written;  // indices among the first six arguments
   };
   for (const auto& [name, written] :
        {Case{"mul_.Tensor", {0}}, Case{"mul.Tensor", {}}, Case{"view", {}}, Case{"add.out", {3}},

@@ -1,4 +1,4 @@
-// The user's hooks on reduced gradients, with optimizers that step in the middle of a backward.
+// Tests of users' hooks on reduced gradients, with optimizers that step in the middle of a backward.
 
 #include <gmock/gmock.h>
 
@@ -20,7 +20,7 @@ Maker maker(Options options) {
   return [options](const std::vector<Tensor>& parameters) { return std::make_shared<Optimizer>(parameters, options); };
 }
 
-// One optimizer for each group, stepped by a hook in backward.
+// Holds one optimizer per param group. A hook steps it in backward.
 class SteppersInBackward {
  public:
   SteppersInBackward(SmallNetImpl& net, const Maker& make) {
@@ -79,13 +79,13 @@ Program<SmallNetImpl> stepping_in_backward(const Maker& unsharded, const Maker& 
 TEST(OptimizerInBackward, EqualsAStepAfterIt) {
   const auto sgd = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
   expect_equals_unsharded(stepping_in_backward(sgd, sgd));
-  // The same holds for a fused optimizer, and with micro-batches, of which the last one steps.
+  // The same must hold for a fused optimizer, and with micro-batches of which only the last one steps.
   const torch::optim::AdamWOptions adamw(1e-2);
   expect_equals_unsharded(stepping_in_backward(maker<torch::optim::AdamW>(adamw), maker<optim::AdamW>(adamw)), {3});
   expect_equals_unsharded(stepping_in_backward(sgd, sgd, 3), {2});
 }
 
-// A rank of a net of blocks, which counts the calls of a hook.
+// One rank's net of blocks, with a counter of the calls of a hook.
 struct HookRank {
   explicit HookRank(int64_t dim = 11, int64_t depth = 3)
       : net(alike_small_net(torch::kFloat, dim, depth)), group(shard_blocks(*net)) {}
@@ -123,7 +123,8 @@ TEST(OptimizerInBackward, HoldsTheGradientsOfAFewGroupsOnly) {
     const int64_t ordinary = peak();
     for (auto& parameter : on.net->parameters()) parameter.mutable_grad().reset();
     const SteppersInBackward steppers(*on.net, maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
-    // At its end, the ordinary backward holds the rows of ten blocks, half a block each. This one holds those of two.
+    // At the end, the ordinary backward holds the row gradients of ten blocks, half a block each. With the hook it
+    // holds those of two blocks.
     EXPECT_LE(peak(), ordinary - 3 * block);
     EXPECT_EQ(on.group.stats().gradient.current, 0);
   });
@@ -173,7 +174,7 @@ TEST(AHookOfCompleteGradients, IsCalledForWhatIsReducedOutsideScopes) {
   });
 }
 
-// The scope takes the gradients of the input for a penalty, which must not call the hook.
+// The scope computes gradients of the input for a penalty. That must not call the hook.
 TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
   on_two_hook_ranks([](HookRank& on) {
     on.group.set_post_accumulate_grad_hook(on.counts);
@@ -240,7 +241,7 @@ TEST(AnAllReduceHook, GetsReducedGradientsAndMayChangeThem) {
   expect_equals_unsharded(program_of(train_clamped), worlds_up_to(3));
 }
 
-// The hook averages over the replicas by hand.
+// The hook averages over the replicas itself.
 TEST(AnAllReduceHook, MayCommunicate) {
   auto training = small_net_training();
   training.shard = [](SmallNetImpl& net) {

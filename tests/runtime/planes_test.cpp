@@ -26,7 +26,8 @@ int64_t numel_of(std::span<const Item> items) {
   return numel;
 }
 
-// Every item is in one plane, every row of it on one rank and inside that rank's slice, and no two overlap.
+// Expects that every item is in one plane, that each of its rows is on one rank and inside that rank's slice, and that
+// no items overlap.
 void expect_planes_hold(std::span<const Plane> planes, std::span<const Item> items) {
   std::vector<int> placed(items.size());
   for (const auto& plane : planes) {
@@ -56,7 +57,7 @@ void expect_planes_hold(std::span<const Plane> planes, std::span<const Item> ite
   EXPECT_TRUE(std::ranges::all_of(placed, [](int times) { return times == 1; }));
 }
 
-// A range of rows of a tensor whose rows take some first dims together, element by element, against its boxes.
+// Compares a range of rows with its boxes, element by element. A row has the sizes that follow the first `joined_dims`.
 void expect_boxes_hold(const std::vector<int64_t>& sizes, size_t joined_dims, RowRange rows) {
   std::vector<int64_t> visited;
   const auto boxes = boxes_of(sizes, joined_dims, rows);
@@ -105,7 +106,7 @@ TEST(Planes, AThousandRandomGroupsAreDealtOnce) {
   }
 }
 
-// The parameters of one group of a published model.
+// The parameters of one param group of a published model.
 struct Model {
   const char* name;
   std::vector<Item> group;
@@ -153,7 +154,7 @@ std::vector<Model> models() {
           {"MLP 1000-333-77-13", {{{333, 1000}}, {{333}}, {{77, 333}}, {{77}}, {{13, 77}}, {{13}}}}};
 }
 
-// The whole buffer against the parameters.
+// Compares the size of the whole buffer with that of the parameters.
 TEST(Planes, PadModelsByAtMost12Percent) {
   const int worlds[] = {2, 4, 8, 16, 64, 128, 256, 512, 1024, 4096, 16384};
   std::printf("%-20s", "ranks");
@@ -168,7 +169,7 @@ TEST(Planes, PadModelsByAtMost12Percent) {
       const auto numel = static_cast<double>(numel_of(items)), ratio = static_cast<double>(numel_of(planes)) / numel;
       ratios[{name, world}] = ratio;
       std::printf("%8.3f", ratio);
-      // A group of fewer than 16,384 / 0.12 elements keeps whole rows.
+      // A group with fewer than 16,384 / 0.12 elements keeps whole rows, so its padding may be larger.
       EXPECT_LE(ratio, std::max(1.12, 1 + 16384 / numel)) << name << " on " << world;
     }
     std::printf("\n");

@@ -1,4 +1,4 @@
-// The list of a group's rows and their places in memory.
+// Tests of the list of a param group's rows and of their places in memory.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace fsdp::test {
 namespace {
 
-// In memory 'b' comes first and 'a' last, because only in that order do equal slices cut none of their rows.
+// In memory 'b' is first and 'a' is last, because only then do the limits of equal slices cut none of their rows.
 struct OutOfOrder : torch::nn::Module {
   torch::Tensor frozen = register_parameter("frozen", torch::ones({2, 2}), /*requires_grad=*/false);
   torch::Tensor a = register_parameter("a", torch::ones({4, 16}));

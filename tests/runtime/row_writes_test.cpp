@@ -1,4 +1,4 @@
-// The runs in which optimizer steps write rows, and the count of every rank's writes.
+// Tests of the contiguous runs in which optimizer steps write rows, and of each rank's count of writes.
 
 #include "runtime/runs.h"
 
@@ -14,12 +14,13 @@ using testing::IsEmpty;
 
 constexpr uint64_t kShard = 1, kGradients = 2, kMoments = 3;
 
-// `numel` elements at `first` of the shard, with a gradient and one state that are laid out like the rows.
+// Returns an extent of `numel` elements at `first` of the shard, with a gradient and one state that have the same
+// layout.
 Extent extent_at(int64_t first, int64_t numel, KernelKey kernel_key = {}) {
   return {true, kernel_key, numel, {{kShard, first}, {kGradients, first}, {kMoments, first}}};
 }
 
-// testing::Test has a member of the type's name.
+// A function makes the Run, because testing::Test has a member called Run.
 Run run(size_t first, size_t count, int64_t numel) { return {first, count, numel}; }
 
 using AllRuns = std::vector<Run>;
@@ -71,7 +72,7 @@ WriteCounts counts_of(const Slots& writes) {
   return counts;
 }
 
-// Ranks that have rows of all parameters and ranks that have rows of some must count alike.
+// Ranks that have rows of all parameters must count as ranks that have rows of some.
 TEST(WriteCounts, CountAnUpdateOfAllSlotsOrOfEachSlotOnce) {
   const std::vector<std::pair<Slots, int>> counts{{{}, 0},
                                                   {{kAll}, 1},
@@ -90,7 +91,7 @@ TEST(WriteCounts, BeginAgainAfterTheyWereTakenUnlessTheyAreGivenBack) {
   EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.take(), 0);
   counts.note(1);
-  counts.give_back(counts.take());  // the other ranks did not learn of it
+  counts.give_back(counts.take());  // the other ranks did not get the count
   EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.total(), 2);
 }

@@ -1,5 +1,5 @@
-// Which group is needed next, which gradients are still to come and which unsharded groups may be freed. Groups are
-// plain integers here.
+// Tests of the decisions which group is needed next, which gradients are still missing and which unsharded groups may
+// be freed. Groups are plain integers here.
 
 #include "runtime/schedule.h"
 
@@ -16,7 +16,7 @@ using test::run_thread_ranks;
 
 using Ids = std::vector<GroupId>;
 
-// Notes each group and returns the predictions, with 0 for none.
+// Notes a read of each group, and returns the predicted next groups. 0 means that none is predicted.
 Ids note_all(ReadOrder& order, const Ids& groups) {
   order.start();
   Ids predictions;
@@ -24,14 +24,14 @@ Ids note_all(ReadOrder& order, const Ids& groups) {
   return predictions;
 }
 
-// `groups` again and again in one pass.
+// Returns reads of `groups`, repeated `rounds` times in one pass.
 Ids rounds_of(const Ids& groups, int64_t rounds) {
   Ids reads;
   for (int64_t i = 0; i < rounds; ++i) reads.insert(reads.end(), groups.begin(), groups.end());
   return reads;
 }
 
-// The predictions in the last of several passes.
+// A case: several passes, then one more, and the predictions in that last one.
 struct Passes {
   const char* says;
   std::vector<Ids> before;
@@ -132,13 +132,13 @@ TEST(ABucket, IsCompleteWhenEachSlotHasItsGradientFromWhereItWasExpected) {
     expect_missing(2, 0);
     for (int i = 0; i < 3; ++i) arrive(weight, false);  // which counts once
     expect_missing(1, 0);
-    arrive(bias, true);  // of a forward that ran again
+    arrive(bias, true);  // from a forward that ran again
     expect_missing(1, 0);
     arrive(bias, false);
     expect_missing(0, 0);
     EXPECT_TRUE(group->expects_gradients()) << "the backward gave some";
 
-    begin(is_weight, true);  // the other one was read unrecorded
+    begin(is_weight, true);  // the bias was read without recording
     expect_missing(1, 1);
     arrive(bias, false);
     arrive(weight, true);
@@ -148,7 +148,7 @@ TEST(ABucket, IsCompleteWhenEachSlotHasItsGradientFromWhereItWasExpected) {
     arrive(bias, true);
     expect_missing(0, 0);
 
-    begin(is_weight, false);  // in autograd::grad nothing runs again
+    begin(is_weight, false);  // autograd::grad recomputes nothing
     expect_missing(1, 0);
     begin([](const ParamSlot&) { return false; }, false);
     expect_missing(0, 0);
@@ -167,7 +167,7 @@ GroupTree tree_of(const std::map<GroupId, Ids>& parents) {
 }
 
 TEST(GroupTree, NestsAGroupInItselfAndInThoseAroundIt) {
-  // Group 1 contains 2 and 3, group 2 contains 4 and 5, and group 6 is a model of its own.
+  // Group 1 contains 2 and 3, and group 2 contains 4 and 5. Group 6 is a model of its own.
   const auto tree = tree_of({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}});
   for (GroupId group : {1, 2, 3, 4, 5, 6}) EXPECT_TRUE(tree.are_nested(group, group)) << group;
   for (GroupId group : {2, 3, 4, 5}) {
@@ -180,7 +180,7 @@ TEST(GroupTree, NestsAGroupInItselfAndInThoseAroundIt) {
 }
 
 TEST(GroupTree, NestsAGroupInBothModelsThatHaveItAndTakesOneWhoseParentIsGoneForAnOutermostOne) {
-  // Group 3, with 4 inside it, is in 1 and in 2, and 2 is in 5. The parent of 6 and 7 goes.
+  // Group 3 contains 4 and is in 1 and 2. Group 2 is in 5. The parent of 6 and 7 is removed.
   auto tree = tree_of({{1, {}}, {2, {5}}, {3, {1, 2}}, {4, {3}}, {5, {}}, {6, {9}}, {7, {9}}, {8, {6}}, {9, {1}}});
   tree.remove(9);
   for (GroupId around : {1, 2, 5})

@@ -1,4 +1,5 @@
-// Where ranks share memory, a rank lets its peers write once it wrote itself or left no graph that may run backward.
+// Tests of ranks that share memory: a rank must let its peers write after it has written itself, or if it has kept no
+// graph that may run backward.
 
 #include <future>
 
@@ -27,7 +28,7 @@ TEST(EndedGraphs, ThatWereNeverRecordedLetPeersWrite) {
   run_against_writers(forward_of_constants, expect_writing, /*is_frozen=*/true);
 }
 
-// Rank 1 alone writes while its peers, whose graphs have run, go on to the next scope.
+// Rank 1 writes alone, while its peers, whose graphs have run, go on to the next scope.
 TEST(EndedGraphs, AreThoseOfAnOlderScopeForARankThatWritesAlone) {
   run_readers(3, [](int rank, Reader& reader) {
     const double before = reader.sum();
@@ -53,11 +54,12 @@ TEST(EndedGraphs, AreThoseWhoseRowsTheRankItselfWrites) {
   });
 }
 
-// Rank 0 writes first, and the peers make the same write while rank 0 is in a backward that may wait for them.
+// Rank 0 writes first. Its peers make the same write while rank 0 is in a backward, and that backward may wait for
+// them.
 TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) {
   std::promise<void> begins;
   const auto has_begun = begins.get_future().share();
-  Tensor output;  // rank 0's
+  Tensor output;  // of rank 0
   run_against_writers(
       [&](Reader& reader) {
         if (rank() != 0) {
@@ -79,7 +81,7 @@ TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) 
         });
         {
           torch::AutoGradMode recording(true);
-          torch::autograd::grad({y * 1.0}, {output});  // reads no parameter, or it would wait for the peers' writes
+          torch::autograd::grad({y * 1.0}, {output});  // reads no parameter; a read would wait for the peers' writes
         }
         output.reset();
         for (size_t i = 1; i < parameters.size(); ++i) parameters[i].add_(1.0);
@@ -87,7 +89,7 @@ TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) 
       });
 }
 
-// Losses of past steps and graphs that never run stay alive, with accumulation and evaluation in between.
+// Losses of past steps, and graphs that never run, stay alive. Between them the ranks accumulate and evaluate.
 TEST(EndedGraphs, AllOfWhichEveryRankKeepsDoNotHoldUpTraining) {
   run_thread_ranks_with(kReaders, {.backend = "shm"}, [](int rank) {
     const auto net = shm_net();

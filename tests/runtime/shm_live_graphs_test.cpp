@@ -1,5 +1,5 @@
-// Where ranks share memory, a rank counts as a reader while one of its graphs may run backward, and its peers' writes
-// wait for it.
+// Tests of ranks that share memory: a rank counts as a reader while one of its graphs may run backward, and its peers'
+// writes wait for it.
 
 #include "runtime/shm_writers.h"
 
@@ -9,7 +9,7 @@ namespace {
 using torch::Tensor;
 using torch::autograd::grad;
 
-// The same as OwnLinear, for a weight that is already transposed.
+// Computes the same as OwnLinear, for a weight that is already transposed.
 struct OwnProduct : torch::autograd::Function<OwnProduct> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({x, weight});
@@ -24,7 +24,7 @@ struct OwnProduct : torch::autograd::Function<OwnProduct> {
 
 Tensor plain_output(SmallNetImpl& net, const Tensor& x) { return net.forward(x).sum(); }
 Tensor own_product(const Tensor& x, const Tensor& weight) { return OwnProduct::apply(x, weight).sum(); }
-// The same of a function that takes a view of the weight.
+// Computes with OwnLinear on a view of the weight.
 Tensor own_wide_linear(const Tensor& x, const Tensor& weight) {
   return OwnLinear::apply(torch::constant_pad_nd(x, {0, 7}), weight).sum();
 }
@@ -32,7 +32,7 @@ template <Tensor (*kOutput)(const Tensor&, const Tensor&)>
 Tensor output_of_a_view(SmallNetImpl& net, const Tensor& x) {
   return kOutput(x, net.first->weight.t());
 }
-// The only way from two outputs to the parameter is one node, which the backward of the other one runs.
+// Both outputs reach the parameter through one node only. The backward of `other` runs that node; y is returned.
 template <Tensor (*kOutput)(const Tensor&, const Tensor&)>
 Tensor left_of_a_shared_view(Reader& reader) {
   Tensor y, other;
@@ -51,7 +51,7 @@ void read_unrecorded(Reader& reader, const Tensor&) {
   reader.forward();
 }
 
-// The output of a forward, after which `act` runs.
+// Runs a forward and then `act`, and returns the output of the forward.
 std::function<Tensor(Reader&)> forward_then(
     const std::function<void(Reader&, const Tensor&)>& act,
     Tensor (*forward)(Reader&) = [](Reader& r) { return r.forward(); }) {
@@ -62,7 +62,7 @@ std::function<Tensor(Reader&)> forward_then(
   };
 }
 
-// A graph, what happens before its backward, and the same output of the unsharded model.
+// A graph, what happens before its backward, and the unsharded model's function that gives the same output.
 struct LiveGraph {
   const char* name;
   std::function<Tensor(Reader&)> before;
@@ -101,7 +101,7 @@ const LiveGraph kLiveGraphs[] = {
 
 class LiveGraphs : public testing::TestWithParam<LiveGraph> {};
 
-// The gradient of what `before` returns equals the unsharded model's, though peers are about to write.
+// The gradient of what `before` returns must equal the unsharded model's, although peers are about to write.
 TEST_P(LiveGraphs, ReadOn) {
   const auto net = shm_net();
   run_against_writers(

@@ -1,4 +1,4 @@
-// Readers and writers at different speeds take turns where ranks share memory.
+// Tests that readers and writers of different speed take turns if ranks share memory.
 
 #include <gmock/gmock.h>
 
@@ -43,7 +43,7 @@ TEST(Turns, AWriterWaitsForASlowReader) {
     });
 }
 
-// Backward reads the weights as they are then, and takes as long as `delay`.
+// A function whose backward reads the weights as they are at that time, and takes as long as `delay`.
 struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, SmallNetImpl* net) {
     net_ = net;
@@ -68,7 +68,7 @@ Tensor read_in_backward(Reader& reader, const Tensor& x) {
   return ReadsInBackward::apply(x, &reader.net);
 }
 
-// Rank 1 first writes slowly, then reads slowly.
+// Rank 1 first writes slowly and then reads slowly.
 TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWroteAndAWriterWaitsForIt) {
   run_readers(2, [](int rank, Reader& reader) {
     const double before = reader.sum();
@@ -84,7 +84,7 @@ TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWroteAndAWriterWaitsForIt) {
   });
 }
 
-// Ranks that are threads of one process have one mapping of the memory that they share.
+// Thread ranks have one mapping of the memory that they share.
 TEST(Turns, RowsAreThereOncePerHost) {
   constexpr int kWorld = 3;
   std::vector<std::vector<const void*>> seen(kWorld);
@@ -108,7 +108,7 @@ TEST(Turns, RowsAreThereOncePerHost) {
   EXPECT_EQ(rows_bytes, whole_bytes);
 }
 
-// The reduction takes several rounds, and nobody waits for it meanwhile.
+// The reduction takes several rounds, and no rank waits for it in the meantime.
 TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
   constexpr int kWorld = 2;
   constexpr int64_t kNumel = int64_t{8} << 20;  // half of it takes 8 slots of 2 MiB
@@ -117,7 +117,7 @@ TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
     const auto ranks = default_process_group()->communicator().duplicate("alone");
     const auto input = torch::full({kNumel}, rank + 1.0), output = torch::zeros({kNumel / kWorld});
     std::shared_ptr<Work> work;
-    for (int starter = 0; starter < kWorld; ++starter) {  // one by one, or both might go through all rounds
+    for (int starter = 0; starter < kWorld; ++starter) {  // one by one, or they might complete all rounds
       if (rank == starter) work = ranks->reduce_scatter(output, input, {"slow"});
       together.arrive_and_wait();
     }
@@ -147,7 +147,7 @@ TEST(Turns, OneRankMayWriteItsRowsAloneUnderLocalRows) {
   });
 }
 
-// Expects the Mismatch that all ranks get when they run different programs and then open a scope.
+// Expects the Mismatch that all ranks get if they run different programs and then open a scope.
 void expect_mismatch(int world, const testing::Matcher<std::string>& says,
                      const std::function<void(int, Reader&)>& run) {
   run_readers(world, [&](int rank, Reader& reader) {

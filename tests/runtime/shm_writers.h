@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A rank reads rows that its peers, which share memory with it, are about to write.
+/// Ranks of which one reads rows that its peers, which share memory with it, are about to write.
 
 #include <chrono>
 #include <condition_variable>
@@ -17,7 +17,7 @@ constexpr auto kLong = std::chrono::seconds(30);
 
 inline thread_local bool is_writer = false;
 
-// Ranks that are about to write the rows of one group: `count` of them, by default all but rank 0.
+// Watches ranks that are about to write the rows of one group: `count` ranks, by default all but rank 0.
 class Writers {
  public:
   explicit Writers(int count = kReaders - 1) : count_(count) {
@@ -26,13 +26,13 @@ class Writers {
   }
   ~Writers() { on_fault_point = nullptr; }
 
-  // Call it on a rank that does not let the others write.
+  // Expects that all writers wait. It is called on a rank that must not let them write.
   void expect_waiting(std::chrono::milliseconds moment = kMoment) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == count_; }));
     EXPECT_FALSE(moved_.wait_for(lock, moment, [&] { return writing_ > 0; })) << "a peer writes under a reader";
   }
-  // Call it on rank 0, which itself does nothing that would let them go on.
+  // Expects that all writers begin to write. It is called on rank 0, which does nothing else that could let them write.
   void expect_writing() {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == count_; })) << "peers wait for no reader";
@@ -72,7 +72,7 @@ inline std::shared_ptr<SmallNetImpl> shm_net(bool is_frozen = false) {
   return net;
 }
 
-// A rank's model, which is one group, and what every rank does with it.
+// One rank's model, which is one param group, and functions that every rank calls.
 struct Reader {
   explicit Reader(bool is_frozen = false) : module(shm_net(is_frozen)) {}
 
@@ -81,13 +81,13 @@ struct Reader {
     ForwardScope scope(group);
     return output();
   }
-  // Two outputs computed in one scope.
+  // Returns two outputs that are computed in one scope.
   std::pair<torch::Tensor, torch::Tensor> two_outputs() const {
     ForwardScope scope(group);
     auto first = output();
     return {first, output()};
   }
-  // The sum of all parameters, read in a scope.
+  // Returns the sum of all parameters, which it reads in a scope.
   double sum() const {
     torch::NoGradGuard no_grad;
     ForwardScope scope(group);
@@ -108,8 +108,8 @@ inline void run_readers(int world, const std::function<void(int rank, Reader&)>&
   });
 }
 
-// Runs `before` on every rank. Then all ranks but 0 write the rows while rank 0 runs `meanwhile` and writes afterwards.
-// What rank 0 alone gathers meanwhile is forgotten before the ranks train on.
+// Runs `before` on every rank. Then all ranks but 0 write the rows, while rank 0 runs `meanwhile` and writes
+// afterwards. Gathers that rank 0 alone has made in `meanwhile` are forgotten before the ranks train on.
 inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& before,
                                 const std::function<void(Reader&, torch::Tensor, Writers&)>& meanwhile,
                                 bool is_frozen = false) {
@@ -129,7 +129,7 @@ inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& bef
   run_readers(kReaders, run, is_frozen);
 }
 
-// x times a weight, in a custom function whose backward autograd cannot look into.
+// Multiplies x by a weight in a custom Function. Autograd does not know what its backward reads.
 struct OwnLinear : torch::autograd::Function<OwnLinear> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor& weight) {

@@ -1,4 +1,4 @@
-// After an exception on one rank only, the others learn of it, and reset_iter_state() on all ranks makes the model
+// Tests of exceptions on one rank: the other ranks get an error, and reset_iter_state() on all ranks makes the model
 // usable again.
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ struct SgdRank {
     forward(number).backward();
     optimizer.step();
   }
-  // Runs a forward, and a backward that throws on the way to the first block.
+  // Runs a forward, and a backward that throws before it reaches the first block.
   void fail_in_backward() const {
     const auto loss = in_scope(group, [&] {
       auto hidden = net->blocks[0]->as<SmallBlock>()->forward(net->first->forward(torch::ones({1, 5})));
@@ -60,8 +60,9 @@ struct SgdRank {
 
 using Incident = std::function<void(SgdRank&)>;
 
-// Trains one model with `incident` and a reset after each step, and another without; the results are bitwise equal.
-// With `ends_backward`, the reset drops the gradients on every rank, since some ranks have gradients that others lack.
+// Trains one model with `incident` and a reset after each step, and another one without; the results must have the same
+// bits. `ends_backward` means that the reset drops gradients on every rank, because some ranks have gradients that
+// others lack.
 void expect_survived(const Incident& incident, bool ends_backward = false) {
   for (const int world : {2, 3})
     run_thread_ranks(world, [&](int r) {
@@ -89,7 +90,7 @@ void expect_told(const std::function<void()>& go_on, int thrower) {
                                                    HasSubstr("reset_iter_state"))));
 }
 
-// The first rank throws, in a second run the last one. The others go on until they get an error.
+// Makes one rank throw, the first one and then the last one. The other ranks go on until they get an error.
 void expect_survived_by_all_but_one(const Incident& exception, bool ends_backward = false) {
   for (const bool is_last : {false, true})
     expect_survived(
@@ -134,7 +135,7 @@ TEST(StartOver, AfterRanksRanDifferentOperations) {
 }
 
 TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
-  // In each incident rank 1 opens one scope less than the others.
+  // In each incident, rank 1 opens one scope fewer than the other ranks.
   expect_survived([](SgdRank& t) {
     EXPECT_THROW(
         {
@@ -167,8 +168,8 @@ TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
   });
 }
 
-// Rank 0's backward begins after a write that its scope did not see, so that the ranks would meet before it reads. What
-// it did not come to is forgotten: an unshard without a scope meets nobody on any rank.
+// Rank 0's backward begins after a write that its scope did not see, so the ranks would have to meet before it reads.
+// The reset must forget that meeting: an unshard outside a scope waits for no rank.
 TEST(StartOver, ForgetsThatABackwardHadToMeet) {
   run_thread_ranks(2, [&](int r) {
     SgdRank one(r), other(r);
@@ -181,7 +182,7 @@ TEST(StartOver, ForgetsThatABackwardHadToMeet) {
   });
 }
 
-// Rank 0 opened the other model's scope, rank 1 did not.
+// Rank 0 opened the other model's scope, and rank 1 did not.
 TEST(StartOver, OfOneModelLeavesTheOtherOneUsable) {
   run_thread_ranks(2, [&](int r) {
     SgdRank one(r), other(r);
@@ -212,14 +213,14 @@ TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
               t.step(1);
             },
             PeerLost);
-        EXPECT_THROW(t.group.reset_iter_state(), PeerLost);  // and on every later call
+        EXPECT_THROW(t.group.reset_iter_state(), PeerLost);  // every later call throws, too
       });
     };
     EXPECT_THAT(leave, ThrowsMessage<Error>(HasSubstr("out of eggs")));
   }
 }
 
-// This tests Communicator::start_over itself.
+// This test calls Communicator::start_over directly.
 TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
   for (int world : {2, 4})
     run_thread_ranks(world, [&](int rank) {
@@ -231,7 +232,7 @@ TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
         try {
           if (rank == 0) pending = other->all_reduce(mine, ReduceOp::kSum, {"only rank 0", {}});
         } catch (const Mismatch&) {
-          // Another rank has started over already.
+          // Another rank has already started over.
         }
         if (rank == 1) {
           EXPECT_THROW(main.send(mine, 0, {"nobody receives", {}})->wait(); main.barrier({"never", {}})->wait(), Error);
@@ -250,7 +251,7 @@ TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
           main.recv(message, 0, {"message", {}})->wait();
           EXPECT_EQ(message[4].item<double>(), 10.0);
         }
-        main.barrier({"end of round", {}})->wait();  // a rank that starts over ends the others' operations
+        main.barrier({"end of round", {}})->wait();  // or a rank that starts over would end others' operations
       }
     });
 }

@@ -1,4 +1,5 @@
-// A thread frees whole parameters, or gives them other memory, while another one of its rank uses them.
+// Tests of a thread that frees whole parameters, or gives them other memory, while another thread of the same rank uses
+// them.
 
 #include <fsdp/scopes.h>
 #include <fsdp/to.h>
@@ -17,7 +18,7 @@
 namespace fsdp::test {
 namespace {
 
-// What happens once.
+// An event that happens once.
 class Happening {
  public:
   void note() {
@@ -30,7 +31,8 @@ class Happening {
   std::atomic_flag has_happened_;
 };
 
-// On one rank. The operator begins in one thread; another one frees what it reads, and has done so or waits.
+// The events of one rank's two threads. In one thread an operator begins to read. `goes_on` happens when the other
+// thread has freed what the operator reads, or waits to do so.
 struct Reading {
   Happening begins, goes_on;
 };
@@ -83,7 +85,7 @@ TEST(Threads, ThatFreeWholeParametersWaitForAnOperatorOfAnotherThreadThatReadsTh
         std::optional<ForwardScope> scope;
         if (!is_summoned) scope.emplace(model);
         EXPECT_NO_THROW(found = call_read_late(model->weight).item<double>());
-        reading.begins.note();  // so that the other thread does not wait for ever if the operator threw
+        reading.begins.note();  // without this the other thread would wait for ever if the operator threw
       });
       reading.begins.wait();
       t_reading = &reading;
@@ -114,14 +116,14 @@ TEST(Threads, ReadStatisticsAndNamesWhileAnotherOneMovesTheModel) {
   });
 }
 
-// A destructor that throws ends the program.
+// LocalRows closes in a destructor, and a destructor that throws would end the program.
 TEST(LocalRowsThatClose, CountAsWrittenWhateverHappenedMeanwhile) {
   run_thread_ranks_with(2, {.backend = "shm"}, [](int) {
     const Model model = fully_shard(build_alike([] { return torch::nn::Linear(30, 40); }));
     auto& group = *param_groups(model).front();
     std::optional<LocalRows> rows(model);
     const auto version = group.version();
-    group.begin_scope();  // for the group alone: no call does so
+    group.begin_scope();  // opens a scope of this group alone, which no public call does
     rows.reset();
     EXPECT_GT(group.version(), version);
     group.end_read();

@@ -1,4 +1,4 @@
-// Threads of one rank train one model in turns or at once, or a model each.
+// Tests of threads of one rank that train one model, in turns or at once, or one model each.
 
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ using testing::AnyOf;
 using testing::Each;
 using testing::HasSubstr;
 
-// The message that `act` throws.
+// Returns the message of the exception that `act` throws.
 std::string what(const std::function<void()>& act) {
   try {
     act();
@@ -49,17 +49,17 @@ TEST(Threads, OneOfWhichIsToldToTakeTurnsLetTheOtherRanksKnow) {
   EXPECT_THAT(errors[1], HasSubstr("rank 0 failed in forward scope: "));
 }
 
-// The errors of a thread that comes second, and of ranks whose threads came in different orders.
+// Matches the errors of a thread that comes second, and of ranks whose threads came in different orders.
 const auto kClearError =
     AnyOf(HasSubstr("another thread"), HasSubstr("did not finish"), HasSubstr("order on each rank"),
           HasSubstr("starts over"), HasSubstr("must issue the same collectives"));
 
-// How many ranks have begun a round, have ended it, and have failed in it.
+// Numbers of ranks that have begun a round, have ended it, and have failed in it.
 struct Round {
   std::atomic<int> begun{0}, ended{0}, failed{0};
 };
 
-// Runs a forward and a backward on each of two threads at once, and returns how many failed, with clear errors.
+// Runs a forward and a backward on each of two threads at once, and returns how many of them failed with a clear error.
 int train_on_two_threads(const Group& group, SmallNetImpl& net) {
   std::atomic<int> failed = 0;
   std::latch both{2};
@@ -83,12 +83,12 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
     auto training = small_net_training();
     auto oracle = build_model(training);
     (small_net_loss(*oracle, {0, 0, 2 * world}) + small_net_loss(*oracle, {1, 0, 2 * world})).backward();
-    // At world 1 the rounds go on until one succeeds.
+    // With one rank, the rounds go on until one of them succeeds.
     std::vector<Round> all(world == 1 ? 1000 : 12);
     std::atomic<int> right = 0;
     ThreadRanksOptions options;
-    // A scope that opens inside another thread's meets no peer, so ranks may wait for each other. Only the timeout ends
-    // that, because the thread that joins the other one might still do what they wait for.
+    // A scope that opens inside another thread's scope meets no peer, so ranks may wait for each other. Only the
+    // timeout ends this, because the other thread might still do what the ranks wait for.
     options.timeout = std::chrono::seconds(test_backend() == "shm" ? 1 : 5);
     run_thread_ranks_with(world, options, [&](int) {
       const auto net = alike_small_net(torch::kDouble);
@@ -114,7 +114,7 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
   }
 }
 
-// Runs `act` when it is this thread's turn. A thread that throws passes its turn on, so that no thread waits for it.
+// Runs `act` when it is this thread's turn. A thread that throws passes its turn on, so no thread waits for it.
 void in_turn(std::atomic<int>& turn, int mine, const std::function<void()>& act) {
   for (int now = turn; now != mine; now = turn) turn.wait(now);
   try {
@@ -126,8 +126,8 @@ void in_turn(std::atomic<int>& turn, int mine, const std::function<void()>& act)
   turn.notify_all();
 }
 
-// Two steps of one model on a thread of its own. Each forward, backward and comparison with the unsharded model comes
-// between two of the other model's.
+// Runs two steps of one model on its own thread. Each forward, backward and comparison with the unsharded model comes
+// between two such acts of the other model's thread.
 void train_between(std::atomic<int>& turn, int index, SmallNetImpl& net, const Group& group, SmallNetImpl& oracle) {
   int next = index;
   const auto between = [&](const std::function<void()>& act) { in_turn(turn, std::exchange(next, next + 2), act); };

@@ -1,4 +1,5 @@
-// Several threads of one rank wait for late peers, and come in the same order on every rank or in different ones.
+// Tests of several threads of one rank that wait for late peers, in the same order on every rank or in different
+// orders.
 
 #include <gmock/gmock.h>
 
@@ -18,13 +19,13 @@ using Act = std::function<void()>;
 using Model = Sharded<torch::nn::Linear>;
 using Use = std::function<void(Model&)>;
 
-// Announces a rank's first collective after `is_armed` was set.
+// `begins` is counted down at a rank's first collective after `is_armed` was set.
 struct FirstCollective {
   std::atomic<bool> is_armed = false;
   std::latch begins{1};
 };
 
-// Options for two ranks, whose timeout ends them if a waiting thread keeps the rank's lock.
+// Returns options for two ranks. Their timeout ends the test if a waiting thread keeps the rank's lock.
 ThreadRanksOptions announcing(FirstCollective (&first)[2]) {
   ThreadRanksOptions options;
   options.timeout = std::chrono::seconds(20);
@@ -65,7 +66,7 @@ TEST(Threads, ReadStatisticsAndUseAnotherModelWhileTheirRankWaitsForALatePeer) {
   });
 }
 
-// The Mismatch that `act` throws if it does not finish.
+// Returns the message of the Mismatch that `act` throws, or an empty string if it throws nothing.
 std::string mismatch_of(const Act& act) {
   try {
     act();
@@ -99,8 +100,8 @@ TEST(Threads, LearnThatACollectiveOfAnotherThreadFailed) {
   EXPECT_THAT(errors, Each(HasSubstr("ranks disagree about the next collective")));
 }
 
-// On rank 0 a thread begins to use one model, then another thread the other model. Rank 1 does the same if `likewise`,
-// else the other way round. Returns the errors of the four threads.
+// On rank 0, one thread begins to use one model, and then another thread the other model. Rank 1 does the same if
+// `likewise` is set, and otherwise uses them in the opposite order. Returns the errors of the four threads.
 std::vector<std::string> run_two_models(bool likewise, const Use& prepare_one, const Use& use_one,
                                         const Use& use_other) {
   std::vector<std::string> errors(4);
@@ -132,7 +133,7 @@ TEST(Threads, ThatOpenTwoModelsFinishIfTheirOrderIsTheSameOnEachRankAndAreToldIf
               Each(HasSubstr("threads that issue them in a different order on each rank")));
 }
 
-// Scopes and reductions each have an order of their own, so nothing is wrong.
+// Scopes and reductions each have their own order, so this is no error.
 TEST(Threads, OneOfWhichReducesWhileTheOtherOpensAScopeInOppositeOrderFinish) {
   torch::Tensor loss[2];
   const auto errors = run_two_models(

@@ -1,5 +1,5 @@
-// Sharded training against the unsharded oracle, for the ways to group and to reshard, and with adapters beside frozen
-// weights (LoRA).
+// Compares sharded training with the unsharded oracle, for each way to group and to reshard, and with adapters beside
+// frozen weights (LoRA).
 
 #include "support/own_communicator.h"
 #include "support/recorded_ranks.h"
@@ -38,7 +38,7 @@ TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
   const std::vector<Training<SmallNetImpl>> trainings{one, other};
   std::vector<Outcome> expected;
   for (const auto& training : trainings) expected.push_back(train_unsharded(training, 2));
-  std::vector<std::shared_ptr<SmallNetImpl>> models;  // built here because threads share the random state
+  std::vector<std::shared_ptr<SmallNetImpl>> models;  // built here, because threads share the random state
   for (size_t r = 0; r < 4; ++r) models.push_back(build_model(trainings[r % 2]));
   run_thread_ranks(4, [&](int r) {
     const auto which = static_cast<size_t>(r % 2);
@@ -54,7 +54,7 @@ TEST(Training, Float32StaysWithinItsRounding) {
   expect_training_equals_unsharded(training, 3);
 }
 
-// It knows the public header alone.
+// The communicator uses the public header only.
 TEST(Training, OverACommunicatorOfTheUsersOwnEqualsTheUnshardedRun) {
   const auto training = steps_of_blocks(Reshard::always());
   for (const int world : {2, 3}) {
@@ -80,7 +80,7 @@ TEST(Training, GivesTheSameBitsInTwoRunsAndOverSharedMemoryAndGloo) {
   }
 }
 
-// y = base(x) + b(a(x)): the base is frozen, the adapter trains.
+// Computes y = base(x) + b(a(x)). The base is frozen and the adapter trains.
 struct AdaptedImpl : torch::nn::Module {
   torch::nn::Linear base, down, up;
   explicit AdaptedImpl(int64_t dim = 6)
@@ -145,7 +145,7 @@ TEST(Adapters, AloneAreReducedAndHaveGradients) {
       recorded.clear(r);
       const auto x = samples({0, r * 2, 2}, {6}, torch::kFloat);
       in_scope(group_of(*net), [&] { return net->forward(x).square().mean(); }).backward();
-      uint64_t adapters = 0;  // their planes, and for each rank how many ranks have a gradient of each parameter
+      uint64_t adapters = 0;  // bytes of the adapters' planes and of the counts of ranks with a gradient
       const auto model = group_of(*net);
       for (const auto& group : param_groups(model)) {
         const auto trains = [&](size_t plane) {

@@ -1,5 +1,5 @@
-// A group's custom collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows, and whole parameters
-// on rank 0 alone.
+// Tests of a param group's custom collectives, with worked examples: fp32 rows that travel in bf16 and fp8, and whole
+// parameters on rank 0 only.
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using torch::Tensor;
 
-// Every rank rounds every value, those of its own rows too, so that all ranks compute alike.
+// Every rank rounds every value, also those of its own rows, so that all ranks compute with the same numbers.
 AllGather gather_in(c10::ScalarType dtype) {
   return [=](Communicator& ranks, std::vector<GatherPlane> planes, Tag tag) {
     auto low = planes;
@@ -39,7 +39,7 @@ std::shared_ptr<Work> reduce_in_bf16(Communicator& ranks, std::vector<ReducePlan
   });
 }
 
-// The bytes that a step gathers and those that it reduces.
+// Returns the numbers of bytes that a step gathers and that it reduces.
 std::pair<uint64_t, uint64_t> bytes_of_a_step(const CostRank& on) {
   on.clear();
   on.net.zero_grad();
@@ -50,7 +50,7 @@ std::pair<uint64_t, uint64_t> bytes_of_a_step(const CostRank& on) {
 
 struct LowGather {
   c10::ScalarType dtype;  // in fp8, weights of this magnitude need no scale
-  uint64_t factor;        // by which the gathered bytes shrink
+  uint64_t factor;        // factor by which the gathered bytes shrink
   double rounding;
 };
 
@@ -73,7 +73,7 @@ TEST(LowPrecisionOnTheWire, TakesFewerBytesAndRoundsWhatTravelsOnly) {
       }
       const auto low = bytes_of_a_step(on);
       EXPECT_EQ(low.first * factor, full.first);
-      // What travels beside the gradients: for each rank, how many ranks have one of a parameter.
+      // Bytes that travel beside the gradients: for each rank and parameter, the number of ranks that have a gradient.
       const uint64_t counts = 3 * on.net.parameters().size() * sizeof(float);
       EXPECT_EQ((low.second - counts) * 2, full.second - counts);
       EXPECT_TRUE(torch::equal(full_tensor(on.net.first->weight), whole)) << "rows are as they were";
@@ -92,7 +92,7 @@ struct Powers : torch::nn::Module {
          unused = register_parameter("unused", torch::ones({4}));
 };
 
-// A Work of a user's communicator that overrides nothing but wait(), the one function that it must.
+// A Work of a user's communicator. It overrides only wait(), the one function that is pure virtual.
 struct PlainWork : Work {
   explicit PlainWork(std::shared_ptr<Work> reduction) : inner(std::move(reduction)) {}
   void wait() override { inner->wait(); }
@@ -120,7 +120,7 @@ TEST(LowPrecisionOnTheWire, MayBeTheFirstStepOfAReductionOverReplicasToo) {
           {.backend = backend});
 }
 
-// A collective that is done when the test says so.
+// A collective that is complete when the test says so.
 struct PendingWork : Work {
   int waits = 0;
   Next next;
@@ -128,7 +128,7 @@ struct PendingWork : Work {
   void then(Next follower) override { next = std::move(follower); }
 };
 
-// Over replicas the second step follows a custom reduce_scatter, and is begun under the rank's lock.
+// With replicas, the second step follows a custom reduce_scatter, and begins under the rank's lock.
 TEST(AFollowedCollective, IsFollowedOnceItIsDoneWithoutAnybodyWaiting) {
   const auto inner = std::make_shared<PendingWork>();
   std::vector<std::string> order;

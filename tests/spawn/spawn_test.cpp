@@ -1,4 +1,4 @@
-// fsdp::spawn forks, so nothing in this program may start a thread before a case calls it.
+// Tests of fsdp::spawn. It forks, so no code in this program may start a thread before a case calls it.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <fsdp/error.h>
@@ -35,7 +35,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Memory that the ranks of a case share with it.
+/// Memory that the test shares with the ranks of a case.
 struct Shared {
   int sum;
   pid_t pids[4];
@@ -91,7 +91,8 @@ TEST_F(Spawn, EveryRankRunsInAProcessOfItsOwnWithItsEnvironment) {
   EXPECT_EQ(std::getenv("WORLD_SIZE"), nullptr);
 }
 
-// As a shell starts what a script has in the background. Those that children end with are inherited as well.
+// A shell ignores these signals in background commands of a script. The way in which children report their end is
+// inherited as well.
 TEST_F(Spawn, SignalsThatTheCallerIgnoresItGoesOnIgnoring) {
   const auto interrupt = signal(SIGINT, SIG_IGN), child = signal(SIGCHLD, SIG_IGN);
   const std::string error = error_of(
@@ -136,7 +137,7 @@ TEST_F(Spawn, SignalsToTheCallerGoOnToTheRanksWhereThatIsAskedFor) {
   EXPECT_FALSE(sigismember(&blocked, SIGTERM));
 }
 
-/// A process that leads a group, and what it writes to stderr.
+/// A process that leads a process group. The object collects its stderr.
 class Program {
  public:
   explicit Program(const std::function<void()>& body) {
@@ -145,7 +146,7 @@ class Program {
     pid_ = fork();
     if (pid_ == 0) {
       setpgid(0, 0);
-      close(ends[0]);  // or this process would be a reader of its own errors
+      close(ends[0]);  // otherwise this process would be a reader of its own errors
       dup2(ends[1], STDERR_FILENO);
       body();
       _exit(0);
@@ -161,7 +162,7 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// Nobody reads what it writes to stderr from now on.
+  /// Closes the reading end of the program's stderr.
   void close_errors() {
     if (errors_ != nullptr) fclose(std::exchange(errors_, nullptr));
   }
@@ -171,7 +172,8 @@ class Program {
     if (poll(&written, 1, 20'000) != 1 || !fgets(line.data(), line.size(), errors_)) return "";
     return line.data();
   }
-  /// As waitpid tells it. Sends the signal again and again, if there is one, until the program has ended.
+  /// Waits for the end of the program, and returns the status that waitpid gives. If `signal` is not 0, sends it again
+  /// and again until then.
   std::optional<int> end(int signal = 0) {
     int status = 0;
     for (int i = 0; i < 1500 && !status_; ++i) {
@@ -188,7 +190,7 @@ class Program {
   std::optional<int> status_;
 };
 
-// Trains with checkpoints in `folder`. Each rank comes to a batch that never comes, if `hangs`.
+// Trains with checkpoints in `folder`. If `hangs`, each rank at last waits for a batch that never comes.
 void train_until_stopped(const std::string& folder, int ranks, bool hangs, int* started) {
   struct Batches {
     bool hangs;
@@ -212,7 +214,7 @@ void train_until_stopped(const std::string& folder, int ranks, bool hangs, int* 
   });
 }
 
-// Ctrl-C goes to the program and to its ranks, `kill` to the program alone.
+// Ctrl-C signals the program and its ranks; `kill` signals only the program.
 TEST_F(Spawn, TheFirstSignalSavesAndStopsATrainingAndTheSecondEndsIt) {
   for (const int ranks : {1, 2})
     for (const bool to_all : {false, true})
@@ -233,7 +235,7 @@ TEST_F(Spawn, TheFirstSignalSavesAndStopsATrainingAndTheSecondEndsIt) {
       }
 }
 
-// Ctrl-C also ends a "tee" that the program's stderr goes to.
+// Ctrl-C also ends a "tee" that reads the program's stderr.
 TEST_F(Spawn, TheFirstSignalSavesATrainingWhoseErrorsNobodyReads) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
@@ -270,7 +272,7 @@ TEST_F(Spawn, AFailureIsReportedNamingItsRank) {
                                          if (rank == 1) throw std::runtime_error("out of eggs");
                                        },
                                        2, "rank 1 failed: out of eggs"},
-                                      // An error larger than a pipe arrives whole.
+                                      // An error message that is larger than a pipe arrives complete.
                                       {[](int) { throw std::runtime_error(std::string(300000, 'x')); }, 1,
                                        "rank 0 failed: " + std::string(300000, 'x')},
                                       {[](int rank) {
@@ -294,7 +296,7 @@ TEST_F(Spawn, TheCauseIsReportedRatherThanTheLostPeer) {
   EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: the cause");
 }
 
-// Rank 0 ends before rank 1 does, because that one failed.
+// Rank 0 ends before rank 1, because rank 1 failed.
 TEST_F(Spawn, TheCauseIsReportedRatherThanWhoEndsFirstBecauseOfIt) {
   for (const char* backend : {"shm", "gloo"}) {
     shared_->pids[0] = 0;

@@ -1,4 +1,5 @@
-// Whatever a model and an optimizer hold can be saved and is loaded again, or is refused before anything is written.
+// Tests that all values that a model and an optimizer may hold are saved and loaded again, or are refused before
+// anything is written.
 
 #include <limits>
 
@@ -35,14 +36,14 @@ TEST(AnyValues, NumbersOfOptimizersNeedNotBeFinite) {
     }
 }
 
-// A parameter and buffers of a dtype; `factor` tells two modules apart.
+// A module with a parameter and buffers of one dtype. `factor` makes the values of two modules differ.
 struct DtypeNetImpl : torch::nn::Module {
   DtypeNetImpl(c10::ScalarType dtype, double factor) {
     const auto values = [&](at::IntArrayRef sizes) {
       const auto real = torch::arange(c10::multiply_integers(sizes), torch::kDouble).reshape(sizes).mul(factor);
       return (c10::isComplexType(dtype) ? torch::complex(real, real + 0.5) : real).to(dtype);
     };
-    register_parameter("weight", values({5, 3}), /*requires_grad=*/false);  // others than floating types do not train
+    register_parameter("weight", values({5, 3}), /*requires_grad=*/false);  // only floating dtypes can train
     register_buffer("scalar", values({}));
     register_buffer("none", values({0, 2}));
     register_buffer("seen", values({4}));
@@ -97,7 +98,7 @@ TEST(AnyValues, EveryDtypeIsSavedWhetherTheFormatHasANameForItOrNot) {
     }
 }
 
-// A module with a layer and a buffer of such names.
+// Returns a module with a layer and a buffer of these names.
 std::shared_ptr<SmallNetImpl> named_net(const std::string& module, const std::string& buffer) {
   return build_alike([&] {
     auto net = std::make_shared<SmallNetImpl>();
@@ -121,7 +122,7 @@ TEST(AnyValues, AnArchiveIsReadableOrItsNamesAreRefused) {
         try {
           net = is_module ? named_net(name, "plain_buffer") : named_net("plain_module", name);
         } catch (const c10::Error&) {
-          continue;  // no module can have it
+          continue;  // no module can have this name
         }
         const auto group = fully_shard(static_cast<torch::nn::Module&>(*net));
         const auto path = folder / "model.pt";

@@ -1,4 +1,4 @@
-// Checkpoints that are written while training goes on, by threads that the tests hold up or end.
+// Tests of checkpoints that are written while training goes on, by threads that the tests hold up or end.
 
 #include <fsdp/async_save.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@
 namespace fsdp::test {
 namespace {
 
-// As long as the object lives, threads that have begun to write rows wait. `release` lets them go on.
+// As long as the object lives, threads that have begun to write rows wait. release() lets them go on.
 class HeldWriters {
  public:
   HeldWriters() {
@@ -142,7 +142,7 @@ TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {
   }
 }
 
-// Forks a child that runs `act`, in which the alarm ends it if somebody waits for it.
+// Forks a child that runs `act`. An alarm ends the child if it has to wait.
 pid_t fork_child(const auto& act) {
   const auto child = fork();
   if (child != 0) return child;
@@ -152,7 +152,7 @@ pid_t fork_child(const auto& act) {
   _exit(0);
 }
 
-// A child forked meanwhile, e.g. to load data or to compile something, also has this process's files open.
+// A child that is forked during a save, e.g. to load data or to compile something, also has this process's files open.
 TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   const TemporaryFolder folder;
   const HeldWriters held;
@@ -173,7 +173,7 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(0, 2));
 }
 
-// As one does that exits where the program's AsyncSave is static.
+// A child destroys the AsyncSave when it exits, if the program's AsyncSave is static.
 TEST(AsyncSaving, AChildThatLetsGoOfItWaitsForNothingAndEndsNothing) {
   const TemporaryFolder folder;
   const HeldWriters held;

@@ -1,4 +1,4 @@
-// Checkpoints: rows read from their files, manifests, and what is found in damaged checkpoints.
+// Tests of checkpoints: rows that are read from their files, manifests, and errors of damaged checkpoints.
 
 #include <gmock/gmock.h>
 
@@ -55,7 +55,7 @@ TEST(StateCheckpoint, OnlyTheFilesOfWantedRowsAreRead) {
   EXPECT_THAT(text_of_error([&] { rows_of(reader, "weight", 2, 2); }), HasSubstr(kSecond));
 }
 
-// The contents of files by path; nullopt: the file is gone.
+// The contents of files by path, or nullopt if the file is gone.
 using Files = std::map<std::string, std::optional<std::string>>;
 
 Files files_below(const std::string& folder) {
@@ -100,7 +100,7 @@ std::pair<std::string, Files> draw_damage(const Files& files, const std::string&
   }
 }
 
-// Reading also finds the damage, unless it does not read what was changed.
+// Reading finds the damage as well, unless it does not read what was changed.
 TEST(StateCheckpoint, DamageAnywhereIsFound) {
   const TemporaryFolder folder;
   write_small_checkpoint(folder.path(), 1);
@@ -159,7 +159,7 @@ TEST(StateCheckpoint, ManifestsHaveEachElementOnce) {
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {5}, {1}}}), HasSubstr("found those of sizes [5] at [0]"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {4}, {}}}), HasSubstr("a checksum for each MiB"));
   EXPECT_THAT(error_of_parts({4}, {{"g", {0}, {4}, {1}}}), HasSubstr("'g' is not listed"));
-  // Boxes: two rows and a half, and the rest.
+  // The boxes are two and a half rows, and the rest.
   EXPECT_THAT(error_of_parts({1, 4, 2}, {{"f", {0, 0, 0}, {1, 2, 2}, {1}},
                                          {"f", {0, 2, 0}, {1, 1, 1}, {1}},
                                          {"f", {0, 2, 1}, {1, 1, 1}, {1}},
@@ -209,7 +209,7 @@ TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
 
 std::string lists(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
-// The text with its correct checksum.
+// Returns the text with its correct checksum.
 std::string signed_text(std::string text) {
   const std::string begin = "{\n \"checksum\": \"", digits = "0000000000000000";
   text.replace(begin.size(), 16, digits);

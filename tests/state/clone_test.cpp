@@ -1,4 +1,4 @@
-// Clones of a sharded model: moving averages, and models that take turns.
+// Tests of clones of a sharded model: moving averages, and models that take turns.
 
 #include <c10/util/Exception.h>
 #include <fsdp/set_strategy.h>
@@ -34,7 +34,7 @@ void train_step(auto& model, torch::optim::Optimizer& optimizer, int step) {
   optimizer.step();
 }
 
-// Trains the model, and also averages the whole values as a program without fsdp would.
+// Trains a model, and averages its whole values as a program without fsdp would.
 struct Averaged {
   NormedNet net = make_net();
   Sharded<NormedNet> model = fully_shard(net);
@@ -128,7 +128,7 @@ TEST(Clone, OfAModelThatMovedMeanwhileOrIsInAScopeIsRefusedAndTheModelKeepsItsVa
       EXPECT_THAT(error_of([&] { average.update(1.5); }), HasSubstr("from 0 to 1"));
       trained.train(2);
       trained.optimizer.zero_grad();
-      std::map<std::string, Tensor> own;  // the model's own values
+      std::map<std::string, Tensor> own;  // values of the model itself
       for (const auto& entry : state_dict(model)) own[entry.name] = plain_copy(entry.rows);
       WarningTexts warnings;
       {

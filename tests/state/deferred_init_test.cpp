@@ -1,4 +1,4 @@
-// Models that are built without memory get the same values as ordinary ones, bit for bit.
+// Tests that models that are built without memory get the same values as ordinary ones, bit for bit.
 
 #include "state/trainee.h"
 #include "support/counted_memory.h"
@@ -8,8 +8,9 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Constructors of all kinds: initialisers that read sizes, write a row, compute with other tensors, ask for values or
-// convert; also buffers, scalars, a tied weight, a frozen one, and numbers written without operators.
+// A module with constructors of all kinds: initialisers that read sizes, write a row, compute with other tensors, ask
+// for values or convert. It also has buffers, scalars, a tied and a frozen weight, and numbers written without
+// operators.
 struct ManyInitsImpl : nn::Module {
   nn::Embedding tokens = register_module("tokens", nn::Embedding(nn::EmbeddingOptions(13, 6).padding_idx(2)));
   nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(3, 5, 3)));

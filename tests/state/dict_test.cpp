@@ -1,4 +1,4 @@
-// A model's state in memory and in one file.
+// Tests of a model's state in memory and in one file.
 
 #include "state/trainee.h"
 
@@ -17,7 +17,7 @@ TEST(StateDict, RowsAreViewsAndNothingIsCommunicated) {
         std::vector<Tensor> before;
         for (const auto& entry : entries) before.push_back(plain_copy(entry.rows));
         run.train(1);
-        // amsgrad's state is a maximum, which may stay the same.
+        // The state of amsgrad is a maximum, which may stay the same.
         for (size_t i = 0; i < entries.size(); ++i)
           if (entries[i].rows.numel() > 0 && !entries[i].name.ends_with("max_exp_avg_sq")) {
             EXPECT_FALSE(torch::equal(plain_copy(entries[i].rows), before[i])) << entries[i].name;

@@ -1,4 +1,4 @@
-// Checkpoints of hosts that share no disk. A folder stands for each disk.
+// Tests of checkpoints of hosts that share no disk. A folder stands for each disk.
 
 #include <fsdp/async_save.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number of each rank's host; each host's disk is a folder.
+// The number of each rank's host. Each host's disk is a folder.
 using Hosts = std::vector<int>;
 
 struct Disks {
@@ -38,7 +38,7 @@ struct HostRun : SavedRun {
   LoadedCheckpoint load() { return SavedRun::load(folder); }
 };
 
-// Runs `act` on each rank with a run of its own. Over Gloo, because ranks of different hosts cannot share memory.
+// Runs `act` on each rank with its own run. The backend is Gloo, because ranks of different hosts cannot share memory.
 void on_hosts(const Disks& disks, const Hosts& hosts, const std::function<void(HostRun&)>& act,
               const Layout& layout = {}, ThreadRanksOptions options = {}) {
   options.backend = "gloo";
@@ -189,7 +189,7 @@ std::vector<std::string> names_below(const std::string& folder) {
   return names;
 }
 
-// Calls `act` before the `countdown`-th collective of the rank, counted from when `countdown` is set.
+// Calls `act` before the rank's `countdown`-th collective, counted from the time at which `countdown` is set.
 struct InterruptedRank {
   int rank;
   std::atomic<int> countdown = 0;
@@ -206,7 +206,7 @@ struct InterruptedRank {
   }
 };
 
-// Host 0 has already named the new checkpoint when host 1 fails to.
+// Host 0 has already named the new checkpoint when host 1 fails to name its own.
 TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItReplaces) {
   const Disks disks;
   const Hosts hosts{0, 1};
@@ -217,8 +217,8 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
   });
   const auto save_step_2 = [&](bool fails) {
     const auto save = [&](HostRun& run) {
-      // The ranks meet when the folder has been made, when files have been written, and when they have been named;
-      // twice each time.
+      // The ranks meet twice each after the folder has been made, after files have been written, and after they have
+      // been named.
       if (fails && rank() == 1) interrupted.countdown = 4;
       EXPECT_EQ(error_of([&] { run.save(2); }).empty(), !fails);
     };
@@ -229,7 +229,7 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
     expect_loaded(*saved, disks, {1, 0});
     expect_loaded(*saved, disks, {0, 0, 1});
   }
-  // Host 1's disk looks like this when a process ends in the middle of the save.
+  // This is what host 1's disk looks like if a process ends in the middle of the save.
   fs::rename(disks.of_host(1) + "/step-000000000002", disks.of_host(1) + "/replaced-step-000000000002");
   expect_loaded(*saved, disks, {0, 1});
   save_step_2(/*fails=*/true);
@@ -265,13 +265,13 @@ TEST(StateDisks, AFolderThatDisappearsIsAnErrorOnEveryRankAndTrainingGoesOn) {
       2,
       [&](int r) {
         SavedRun run{FullyShardOptions{}};
-        // The ranks meet twice each time: when rank 0 has made the folder, and when all have written their files.
+        // The ranks meet twice each after rank 0 has made the folder, and after all ranks have written their files.
         for (const int collective : {1, 2, 3, 4}) {
           SCOPED_TRACE(collective);
           run.train(collective);
           if (r == 0) interrupted.countdown = collective;
-          // A rank that finds no folder may take it for another host's disk and make one, in which the others find
-          // nothing. Loads ignore what it leaves.
+          // A rank that finds no folder may assume that it is on another host's disk and make one, in which the other
+          // ranks find nothing. Loads ignore such a folder.
           const auto says =
               AnyOf(HasSubstr("No such file or directory"), HasSubstr("found none"), HasSubstr("no longer exists"));
           expect_intact(run, [&] { run.save(path, 1); }, says);
@@ -306,7 +306,7 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
       EXPECT_TRUE(name == "manifest.json" || name.ends_with(".safetensors")) << name;
 }
 
-// One process on each of two hosts; the second host is lost.
+// Each of two hosts has one process; the second host is lost.
 PROCESS_CASE(save_on_hosts_of_their_own) {
   const int own = std::atoi(std::getenv("RANK"));
   setenv("FSDP_HOST", own == 0 ? "one" : "other", /*overwrite=*/1);

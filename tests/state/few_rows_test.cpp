@@ -1,4 +1,4 @@
-// Parameters with few rows for so many ranks are saved, loaded and told of as any other, though a rank's rows of them
+// Tests that parameters with few rows are saved, loaded and reported as all others are, although a rank's rows of them
 // may begin and end inside an index of dim 0.
 
 #include <fsdp/async_save.h>
@@ -19,7 +19,7 @@ struct FewRowsLayout : Layout {
   std::string text() const { return c10::str(world, " ranks, ", Layout::text()); }
 };
 
-// A net and its optimizer. Without options they belong to a program without ranks.
+// A net and its optimizer. A run that was made without options is unsharded.
 struct FewRowsRun {
   std::shared_ptr<FewRowsNetImpl> net = build_alike([] {
     auto model = std::make_shared<FewRowsNetImpl>();
@@ -36,7 +36,7 @@ struct FewRowsRun {
     }
     optimizer = made<optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-2));
   }
-  // Gradients need no forward: those of a step are alike on every rank.
+  // No forward is needed to make gradients. Those of a step are equal on every rank.
   void step(int number) const {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : net->parameters()) {
@@ -203,7 +203,7 @@ TEST(FewRows, AreInTheFilesThatFsdpCkptWrites) {
   });
 }
 
-// One rank's rows of a tensor are boxes of it, each in a file of its own; the others count rows of dim 0 as ever.
+// One rank's rows of such a tensor are boxes of it, each in its own file. Rows of other tensors are ranges of dim 0.
 TEST(FewRows, AreBoxesInFiles) {
   const TemporaryFolder folder;
   on_few_rows(3, [&](FewRowsRun& run) { save_checkpoint(folder.path(), *run.group); });

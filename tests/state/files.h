@@ -18,7 +18,7 @@ namespace fsdp::state {
 
 using test::text_of_error;
 
-/// A new folder, which is removed when the object is destroyed.
+/// A new folder, which the destructor removes.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -46,14 +46,14 @@ inline void put_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// `count` consecutive floats, from `first` on.
+/// Returns `count` consecutive floats, beginning with `first`.
 inline std::vector<float> floats(size_t count, float first) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i);
   return values;
 }
 
-/// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, and 'bias' [2] in one.
+/// Writes a checkpoint of step `step` as two ranks do: 'weight' [5, 3] in two parts, and 'bias' [2] in one.
 inline void write_small_checkpoint(const std::string& folder, int64_t step, std::optional<int64_t> keep = std::nullopt,
                                    const std::string& extra = R"({"epoch": 3})") {
   const FolderLock lock(folder);

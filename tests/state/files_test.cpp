@@ -1,4 +1,4 @@
-// Safetensors files: they are written completely or not at all, and read in parts.
+// Tests that safetensors files are written completely or not at all, and read in parts.
 
 #include <gmock/gmock.h>
 
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 TEST(StateFiles, AreReadInPartsThatAreChecked) {
   const TemporaryFolder folder;
-  // Three chunks and a bit, written in pieces that do not end where the chunks do.
+  // The file has a little more than three chunks, and is written in pieces that do not end where the chunks do.
   std::vector<float> values(3 * kChunkBytes / sizeof(float) + 1000);
   std::iota(values.begin(), values.end(), 0.F);
   const auto bytes = std::as_bytes(std::span(values));

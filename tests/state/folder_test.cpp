@@ -1,4 +1,4 @@
-// Folders of checkpoints: which checkpoint is loaded, which are removed, and what an interrupted save leaves.
+// Tests of folders of checkpoints: which checkpoint is loaded, which are removed, and what an interrupted save leaves.
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -42,13 +42,13 @@ TEST_F(StateFolder, TheNewestThatLatestNamesIsLoaded) {
   }
 }
 
-// Begins a save and ends before anything is written.
+// Begins a save, and returns before anything is written.
 void begin_save(const std::string& folder, int64_t step) {
   const FolderLock lock(folder);
   begin_step(folder, step, lock);
 }
 
-// The exit status of a process that runs `act`, which is 1 if `act` returns.
+// Returns the exit status of a process that runs `act`. The status is 1 if `act` returns.
 int status_of_process(const auto& act) {
   const auto child = fork();
   if (child == 0) {
@@ -60,16 +60,16 @@ int status_of_process(const auto& act) {
   return status;
 }
 
-// The promise of a checkpoint in the file `next`.
+// Returns the text that a save writes to the file `next` to announce the checkpoint `name`.
 std::string promise_of(const std::string& folder, const std::string& name) {
   const auto text = read_manifest_text(folder + "/" + name);
   return name + " " + hex_of(checksum_of(std::as_bytes(std::span(text)))) + "\n";
 }
 
-// A save may end before the checkpoint has its name, or after that and before `latest` is written. Steps may go down.
+// A save may end before its checkpoint has a name, or later, before `latest` is written. Steps may go down.
 TEST_F(StateFolder, TheNewestIsTheLastOneThatGotItsName) {
   for (const int64_t step : {10, 20}) write_small_checkpoint(path, step);
-  std::filesystem::copy(step(20), step(30));  // as a release left it that set nothing aside
+  std::filesystem::copy(step(20), step(30));  // an earlier release, which set nothing aside, left it so
   EXPECT_EQ(find_checkpoint(path), step(20));
   EXPECT_FALSE(std::filesystem::exists(folder / "next"));
   write_text(folder / "next", "step-000000000015\n");
@@ -88,7 +88,8 @@ TEST_F(StateFolder, TheNewestIsTheLastOneThatGotItsName) {
   EXPECT_EQ(find_checkpoint(path), step(5));
 }
 
-// The first save ended between naming the checkpoint and writing `latest`, the second before its checkpoint had a name.
+// The first save ended after it had named its checkpoint and before it wrote `latest`. The second save ended before its
+// checkpoint had a name.
 TEST_F(StateFolder, TheNewestStaysThatAfterTwoSavesThatEnded) {
   write_small_checkpoint(path, 1);
   std::filesystem::copy(step(1), step(2));
@@ -102,7 +103,7 @@ TEST_F(StateFolder, TheNewestStaysThatAfterTwoSavesThatEnded) {
   }
 }
 
-// Names of all checkpoints in the folder, also of those that were set aside.
+// Returns the names of all checkpoints in the folder, including those that were set aside.
 std::vector<std::string> names_of_checkpoints(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -127,7 +128,7 @@ TEST_F(StateFolder, WhoGoesBackToAnOlderOneSetsTheLargerOnesAside) {
   EXPECT_EQ(read_manifest(folder / "abandoned-step-000000000030").extra, R"({"run":3})") << "the last of this name";
 }
 
-// The save of 20 ended when it had its name, and 30 and 40 had theirs still.
+// The save of 20 ended after its checkpoint got its name. Those of 30 and 40 were still there; 40 was set aside.
 TEST_F(StateFolder, TheNextSaveSetsAsideWhatAnInterruptedOneLeft) {
   for (const bool joins : {false, true}) {
     write_small_checkpoint(path, 20);
@@ -202,7 +203,7 @@ TEST_F(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
   }
 }
 
-// The save ended before it removed the old checkpoint, which nothing else needs any more.
+// The save ended before it removed the old checkpoint, which is no longer needed.
 TEST_F(StateFolder, ThatWasReplacedGoesWithTheNextSave) {
   write_small_checkpoint(path, 1);
   for (const bool joins : {false, true}) {
@@ -244,7 +245,7 @@ TEST_F(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted
     const auto microseconds = static_cast<useconds_t>(500 + random() % 10000);
     const auto status = status_of_process([&] {
       signal(SIGALRM, SIG_DFL);
-      ualarm(microseconds, 0);  // ends the process wherever it is
+      ualarm(microseconds, 0);  // ends the process wherever it is then
       for (;;) {
         const auto distance = static_cast<int64_t>(random() % 3);  // 0: the same step again
         number = random() % 2 == 0 ? number + distance : std::max<int64_t>(number - distance, 0);

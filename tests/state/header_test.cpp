@@ -1,4 +1,4 @@
-// What the header of a safetensors file may contain.
+// Tests of what the header of a safetensors file may contain.
 
 #include "state/format/header.h"
 
@@ -60,26 +60,27 @@ TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
     uint64_t data_bytes = 8;
   };
   const Refused all[] = {
-      // The number of bytes does not fit the sizes.
+      // The number of bytes does not match the sizes.
       {entry("F32", "3", "0,8", "w"),
        "a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"},
       {entry("U8", "8", "8,0"), "expected 8 bytes"},
-      // Entries that overlap, leave gaps or end in the wrong place.
+      // Entries overlap, leave gaps or end in the wrong place.
       {entry("F32", "1", "0,4") + "," + entry("F32", "1", "0,4", "b"), "entry 'b': expected its data at byte 4"},
       {entry("F32", "1", "4,8"), "at byte 0"},
       {entry("F32", "1", "0,4"), "expected 4 bytes of data after the header, found 8"},
       {entry("F32", "2", "0,8"), "found 4", 4},
-      // Pairs of another dtype, without two in the end, and of a dtype that is none.
+      // Complex numbers are pairs. These pairs have another dtype, a last size other than 2, or a dtype that does not
+      // exist.
       {R"("__metadata__":{"fsdp.dtype.a":"C128"},)" + entry("F32", "1,2", "0,8"),
        "the metadata gives the dtype 'C128'"},
       {R"("__metadata__":{"fsdp.dtype.a":"C32"},)" + entry("F16", "4", "0,8"), "the metadata gives the dtype 'C32'"},
       {R"("__metadata__":{"fsdp.dtype.a":"C3"},)" + entry("F16", "2,2", "0,8"), "the metadata gives the dtype 'C3'"},
-      // Sizes that overflow or are negative.
+      // Sizes overflow or are negative.
       {entry("F32", "4611686018427387905", "0,4"), "expected sizes that fit into memory"},
       {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that fit into memory", 0},
       {entry("U8", "18446744073709551615", "0,8"), "63 bits"},
       {entry("U8", "-8", "0,8"), "negative"},
-      // A name, a field or a key that appears twice.
+      // A name, a field or a key appears twice.
       {entry("U8", "8", "0,8") + "," + entry("U8", "0", "8,8"),
        R"(entry 'a': expected {"NAME": {"dtype", "shape", "data_offsets"}} with whole numbers, found the name twice)"},
       {R"("a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]})", "found the field twice"},

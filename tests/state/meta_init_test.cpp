@@ -1,4 +1,4 @@
-// Models on the meta device: where their values come from, and what sets or converts them.
+// Tests of models on the meta device: where their values come from, and what sets or converts them.
 
 #include <thread>
 
@@ -96,7 +96,7 @@ TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
       block(0)->in->weight.copy_(block(1)->in->weight);
       block(1)->in->weight.fill_(1);
       block(2)->in->weight.copy_(block(0)->in->weight).mul_(2);
-      block(1)->out->weight.copy_(block(0)->out->weight);  // this source is not written
+      block(1)->out->weight.copy_(block(0)->out->weight);  // the program does not write this source
     });
     EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
     EXPECT_TRUE(torch::equal(full_tensor(block(1)->in->weight), torch::ones_like(second)));
@@ -119,7 +119,7 @@ TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
   });
 }
 
-// Where another thread waits for the model's lock meanwhile, and the user's code for that thread.
+// While the user's code runs, another thread waits for the model's lock, and the user's code waits for that thread.
 TEST(Initialize, CallsTheUsersCodeWithoutTheLock) {
   run_thread_ranks(1, [](int) {
     const auto net = build_alike(net_with_seen);
@@ -156,12 +156,12 @@ TEST(To, AnotherDtypeConvertsRowsAndBuffersAndTrainsAsTheUnshardedModel) {
   }
 }
 
-// The workflow of FSDP1: only rank 0 has read, drawn or deferred the values; the other ranks' models have none.
+// The workflow of FSDP1: only rank 0 has read, drawn or deferred the values; the models of other ranks have none.
 TEST(SyncModuleStates, OtherRanksTakeRank0sValuesOnTheMetaDevice) {
   const auto training = training_in_floats();
   const auto as_for_training = [&] { return build_model(training); };
   const FullyShardOptions plain{.sync_module_states = true};
-  auto with_init = plain;  // what it computes on other ranks is discarded
+  auto with_init = plain;  // on other ranks, what it computes is discarded
   with_init.param_init_fn = [](nn::Module& module) {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : module.parameters(/*recurse=*/false)) parameter.fill_(rank());

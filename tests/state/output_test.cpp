@@ -1,4 +1,5 @@
-// One way to write a file: what other writers, a user's own files, links, devices and FIFOs see of it.
+// Tests of the one way to write a file, and of what other writers, a user's own files, links, devices and FIFOs see of
+// it.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -101,7 +102,7 @@ TEST(StateOutput, LinksAreFollowedAndStay) {
 TEST(StateOutput, DevicesAndFifosAreWrittenToAndStay) {
   const TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
-  // Opened for both, it has a reader, and opening it waits for nobody.
+  // A FIFO that is open for reading and writing has a reader, so opening it does not block.
   const Descriptor reader(open((folder / "fifo").c_str(), O_RDWR | O_NONBLOCK));
   write_text(folder / "fifo", "text");
   char text[8] = {};
@@ -114,7 +115,7 @@ TEST(StateOutput, DevicesAndFifosAreWrittenToAndStay) {
               HasSubstr("full: cannot write 4 bytes: No space left on device"));
   EXPECT_EQ(fs::status(folder / "null").type(), fs::file_type::character);
   EXPECT_TRUE(fs::is_fifo(folder / "fifo"));
-  // Where file descriptors lead, as /dev/stdout does: to a file that has its name no more.
+  // File descriptors, as /dev/stdout is one, may lead to a file that has lost its name.
   const Descriptor gone(open((folder / "gone").c_str(), O_RDWR | O_CREAT, 0600));
   fs::remove(folder / "gone");
   write_text("/proc/self/fd/" + std::to_string(gone.number()), "text");

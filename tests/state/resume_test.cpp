@@ -1,4 +1,4 @@
-// Checkpoints of sharded models, from which training goes on with any number of ranks.
+// Tests of checkpoints of sharded models, from which training goes on with any number of ranks.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fsdp/schedulers.h>
@@ -19,7 +19,7 @@ struct Shards : Layout {
   std::string text() const { return c10::str(world, " ranks, ", Layout::text()); }
 };
 
-// Strategies and optimizers are independent of each other, so each is tried once.
+// Strategies and optimizers do not depend on each other, so each one is tried once.
 TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
   const std::pair<Shards, MakeOptimizer> all[] = {
       {{1}, amsgrad},
@@ -41,7 +41,7 @@ TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
   for (const auto& [shards, make] : all) {
     SCOPED_TRACE(shards.text());
     const TemporaryFolder folder;
-    std::vector<Tensor> saved, last;  // rank 0's
+    std::vector<Tensor> saved, last;  // of rank 0
     run_thread_ranks(shards.world, [&, shards = shards, make = make](int r) {
       SavedRun run(shards.options(), make), resumed(shards.options(), make);
       for (int step = 0; step < 2; ++step) run.train(step);
@@ -51,7 +51,7 @@ TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
       run.train(2);
       const auto own_last = run.values();
       if (r == 0) std::tie(saved, last) = std::pair(own, own_last);
-      resumed.train(9);  // gives it a state of its own, which loading replaces
+      resumed.train(9);  // creates optimizer state, which loading replaces
       const auto loaded = resumed.load(folder.path());
       EXPECT_EQ(loaded.step, 2);
       EXPECT_EQ(loaded.extra, R"({"epoch":1})");
@@ -88,7 +88,7 @@ TEST(StateResume, StateOfMorePrecisionThanTheRowsKeepsItOnAnyRanks) {
     });
 }
 
-// Each run loads the checkpoints of one or two others, or of all others with FSDP_TEST_TRIALS.
+// Each run loads the checkpoints of one or two other runs, or those of all other runs with FSDP_TEST_TRIALS.
 TEST(StateResume, AnyRanksStrategyAndMeshLoadWhatAnyOtherSaved) {
   std::vector<Shards> all{{1},
                           {3},
@@ -205,7 +205,7 @@ TEST(StateResume, WithoutACheckpointNoneIsLoadedIfThatIsAllowed) {
   });
 }
 
-// The error on rank 0. Expects that every rank has an error, and that its values stay.
+// Returns the error on rank 0. Expects that every rank gets an error, and that its values stay.
 std::string error_on_every_rank(int world, const std::function<void(SavedRun&)>& act) {
   std::vector<std::string> errors(static_cast<size_t>(world));
   run_ranks(world, [&](SavedRun& run) {
@@ -321,7 +321,7 @@ TEST(StateResume, MistakesAreUsageErrors) {
   });
 }
 
-// Beside the default generator, which thread ranks share, each rank has one of its own.
+// Thread ranks share the default generator; each rank also has a generator of its own.
 TEST(StateResume, TheRandomStateOfEachRankGoesOnWithAsManyRanksAndAnOptimizer) {
   const TemporaryFolder folder;
   const auto draw = [](at::Generator& generator) { return torch::rand({3}, generator); };

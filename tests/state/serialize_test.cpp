@@ -1,4 +1,4 @@
-// fsdp::save and fsdp::load, together with torch::save and torch::load.
+// Tests of fsdp::save and fsdp::load, together with torch::save and torch::load.
 
 #include <sstream>
 
@@ -55,8 +55,8 @@ TEST(Serialize, WhatDoesNotFitChangesNothingOnAnyRank) {
   });
 }
 
-// A plain program that loads what the ranks saved goes on as they did. What it saves is the same, bit for bit, after
-// other ranks have loaded and saved it.
+// A plain program that loads what the ranks saved must continue as they did. What it saves must have the same bits
+// after other ranks have loaded and saved it.
 TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
   const std::pair<MakeOptimizer, MakeOptimizer> kinds[] = {
       {amsgrad, [](auto p) { return made<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.5)); }},
@@ -101,7 +101,7 @@ TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
   }
 }
 
-// torch::optim::Adagrad requires a state of every parameter; fsdp's has states only of those that had a gradient.
+// torch::optim::Adagrad requires a state for every parameter; fsdp's has states only for those that had a gradient.
 TEST(Serialize, TorchsAdagradGoesOnFromOursThatNeverSteppedAParameter) {
   const MakeOptimizer make_ours = [](auto p) {
     return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2).initial_accumulator_value(0.1));

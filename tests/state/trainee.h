@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What tests of checkpoints share, apart from the run that they save.
+/// Functions that tests of checkpoints share, apart from the run that they save.
 
 #include <fsdp/checkpoint.h>
 #include <fsdp/deferred_init.h>
@@ -27,7 +27,7 @@ using ::testing::UnorderedElementsAre;
 using ::testing::UnorderedElementsAreArray;
 using torch::Tensor;
 
-/// The message of the fsdp error that `act` throws; empty if there is none.
+/// Returns the message of the fsdp error that `act` throws, or an empty string if it throws none.
 template <class E = Error>
 std::string error_of(const auto& act) {
   try {
@@ -50,7 +50,8 @@ inline void expect_close_values(const std::vector<Tensor>& expected, const std::
     EXPECT_TRUE(torch::allclose(expected[i], found[i], tolerance, tolerance / 100)) << "tensor " << i;
 }
 
-/// A net_with_seen that also has a tied weight and a frozen scalar. Nets with different `factor` have different values.
+/// Returns a net_with_seen that also has a tied weight and a frozen scalar. Nets with different `factor` have different
+/// values.
 inline std::shared_ptr<SmallNetImpl> tied_net(double factor = 1) {
   return build_alike([=] {
     auto net = std::make_shared<SmallNetImpl>();
@@ -64,13 +65,13 @@ inline std::shared_ptr<SmallNetImpl> tied_net(double factor = 1) {
   });
 }
 
-/// How a run's ranks are sharded.
+/// Says how a run's ranks are sharded.
 struct Layout {
   Strategy strategy = Strategy::kFullShard;
   std::vector<int> mesh = {};
   std::optional<c10::ScalarType> param_dtype = std::nullopt;
 
-  /// Collective.
+  /// Returns the options that shard a run with this layout. Collective.
   FullyShardOptions options() const {
     FullyShardOptions options{.strategy = strategy};
     if (param_dtype) options.mp_policy = MixedPrecisionPolicy{.param_dtype = param_dtype};

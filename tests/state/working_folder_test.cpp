@@ -1,4 +1,5 @@
-// Relative paths mean what they meant when a call began, wherever the program works later.
+// Tests that relative paths are relative to the working directory at the time of the call, wherever the program works
+// later.
 
 #include <fsdp/async_save.h>
 #include <fsdp/trainer.h>
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Two folders, in the first of which the program works until `change` is called.
+/// Two folders. The program works in the first one until `change` is called.
 class Folders {
  public:
   Folders() {
@@ -29,7 +30,7 @@ class Folders {
   Folders& operator=(const Folders&) = delete;
   void change() const { fs::current_path(root_ / "second"); }
   std::string in_first(const std::string& name) const { return root_ / ("first/" + name); }
-  /// Whether nothing was written to the folder that the program works in now.
+  /// Returns true if nothing was written to the folder in which the program works now.
   bool is_second_empty() const { return fs::is_empty(root_ / "second"); }
 
  private:
@@ -37,7 +38,7 @@ class Folders {
   const fs::path before_ = fs::current_path();
 };
 
-/// Writers of rows wait while it lives.
+/// As long as the object lives, writers of rows wait.
 struct HeldRows {
   static inline std::mutex mutex;
   static inline std::condition_variable changed;

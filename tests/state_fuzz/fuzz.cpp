@@ -1,5 +1,5 @@
-// What libFuzzer calls: any bytes are a safetensors file that is read or refused, without more memory than they have.
-// tests/state_fuzz/state_fuzz_test.py builds and runs it.
+// libFuzzer calls the function in this file. It takes any bytes as a safetensors file and as a manifest, which must be
+// read or refused without more memory than the bytes take. tests/state_fuzz/state_fuzz_test.py builds and runs it.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// A manifest with its right checksum, without which nothing behind it is read.
+// Returns a manifest with its correct checksum. Without that, the reader would stop at the checksum.
 std::string manifest_with(std::string_view rest) {
   constexpr std::string_view kBegin = "{\n \"checksum\": \"", kNoChecksum = "0000000000000000";
   std::string text(kBegin);

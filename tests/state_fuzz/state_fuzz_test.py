@@ -1,6 +1,7 @@
-"""Builds tests/state_fuzz/fuzz.cpp with libFuzzer and runs it for so many seconds (30 unless an argument says so).
+"""Builds tests/state_fuzz/fuzz.cpp with libFuzzer, and runs it for 30 seconds, or as many as an argument says.
 
-Exits with 77, a skip, where there is no clang++ with libFuzzer, which scripts/setup installs where it can.
+Exits with 77, which ctest reports as skipped, if there is no clang++ with libFuzzer. scripts/setup installs it if it
+can.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ HEADERS = [
     b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}',
     b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}}',
 ]
-# What stands behind the checksum of a manifest.
+# The part of a manifest after its checksum.
 MANIFEST = b"""",
  "format": "fsdp checkpoint", "version": 2, "step": 1, "world_size": 1, "versions": {"fsdp": "0.1.0"},
  "files": {"a.safetensors": {"bytes": 100, "header_checksum": "00000000000000aa", "host": "a"}},
@@ -28,7 +29,8 @@ MANIFEST = b"""",
 
 
 def build(clang, folder, program):
-    """The last compiler to end, or to fail. Objects one by one, so that ccache keeps them."""
+    """Builds the program, and returns the result of the last compiler that ran. It compiles one object at a time, so
+    that ccache keeps them."""
     flags = ["-std=c++20", "-O1", "-g1", "-fsanitize=fuzzer,address,undefined", "-DXXH_INLINE_ALL", f"-I{ROOT / 'src'}"]
     compiler = [*([shutil.which("ccache")] if shutil.which("ccache") else []), clang, *flags]
     sources = [ROOT / "tests/state_fuzz/fuzz.cpp"]
@@ -60,7 +62,7 @@ def main():
             text = len(header).to_bytes(8, "little") + header + bytes(8)
             (corpus / str(number)).write_bytes(text)
         (corpus / "manifest").write_bytes(MANIFEST)
-        # An input has 4 KiB at most: no allocation beyond that but for the reader's own containers.
+        # An input has at most 4 KiB. Only the reader's own containers may allocate more than that.
         limits = ["-max_len=4096", "-malloc_limit_mb=1", "-rss_limit_mb=1024", "-timeout=5"]
         sys.exit(subprocess.run([program, corpus, f"-max_total_time={seconds}", "-print_final_stats=1", *limits],
                                 cwd=folder, check=False).returncode)

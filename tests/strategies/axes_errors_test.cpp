@@ -1,4 +1,5 @@
-// Ranks wait for each other across two axes: the work that goes on meanwhile, and how all ranks end if one fails.
+// Tests of ranks that wait for each other on two axes: the work that goes on in the meantime, and how all ranks end if
+// one fails.
 
 #include <latch>
 #include <stdexcept>
@@ -14,7 +15,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::Not;
 
-// Starts a sum over both axes of 2 x 2 ranks, to which each rank contributes its number + 1.
+// Starts a sum over both axes of 2 x 2 ranks. Each rank contributes its number + 1.
 std::vector<std::shared_ptr<Work>> start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
   const ReducePlane counts{torch::zeros({1}), {{0, torch::ones({2})}}};
   const auto whole = torch::full({4}, rank + 1.0);
@@ -31,7 +32,7 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
       const auto placement = placement_over({2, 2});
       const auto rows = torch::zeros({2});
       const auto sum = start_sum(placement, rows, rank);
-      // The first replica waits in the barrier, which the second one enters only when it has the sum.
+      // The first replica waits in the barrier. The second one enters it only when it has the sum.
       if (rank >= 2) wait_for(sum);
       barrier();
       wait_for(sum);
@@ -41,7 +42,8 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
   }
 }
 
-// One replica's first step is done before the next operation over the replicas begins, the other's only after.
+// On one replica the first step is done before the next operation over the replicas begins, on the other one only
+// after.
 TEST(BothAxes, SecondStepsHaveAnOrderOfTheirOwn) {
   for (const char* backend : {"shm", "gloo"}) {
     std::latch is_next_under_way(1);
@@ -65,7 +67,7 @@ TEST(BothAxes, SecondStepsHaveAnOrderOfTheirOwn) {
   }
 }
 
-// Each rank's error from a backward on both axes after `act`. No rank leaves before each has an error.
+// Returns each rank's error from a backward on both axes after `act`. No rank leaves before every rank has an error.
 std::vector<std::string> errors_of_step(Axes axes, const std::function<void(int, OneWeight&, const Group&)>& act) {
   std::vector<std::string> errors(static_cast<size_t>(axes.ranks()));
   std::latch have_ended(axes.ranks());
@@ -133,7 +135,8 @@ TEST(BothAxes, ARankThatEndsInAStepIsAnErrorOnEveryOther) {
     EXPECT_THAT(messages[rank], AllOf(HasSubstr("rank 3 "), Not(HasSubstr("timed out")))) << rank;
 }
 
-// The other ranks learn of it whatever they wait for. Those on the shard axis tell the replicas that wait for them.
+// The other ranks get the error whatever they wait for. Ranks on the thrower's shard axis tell the replicas that wait
+// for them.
 TEST(BothAxes, AreToldOfAnExceptionOnOneRankAsAMismatchAndStartOver) {
   for (const int thrower : {0, 1, 3}) {
     SCOPED_TRACE(c10::str("rank ", thrower));

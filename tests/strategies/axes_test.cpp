@@ -1,4 +1,4 @@
-// Groups whose rows are sharded over one axis and replicated over another one.
+// Tests of param groups whose rows are sharded over one axis and replicated over another one.
 
 #include <sstream>
 
@@ -42,8 +42,8 @@ TEST(BothAxes, SumInTheOrderOfShardsThenOfReplicasAndMultiplyOnce) {
   }
 }
 
-// Only the last rank uses `first`, in the first backward, only rank 1 uses `second`, in the second one, and only the
-// last replica uses `branch`.
+// Only the last rank uses `first`, and only in the first backward. Only rank 1 uses `second`, and only in the second
+// one. Only the last replica uses `branch`.
 struct Branches : nn::Module {
   Tensor everywhere = register_parameter("everywhere", torch::ones({5, 2}, torch::kDouble)),
          first = register_parameter("first", torch::arange(6, torch::kDouble).view({3, 2})),
@@ -54,8 +54,8 @@ struct Branches : nn::Module {
              unused = register_module("unused", nn::Linear(2, 3));
 };
 
-// Two backwards add up, whether each is reduced over both axes or the first one is kept within the replica until the
-// second.
+// Expects that the gradients of two backwards add up, if each one is reduced over both axes, and if the first one is
+// kept within the replica until the second.
 void expect_gradients_everywhere(Axes axes, bool keeps, int rank) {
   const auto model = build_alike([] { return std::make_shared<Branches>(); });
   auto& net = *model;
@@ -75,7 +75,7 @@ void expect_gradients_everywhere(Axes axes, bool keeps, int rank) {
       return loss;
     });
     if (step == 1 && keeps) continue;
-    // The tolerance is small because uninitialised memory often reads as a number near zero.
+    // The tolerance is small, because uninitialised memory often reads as a number near zero.
     const auto expect = [](const Tensor& expected, const Tensor& parameter) {
       expect_close(expected, full_grad(parameter), 1e-12);
     };

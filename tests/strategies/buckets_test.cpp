@@ -1,4 +1,4 @@
-// Where every rank has all rows, gradients are summed bucket by bucket while backward goes on.
+// Tests that if every rank has all rows, gradients are reduced bucket by bucket while backward goes on.
 
 #include "runtime/sharded_params.h"
 
@@ -48,7 +48,7 @@ TEST(Buckets, GiveTheBitsOfOneReductionAndOfFullSharding) {
   }
 }
 
-// Four layers of 1 kB, one bucket each.
+// Four layers of 1 kB. Each one is a bucket.
 struct Layers : torch::nn::Module {
   static constexpr int64_t kBytes = 128 * sizeof(double);
   Tensor first = layer("first", 2), second = layer("second", 3), once = layer("once", 4), last = layer("last", 5);
@@ -59,8 +59,8 @@ struct Layers : torch::nn::Module {
   }
 };
 
-// The sums of a backward through a chain of the four layers, and how many of them had begun when only the gradient of
-// the chain's first layer was missing.
+// The reductions of a backward through a chain of the four layers, and how many of them had begun when only the
+// gradient of the chain's first layer was missing.
 struct Sums {
   std::vector<OperationLog::Entry> all;
   size_t begun = 0;
@@ -85,7 +85,7 @@ Sums sums_of_chain(const std::array<Tensor Layers::*, 4>& chain) {
   return sums;
 }
 
-// Buckets keep their order, so their sums begin later where a model uses its parameters in another order.
+// Buckets keep their order, so they are reduced later if a model uses its parameters in another order.
 TEST(Buckets, AreSummedWhileBackwardGoesOnWithoutWaitingForOneAnother) {
   const std::array<Tensor Layers::*, 4> in_order{&Layers::first, &Layers::second, &Layers::once, &Layers::last};
   const std::array<Tensor Layers::*, 4> reversed{&Layers::last, &Layers::once, &Layers::second, &Layers::first};
@@ -94,7 +94,7 @@ TEST(Buckets, AreSummedWhileBackwardGoesOnWithoutWaitingForOneAnother) {
       const auto sums = sums_of_chain(chain);
       EXPECT_EQ(sums.begun, begun);
       ASSERT_THAT(sums.all, SizeIs(4));
-      // The gradient, and how many ranks have one.
+      // Each reduction moves the gradient, and the number of ranks that have one.
       EXPECT_THAT(sums.all, Each(Field(&OperationLog::Entry::bytes, Layers::kBytes + sizeof(float))));
       for (size_t bucket = 0; bucket < 4; ++bucket)
         EXPECT_THAT(sums.all[bucket].subject, HasSubstr(c10::str("(bucket ", bucket + 1, " of 4)")));

@@ -10,7 +10,7 @@ namespace fsdp::test {
 
 struct EqualGroupsNetImpl : torch::nn::Module {
   static constexpr int64_t kWidth = 32, kLayers = 4;
-  /// One group for each layer, and the outermost one with the head.
+  /// Each layer is a param group, and the root's group has the head.
   static constexpr int64_t kGroups = kLayers + 1, kGroupBytes = kWidth * kWidth * 4, kAllBytes = kGroups * kGroupBytes;
 
   torch::nn::Sequential layers;

@@ -1,4 +1,4 @@
-// Training on several hosts: the memory that a host holds once for its ranks, and the traffic between hosts.
+// Tests of training on several hosts: the memory that a host holds once for its ranks, and the traffic between hosts.
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the tests of steps with several micro-batches share.
+/// Functions that tests of steps with several micro-batches share.
 
 #include "strategies/steps.h"
 
@@ -8,7 +8,7 @@ namespace fsdp::test::micro_batches {
 
 using namespace strategies;  // NOLINT(google-build-using-namespace)
 
-/// Options with buckets so small that a group has several, where every rank has all rows.
+/// Returns options with buckets so small that a param group has several of them, if every rank has all rows.
 inline FullyShardOptions in_small_buckets(Strategy strategy, const Shape& shape) {
   return options_for(strategy, shape, {.bucket_cap_bytes = 300});
 }
@@ -19,7 +19,8 @@ struct ShardedRun {
   Shape shape;
 };
 
-/// A small net in which each block is a group, sharded as `run` says. The caller sets what it runs.
+/// Returns the program of a small net in which each block is a param group, sharded as `run` says. The caller sets
+/// Program::run.
 inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
   Program<SmallNetImpl> program;
   program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };
@@ -29,7 +30,7 @@ inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
   return program;
 }
 
-/// Trains with three micro-batches a step; `before` gets each one's number before its forward.
+/// Trains with three micro-batches per step. `before` is called with the number of each one before its forward.
 template <class Before>
 void expect_micro_batches_equal_the_unsharded_run(const ShardedRun& run, const Before& before) {
   SCOPED_TRACE(text_of(run.strategy, run.shape));

@@ -1,5 +1,5 @@
-// The gradients of micro-batches wait for the last one: whole, reduced within the replica, or in reductions that
-// outlive backward.
+// Tests of gradients of micro-batches that wait for the last one: whole, reduced within the replica, or in reductions
+// that outlive backward.
 
 #include <future>
 
@@ -25,7 +25,7 @@ TEST(RequiresAllReduce, InTheLastMicroBatchAloneEqualsTheUnshardedRun) {
         run, [](const Group& group, int micro) { group.set_requires_all_reduce(micro == 2); });
 }
 
-// The second one is frozen at first. In fp16 sums are scaled, those of its group too.
+// The second parameter is frozen at first. In fp16 sums are scaled, and so are those of its group.
 struct TwoDtypes : nn::Module {
   Tensor weight = register_parameter("weight", torch::ones({4, 3})),
          half = register_parameter("half", torch::ones({4, 3}, torch::kHalf), /*requires_grad=*/false);
@@ -54,7 +54,7 @@ TEST(IsLastBackward, MicroBatchesWhoseReductionsOutliveBackwardEqualTheUnsharded
   for (const auto& run : kRuns)
     expect_micro_batches_equal_the_unsharded_run(run, [](const Group& group, int micro) {
       group.set_is_last_backward(micro == 2);
-      group.set_requires_all_reduce(micro != 0);  // kept gradients may be in flight too
+      group.set_requires_all_reduce(micro != 0);  // kept gradients may be in flight, too
     });
 }
 
@@ -97,7 +97,8 @@ TEST(GradientsThatWait, AreReadByNothingAndDroppedByResetIterState) {
 
 TEST(RequiresAllReduce, MixesWithBackwardsThatKeepWholeGradientsAndWithGroupsThatDoOtherwise) {
   const ShardedRun run{Strategy::kFullShard, {2, 2}};
-  // The second micro-batch's whole gradients wait beside the first one's, which are kept within the replica.
+  // The whole gradients of the second micro-batch wait beside those of the first one, which are kept within the
+  // replica.
   expect_micro_batches_equal_the_unsharded_run(run, [](const Group& group, int micro) {
     group.set_requires_all_reduce(micro == 2);
     group.set_requires_gradient_sync(micro != 1);
@@ -119,7 +120,7 @@ TEST(RequiresAllReduce, SumsWhatWasKeptWithTheOwnersGradientAndDividesOnce) {
     const auto rows = local_rows(net.weight);
     Tensor expected;
     for (int replica = 0; replica < kReplicas; ++replica) {
-      Tensor kept;  // the gradient of this rank's rows
+      Tensor kept;  // gradient of this rank's rows
       for (int micro = 0; micro < 3; ++micro) {
         Tensor sum;
         for (int shard = 0; shard < kShards; ++shard) {
@@ -146,7 +147,7 @@ TEST(RequiresAllReduce, WithoutItNothingGoesOverTheReplicasAndRowsAreKept) {
       axes.log->clear();
       backward_of(group, net, gradient_of(rank, micro));
       for (const auto& entry : reductions_in(*axes.log)) subjects.push_back(entry.operation + " of " + entry.subject);
-      EXPECT_EQ(group.stats().gradient.current, group.stats().rows.current);  // with the rows' padding
+      EXPECT_EQ(group.stats().gradient.current, group.stats().rows.current);  // includes the rows' padding
     }
     const auto begins = [](const char* operation, const char* ending) {
       return AllOf(HasSubstr(operation), testing::EndsWith(ending));
@@ -177,7 +178,7 @@ TEST(IsLastBackward, AMicroBatchEndsWithoutTheRanksThatHaveYetToReduceIt) {
   });
 }
 
-// One forward, one backward: forwards run ahead, and parameters are unsharded before the step and stay whole between
+// In the schedule 1F1B, forwards run ahead. Parameters are unsharded before the step and stay whole between
 // micro-batches.
 TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
   for (const auto& [run, syncs_last] : {std::pair(ShardedRun{Strategy::kFullShard, {}}, false),
@@ -219,7 +220,7 @@ TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
   }
 }
 
-// The branch takes part only in the first of two backwards, and another model's backward comes between them.
+// The branch takes part only in the first of two backwards. Another model's backward runs between them.
 TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
   run_thread_ranks(2, [](int rank) {
     const auto layers = [](int count) {
@@ -251,7 +252,8 @@ TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
   });
 }
 
-// This also holds for groups whose reductions an earlier backward had to wait for, because too many were in flight.
+// The hook must not be called earlier for groups whose reductions an earlier backward waited for because too many were
+// in flight.
 TEST(IsLastBackward, TheHookOfCompleteGradientsIsCalledInItAlone) {
   run_thread_ranks(2, [](int) {
     const auto net = make_small_net(11, 4);

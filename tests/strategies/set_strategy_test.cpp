@@ -1,4 +1,5 @@
-// A model that moves to another strategy between steps trains on as if it had used that one from the beginning.
+// Tests that a model that changes its strategy between steps trains on as if it had used the new one from the
+// beginning.
 
 #include <malloc.h>
 
@@ -34,7 +35,7 @@ struct MovingRun {
   bool accumulates = false;  // adds up the gradients of two steps
 };
 
-// Rank 0's parameters after a step for each of the moves.
+// Returns rank 0's parameters after one step for each move. Without `moves`, the model keeps its first strategy.
 std::vector<Tensor> train(const MovingRun& run, bool moves) {
   std::vector<Tensor> trained;
   run_thread_ranks(run.world, [&](int rank) {
@@ -63,7 +64,7 @@ std::vector<Tensor> train(const MovingRun& run, bool moves) {
   return trained;
 }
 
-// Expects the same bits in fp32. Runs in fp64 may sum or step in another order, and so round differently.
+// Expects the same bits in fp32. In fp64 the runs may sum or step in another order, and so round differently.
 void expect_as_without_moves(const MovingRun& run) {
   const auto expected = train(run, false), found = train(run, true);
   ASSERT_EQ(expected.size(), found.size());
@@ -71,7 +72,7 @@ void expect_as_without_moves(const MovingRun& run) {
     EXPECT_LE(relative_difference(expected[i], found[i]), run.dtype == torch::kFloat ? 0 : 1e-10) << i;
 }
 
-// The moves from each strategy to each other one.
+// Contains a move from each strategy to each other one.
 const std::vector<Move> kAllMoves{{Strategy::kFullShard},      {Strategy::kReplicate}, {Strategy::kShardGradOp},
                                   {Strategy::kShardOptimizer}, {Strategy::kFullShard}, {Strategy::kShardOptimizer},
                                   {Strategy::kShardGradOp},    {Strategy::kReplicate}, {Strategy::kShardOptimizer},
@@ -115,7 +116,7 @@ TEST(SetStrategy, MovesTheStateOfEveryOptimizerThatIsElementByElement) {
   expect_as_without_moves({.moves = moves, .optimizer = made_of<optim::Adam>(AdamOptions(1e-2), low)});
 }
 
-// A model with its optimizer on one of two ranks.
+// A model with its optimizer, on one of two ranks.
 struct Trained {
   std::shared_ptr<SmallNetImpl> net = make_small_net();
   Group group;
@@ -166,11 +167,11 @@ TEST(SetStrategy, OfABlockLeavesTheOthersAndKeepsHooksAndCustomCollectives) {
   run_thread_ranks(2, act, {.backend = "gloo"});
 }
 
-// The costs that depend on the strategy: elements and bytes of rows, gathers of a step, and bytes of whole parameters
-// in the scope, after it, after backward and after the step.
+// Costs that depend on the strategy: elements and bytes of rows, gathers of a step, and bytes of whole parameters in
+// the scope, after it, after backward and after the step.
 using Cost = std::array<int64_t, 7>;
 
-// This rank's costs in a model's first step after a move. Like a new model, the moved one predicts nothing.
+// Returns this rank's costs in a model's first step after a move. The moved model predicts no reads, as a new one does.
 Cost cost_after(Strategy from, Strategy to) {
   const Trained other(to);  // a rank counts the bytes of all its models
   const auto rows = other.group.stats().rows.current, whole_of_other = other.group.stats().whole.current;
@@ -208,8 +209,7 @@ TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
   });
 }
 
-// The padding between two parameters in memory is stepped and gathered with them, so a move must not leave garbage
-// there.
+// Steps and gathers include the padding between two parameters in memory, so a move must not leave garbage there.
 TEST(SetStrategy, MovesGradientsWithNothingBetweenThem) {
   mallopt(M_PERTURB, 0x80);  // new memory is full of large numbers
   const auto act = [](int) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the tests of strategies share: shapes of meshes, steps, and the errors of steps that fail.
+/// Functions that the tests of strategies share: shapes of meshes, steps, and the errors of steps that fail.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@
 
 namespace fsdp::test::strategies {
 
-/// The message of the `Kind` of error that `act` throws, or "no error". Other exceptions pass through.
+/// Returns the message of the `Kind` of error that `act` throws, or "no error". Other exceptions pass through.
 template <class Kind = Error, class Act>
 std::string message_of(const Act& act) {
   try {
@@ -28,7 +28,7 @@ std::string message_of(const Act& act) {
 inline constexpr Strategy kStrategies[] = {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
                                            Strategy::kReplicate};
 
-/// The sizes of "replicate" and "shard"; an empty shape is no mesh.
+/// Sizes of the axes "replicate" and "shard". An empty shape stands for no mesh.
 using Shape = std::vector<int>;
 inline const std::vector<Shape> kShapes{{}, {2, 2}, {1, 3}, {3, 1}};
 
@@ -37,7 +37,7 @@ inline std::string text_of(Strategy strategy, const Shape& shape) {
   return c10::str(strategy, " over ", shape.empty() ? "3 ranks" : c10::Join(" x ", shape));
 }
 
-/// All ranks call it together, because it makes a mesh.
+/// Returns options with a strategy and a mesh. Collective, because it makes the mesh.
 inline FullyShardOptions options_for(Strategy strategy, const Shape& shape, FullyShardOptions options = {}) {
   options.strategy = strategy;
   if (!shape.empty()) options.mesh = init_device_mesh(shape, {"replicate", "shard"});
@@ -46,7 +46,7 @@ inline FullyShardOptions options_for(Strategy strategy, const Shape& shape, Full
 
 inline std::string text_of(Axes axes) { return c10::str(axes.shards, " x ", axes.replicas); }
 
-/// `placement`, which must outlive the result, with a log of its collectives on all axes.
+/// Returns `placement` with a log of its collectives on all axes. `placement` must outlive the result.
 inline runtime::Placement recorded(const runtime::Placement& placement, const std::shared_ptr<OperationLog>& log) {
   runtime::Placement::Axes replicate;
   for (const auto& axis : placement.replicate()) replicate.push_back(test::recorded(*axis, log));
@@ -59,7 +59,7 @@ struct RecordedAxes {
   runtime::Placement plain, placement = recorded(plain, log);
 };
 
-/// The logged entries that reduce gradients.
+/// Returns the logged entries that reduce gradients.
 inline std::vector<OperationLog::Entry> reductions_in(const OperationLog& log) {
   auto entries = log.entries();
   std::erase_if(entries, [](const auto& e) { return e.lane != "reductions" && e.lane != "further steps"; });
@@ -70,7 +70,7 @@ inline std::shared_ptr<SmallNetImpl> make_small_net(int64_t dim = 11, int64_t de
   return build_alike([=] { return std::make_shared<SmallNetImpl>(dim, depth); });
 }
 
-/// Forward in a scope, and backward after it.
+/// Runs forward in a scope, and backward after it.
 template <class Loss>
 void backward(const Group& group, const Loss& loss) {
   torch::Tensor value;
@@ -81,7 +81,7 @@ void backward(const Group& group, const Loss& loss) {
   value.backward();
 }
 
-/// The loss of this rank's two samples of a step.
+/// Returns the loss of this rank's two samples of a step.
 inline torch::Tensor loss_of_rank(const Group& group, SmallNetImpl& net, int step) {
   const ForwardScope scope(group);
   return small_net_loss(net, {step, rank() * 2, 2});
@@ -97,7 +97,7 @@ struct OneWeight : torch::nn::Module {
   torch::Tensor weight = register_parameter("weight", torch::zeros({7, 3}));
 };
 
-/// Gradients over many orders of magnitude, so that the order of addition shows in the last bits.
+/// Returns a gradient with values over many orders of magnitude, so that the order of addition shows in the last bits.
 inline torch::Tensor gradient_of(int rank, int micro = 0) {
   return (samples({micro, rank, 1}, {7, 3}) * torch::pow(10.0, 4 * samples({micro + 9, rank, 1}, {7, 3})))
       .squeeze(0)

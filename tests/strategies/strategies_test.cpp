@@ -1,4 +1,4 @@
-// Every strategy, on every mesh, trains as the unsharded model does, and to the same bits.
+// Tests that with every strategy, on every mesh, training equals that of the unsharded model, and gives the same bits.
 
 #include "strategies/steps.h"
 
@@ -59,7 +59,7 @@ TEST(Strategies, GatherAsOftenAndHoldAsLongAsTheySay) {
     bool holds_after_backward, holds_after_step;
   };
   for (const auto& [strategy, gathers, holds_after_backward, holds_after_step] :
-       {Case{Strategy::kFullShard, 2 * (4 + 2), false, false},  // backward finds the outermost and the last one whole
+       {Case{Strategy::kFullShard, 2 * (4 + 2), false, false},  // backward finds the root and the last group whole
         Case{Strategy::kShardGradOp, 4, true, false}, Case{Strategy::kShardOptimizer, 4, true, true},
         Case{Strategy::kReplicate, 0, false, false}}) {
     SCOPED_TRACE(strategy);

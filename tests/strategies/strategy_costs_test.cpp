@@ -1,4 +1,4 @@
-// The bytes that each strategy moves and holds in a step, for a rank and for a host, against the formulas in
+// Compares the bytes that each strategy moves and holds in a step, for a rank and for a host, with the formulas in
 // docs/choosing.md.
 
 #include <iostream>
@@ -13,12 +13,12 @@ namespace {
 
 using Net = EqualGroupsNetImpl;
 
-// A line of a table of costs.
+// A row of a table of costs.
 struct Figure {
   const char* name;
   int64_t expected, found;
-  bool is_bound = false;  // `found` may be less, down to half
-  int64_t counts = 0;     // most bytes that say how many ranks have a gradient, which travel beside
+  bool is_bound = false;  // `found` may be less than the formula, down to half of it
+  int64_t counts = 0;     // upper limit for bytes that count the ranks with a gradient, which travel with the gradients
 };
 
 // A column of the table.
@@ -48,14 +48,14 @@ void print(const std::string& title, const std::vector<Column>& columns) {
   std::cout << '\n';
 }
 
-// One step: the most that the group held until its backward was over, what it holds after the step, and what the rank
+// One step: the peak of the group's bytes until backward ended, its bytes after the step, and the bytes that the rank
 // sent.
 struct Step {
   GroupStats backward, after;
   Traffic moved;
 };
 
-// Runs two steps, with `begin` before each, and returns the second one.
+// Runs two steps, with `begin` before each of them, and returns the second one.
 Step second_step(const std::function<Group(torch::nn::Module&)>& shard, const std::function<void()>& begin = [] {}) {
   const auto net = build_alike([] { return std::make_shared<Net>(); });
   for (const auto& layer : net->layers->children()) shard(*layer);
@@ -78,10 +78,10 @@ Step second_step(const std::function<Group(torch::nn::Module&)>& shard, const st
   return found;
 }
 
-// Of the only parameter of each group, to one rank.
+// Counts of ranks with a gradient that a rank sends to one other rank: one per group, because each has one parameter.
 constexpr int64_t kCounts = Net::kGroups * int64_t{sizeof(float)};
 
-// The number of collectives, and the bytes that a rank sends in them.
+// Number of collectives, and of the bytes that a rank sends in them.
 struct Collectives {
   int64_t count = 0, bytes = 0;
 };
@@ -95,7 +95,7 @@ Collectives collectives_in(const OperationLog& log, const std::string& operation
   return found;
 }
 
-// What rank 0 measured, compared with the formulas.
+// Compares what rank 0 measured with the formulas.
 Column costs_of(Strategy strategy, const Shape& shape) {
   Step step;
   const auto log = std::make_shared<OperationLog>();
@@ -113,7 +113,7 @@ Column costs_of(Strategy strategy, const Shape& shape) {
 
   const bool shards_any = strategy != Strategy::kReplicate;
   const int64_t shards = shards_any ? shape[1] : 1;
-  const int64_t replicas = shape[0];  // of the rows; every axis has one or two ranks
+  const int64_t replicas = shape[0];  // number of replicas of the rows; every axis has one or two ranks
   const int64_t sums = (replicas > 1 ? 1 : 0) + (shards_any ? 0 : 1);
   const int64_t gathers = !shards_any ? 0 : strategy == Strategy::kFullShard ? 2 * Net::kGroups - 1 : Net::kGroups;
   const int64_t whole = !shards_any ? 0 : strategy == Strategy::kFullShard ? 3 * Net::kGroupBytes : Net::kAllBytes;
@@ -150,11 +150,11 @@ TEST(StrategyCosts, AreThoseOfTheDocument) {
 
 constexpr int64_t kHosts = 2, kHostRanks = 2;
 
-// How a column of the table of hosts distributes the model.
+// The way in which a column of the table of hosts distributes the model.
 struct WayOnHosts {
   std::string name;
   Strategy strategy;
-  bool replicates_hosts = false;  // by a mesh that shards rows inside a host
+  bool replicates_hosts = false;  // true if a mesh shards rows inside a host
   bool keeps_second_shards = false;
 };
 
@@ -165,7 +165,7 @@ const WayOnHosts kWaysOnHosts[] = {{"kFullShard", Strategy::kFullShard},
                                    {"kReplicate", Strategy::kReplicate},
                                    {"kFullShard in a host, replicas across", Strategy::kFullShard, true}};
 
-// What the ranks of the first host measured together, compared with the formulas.
+// Compares what the ranks of the first host measured together with the formulas.
 Column costs_of_host(const WayOnHosts& way) {
   Step host;
   std::mutex mutex;
@@ -190,7 +190,7 @@ Column costs_of_host(const WayOnHosts& way) {
   const bool comes_and_goes = way.strategy == Strategy::kFullShard && !way.keeps_second_shards;
   EXPECT_LE(host.backward.gathers, comes_and_goes ? 2 * Net::kGroups - 1 : Net::kGroups) << way.name;
   constexpr int64_t kCrossing = Net::kAllBytes * (kHosts - 1) / kHosts;  // one pass around all hosts
-  // Between hosts a message takes up to 16 bytes for them, since the tensors in it are aligned.
+  // Between hosts, the counts take up to 16 bytes of a message, because tensors in it are aligned.
   constexpr int64_t kCountsOfHost = kHosts * kHostRanks * Net::kGroups * 16;
   const int64_t gathered = host.backward.gathers * Net::kGroupBytes * (kHosts - 1) / kHosts;
   const int64_t rows = Net::kAllBytes * (replicates ? kHostRanks : 1) / (crosses ? kHosts : 1);

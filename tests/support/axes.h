@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Groups over a shard axis and a replicate axis.
+/// A param group's placement over a shard axis and a replicate axis.
 
 #include <fsdp/process_group.h>
 
@@ -10,13 +10,13 @@
 
 namespace fsdp::test {
 
-/// How many ranks the axes have.
+/// Number of ranks along each axis.
 struct Axes {
   int shards = 1, replicas = 1;
   int ranks() const { return shards * replicas; }
 };
 
-/// Placement over the default process group: rank r is number r % shards of replica r / shards. Collective.
+/// Returns a placement over the default process group: rank r is rank r % shards of replica r / shards. Collective.
 inline runtime::Placement placement_over(Axes axes) {
   std::vector<std::vector<int>> shard(static_cast<size_t>(axes.replicas)), replicate(static_cast<size_t>(axes.shards));
   for (int rank = 0; rank < axes.ranks(); ++rank) {
@@ -28,7 +28,7 @@ inline runtime::Placement placement_over(Axes axes) {
   return {all, rows, {all->split(replicate, "replicate")}};
 }
 
-/// Makes each block of the net a group; the rest belongs to the root's group.
+/// Makes each block of the net a param group; the other parameters belong to the root's group.
 template <class Net>
 Group shard_blocks_over(const runtime::Placement& placement, Net& net, const FullyShardOptions& options = {}) {
   for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);

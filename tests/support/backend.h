@@ -10,14 +10,14 @@
 
 namespace fsdp::test {
 
-/// The backend that FSDP_TEST_BACKEND names; "shm" if it is not set.
+/// Returns the value of FSDP_TEST_BACKEND, or "shm" if that variable is not set.
 inline std::string test_backend() {
   const char* backend = std::getenv("FSDP_TEST_BACKEND");
   return backend == nullptr ? "shm" : backend;
 }
 
-/// For each rank, the number of the host that it pretends to run on. Over "hierarchical" there are two hosts; the first
-/// has one rank more if the number of ranks is odd.
+/// Returns, for each rank, the number of the host on which it pretends to run. With the backend "hierarchical" there
+/// are two hosts; the first has one rank more if the number of ranks is odd.
 inline std::vector<int> test_hosts(int world_size, const std::string& backend = test_backend()) {
   std::vector<int> hosts;
   for (int rank = 0; rank < world_size; ++rank)
@@ -25,8 +25,8 @@ inline std::vector<int> test_hosts(int world_size, const std::string& backend = 
   return hosts;
 }
 
-/// Adds all ranks' values with `add`, in the order in which the library sums: in rank order, first within each host if
-/// there are several that have as many ranks each.
+/// Combines the values of all ranks with `add`, in the order in which the library sums: in rank order or, if there are
+/// several hosts with equally many ranks, first within each host.
 template <class Value, class ValueOf, class Add>
 Value add_in_order(const std::vector<int>& hosts, ValueOf&& value_of, Add&& add) {
   std::vector<Value> by_host;

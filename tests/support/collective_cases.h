@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What every communicator must do, as a table of tensors and one of collectives. The values are small integers, so
-/// that sums have the same bits in any order.
+/// Checks that every communicator must pass: a table of tensors and a table of collectives. All values are small
+/// integers, so their sums have the same bits in any order.
 
 #include <gtest/gtest.h>
 #include <fsdp/communicator.h>
@@ -14,7 +14,7 @@
 
 namespace fsdp::test {
 
-/// The tensors of one call: a plane each, with slices of `numel` elements.
+/// One plane of a call; each rank's slice has `numel` elements.
 struct CasePlane {
   at::ScalarType dtype;
   int64_t numel;
@@ -24,8 +24,8 @@ struct CasePlanes {
   std::vector<CasePlane> planes;
 };
 
-/// Over c10d up to 256 bytes from one rank to another travel with the fingerprint, each plane's from a multiple of 16
-/// on.
+/// Returns the planes for every collective. Over c10d, up to 8 KiB from one rank to another travel in one message with
+/// the fingerprint; the last case is larger.
 inline const std::vector<CasePlanes>& floating_planes() {
   static const std::vector<CasePlanes> all{
       {"one element", {{at::kFloat, 1}}},
@@ -38,7 +38,7 @@ inline const std::vector<CasePlanes>& floating_planes() {
   return all;
 }
 
-/// For what moves and is not summed.
+/// Returns the planes for collectives that move values without summing them, so any dtype is allowed.
 inline std::vector<CasePlanes> moved_planes() {
   auto all = floating_planes();
   all.push_back({"other dtypes",
@@ -47,18 +47,18 @@ inline std::vector<CasePlanes> moved_planes() {
   return all;
 }
 
-/// For sums in place, of tensors of any sizes.
+/// Returns the planes for all-reduce, which also sums integers.
 inline std::vector<CasePlanes> summed_planes() {
   auto all = floating_planes();
   all.push_back({"integers", {{at::kInt, 101}, {at::kLong, 1}, {at::kByte, 17}, {at::kShort, 3}}});
   return all;
 }
 
-/// What a rank has.
+/// Returns the values that `rank` contributes.
 inline at::Tensor case_values(int rank, int64_t numel, at::ScalarType dtype) {
   return (at::arange(numel) * 7 + 3 * rank).remainder(11).to(at::kFloat).to(dtype);
 }
-/// The sum over the ranks, on the CPU.
+/// Returns the sum of the case_values() of all ranks, on the CPU.
 inline at::Tensor case_sum(int world, int64_t numel, at::ScalarType dtype) {
   auto sum = at::zeros({numel}, at::kFloat);
   for (int rank = 0; rank < world; ++rank) sum += case_values(rank, numel, at::kFloat);
@@ -86,7 +86,7 @@ inline void check_all_gather(Communicator& ranks, const std::vector<CasePlane>& 
   }
 }
 
-/// Contributions of one piece, or of pieces with a gap.
+/// Checks reduce_scatter with contributions in one piece, and with contributions in two pieces that leave a gap.
 inline void check_reduce_scatter(Communicator& ranks, const std::vector<CasePlane>& planes, c10::Device device) {
   const int world = ranks.world_size();
   for (const bool has_gap : {false, true}) {
@@ -156,7 +156,7 @@ inline void check_messages(Communicator& ranks, const std::vector<CasePlane>& pl
   }
 }
 
-/// Runs every collective for its tensors. Every rank calls it.
+/// Runs every collective with each of its cases. Collective.
 inline void check_collectives(Communicator& ranks, c10::Device device = c10::kCPU) {
   using Check = void (*)(Communicator&, const std::vector<CasePlane>&, c10::Device);
   struct Row {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Counts of the memory that LibTorch's allocator gives out on a thread.
+/// Counters of the memory that LibTorch's allocator gives to one thread.
 
 #include <c10/core/Allocator.h>
 
@@ -9,7 +9,8 @@
 
 namespace fsdp::test {
 
-/// Counts while it lives, on the thread that made it. On the CPU, forward and backward run on that thread.
+/// Counts allocations as long as it lives, on the thread that made it. On the CPU, forward and backward run on that
+/// thread.
 struct CountedMemory {
   struct Counts final : c10::MemoryReportingInfoBase {
     void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
@@ -19,7 +20,7 @@ struct CountedMemory {
     }
     bool memoryProfilingEnabled() const override { return true; }
     int64_t now = 0, peak = 0;
-    int64_t largest = 0;  ///< the most bytes given out in one allocation
+    int64_t largest = 0;  ///< number of bytes of the largest allocation
   };
 
   const std::shared_ptr<Counts> counts = std::make_shared<Counts>();

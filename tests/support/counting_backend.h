@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A c10d backend that counts its calls.
+/// A c10d backend that counts the messages that it sends.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Passes only messages on to another backend. Several of them may count into one `Counts`.
+/// Passes send() and recv() on to another backend; it has no other operation. Several backends may share one `Counts`.
 class CountingBackend : public c10d::Backend {
  public:
   struct Counts {

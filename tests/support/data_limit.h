@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A limit on the memory that a process may still take.
+/// A limit on the memory that a process may still allocate.
 
 #include <sys/resource.h>
 
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Lets this process's data segment grow by at most `bytes`; allocations beyond that fail.
+/// Lets this process's data segment grow by at most `bytes`; allocations beyond that limit fail.
 inline void limit_data_to_another(int64_t bytes) {
   std::ifstream status("/proc/self/status");
   std::string line;

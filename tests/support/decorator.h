@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What communicators that wrap another one have in common.
+/// Base classes for communicators that wrap another communicator.
 
 #include <fsdp/communicator.h>
 
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// Passes every call on to `inner`, after `before` has seen it and perhaps changed its tag.
+/// Passes every call on to `inner`. First it calls `before`, which sees the call and may change its tag.
 class Decorator : public Communicator {
  public:
   Decorator(std::shared_ptr<Communicator> inner, std::string lane) : inner_(std::move(inner)), lane_(std::move(lane)) {}
@@ -87,8 +87,8 @@ class Decorator : public Communicator {
   const std::string lane_;
 };
 
-/// Calls a function before each call of its own and of its duplicates, with the name of the lane: "main", or the name
-/// given to duplicate().
+/// Calls a function before each call of this communicator and of its duplicates. The function gets the name of the
+/// lane: "main", or the name that was given to duplicate().
 class Watched : public Decorator {
  public:
   using Watch = std::function<void(const std::string& lane, Operation operation, uint64_t bytes, Tag& tag)>;

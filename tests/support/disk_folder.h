@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A folder for the files of groups that are kept on disk.
+/// A folder for the files of param groups that are kept on disk.
 
 #include <filesystem>
 #include <stdexcept>
@@ -10,7 +10,7 @@
 
 namespace fsdp::test {
 
-/// The folder is removed with everything in it when the object is destroyed.
+/// Makes a folder, and removes it with its contents in the destructor.
 class DiskFolder {
  public:
   DiskFolder() {

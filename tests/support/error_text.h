@@ -7,7 +7,7 @@
 
 namespace fsdp::test {
 
-/// The message of what `act` throws; empty if it throws nothing.
+/// Returns the message of the exception that `act` throws, or an empty string if `act` throws nothing.
 inline std::string text_of_error(const auto& act) {
   try {
     act();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator that fails on demand, for tests of what follows a failure.
+/// A communicator that fails on demand, for tests of what happens after a failure.
 
 #include <fsdp/error.h>
 
@@ -11,16 +11,17 @@
 
 namespace fsdp {
 
-/// Which call fails.
+/// Names the call that fails.
 struct Fault {
-  /// The number of the call, counted from 0. duplicate() counts, in the lane that it was called on.
+  /// Number of the call, counted from 0. A call of duplicate() counts in the lane on which it was made.
   int at = 0;
-  /// Only calls on this lane count ("main", or the name given to duplicate()); empty: calls on any lane.
+  /// Name of the lane on which calls count: "main", or the name given to duplicate(). If it is empty, calls on all
+  /// lanes count.
   std::string lane = {};
 };
 
-/// Passes every call on to `inner`, except that the one that `fault` names throws fsdp::Error. The communicator and its
-/// duplicates count their calls together.
+/// Returns a communicator that passes every call on to `inner`, but throws fsdp::Error in the call that `fault` names.
+/// The communicator and its duplicates share one counter of calls.
 inline std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner, const Fault& fault) {
   const Ranks ranks{inner->rank(), inner->world_size()};
   const auto calls = std::make_shared<std::atomic<int>>(0);

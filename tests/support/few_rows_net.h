@@ -1,12 +1,13 @@
 #pragma once
 /// \file
-/// A model with parameters that have few rows for so many ranks, and so are dealt by their first dims taken together.
+/// A model whose parameters have too few indices in dim 0 to be split there: the layout splits them by shorter
+/// rows.
 
 #include "support/oracle.h"
 
 namespace fsdp::test {
 
-/// A parameter as a module, so that it has a group of its own.
+/// A module with one parameter, so that the parameter can have a param group of its own.
 struct HeldParameterImpl : torch::nn::Module {
   torch::Tensor value;
   explicit HeldParameterImpl(const std::vector<int64_t>& sizes)
@@ -15,8 +16,8 @@ struct HeldParameterImpl : torch::nn::Module {
 };
 TORCH_MODULE(HeldParameter);
 
-/// A position embedding with one row, five stacked experts, and a Linear with one output; beside them an ordinary
-/// Linear and a scalar. On two and three ranks a rank has rows of several experts, of some of them not all rows.
+/// The net has a position embedding with one row, five stacked experts, a Linear with one output, an ordinary Linear
+/// and a scalar. On two and on three ranks, a rank has rows of several experts, and only some of the rows of an expert.
 struct FewRowsNetImpl : torch::nn::Module {
   static constexpr int64_t kWidth = 36, kPositions = 100;
   torch::nn::Linear first{5, 460};
@@ -39,7 +40,7 @@ struct FewRowsNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(FewRowsNet);
 
-/// With gradients that are long beside the parameters, which clipping by these is about.
+/// Returns a loss whose gradients are large relative to the parameters, so that clipping by their norm has an effect.
 inline torch::Tensor few_rows_loss(FewRowsNetImpl& net, const Batch& batch) {
   const auto dtype = net.scalar.scalar_type();
   return 1e4 * torch::mse_loss(net.forward(samples(batch, {5}, dtype)), samples(batch, {1}, dtype));

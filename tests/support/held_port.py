@@ -1,4 +1,4 @@
-"""A test that needs a port of its own."""
+"""A base class for tests that need a free port."""
 
 import socket
 import unittest
@@ -6,7 +6,7 @@ import unittest
 
 class HeldPortTest(unittest.TestCase):
     def held_port(self):
-        """A port that nobody else is given until the test ends, and that fsdprun can listen on."""
+        """Returns a port that no other process gets until the test ends, and that fsdprun can listen on."""
         holder = socket.socket()
         self.addCleanup(holder.close)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

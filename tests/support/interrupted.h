@@ -6,7 +6,7 @@
 
 namespace fsdp::test {
 
-/// Calls `act` before each collective.
+/// Calls `act` before each collective of this communicator and of its duplicates.
 class Interrupted : public Watched {
  public:
   Interrupted(std::shared_ptr<Communicator> inner, std::function<void()> act)

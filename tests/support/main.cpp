@@ -1,4 +1,5 @@
-// The main function of every test executable: one rank's case, or the tests.
+// The main function of every test executable. It runs one rank's case if the environment names one, and otherwise the
+// tests.
 
 #include <gtest/gtest.h>
 

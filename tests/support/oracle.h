@@ -19,8 +19,8 @@
 
 namespace fsdp::test {
 
-/// The worlds to test, none above `largest`: 1, 2 and 3, and also 4 and 8 in the nightly run, which sets
-/// FSDP_TEST_MAX_WORLD. A test of a rule that needs a larger world names that world itself.
+/// Returns the world sizes to test, none above `largest`: 1, 2 and 3, and also 4 and 8 in the nightly run, which sets
+/// FSDP_TEST_MAX_WORLD. A test that needs a larger world names that world itself.
 inline std::vector<int> worlds_up_to(int largest) {
   const char* limit = std::getenv("FSDP_TEST_MAX_WORLD");
   largest = std::min(largest, limit == nullptr ? 3 : std::atoi(limit));
@@ -30,14 +30,14 @@ inline std::vector<int> worlds_up_to(int largest) {
   return worlds;
 }
 
-/// Returns what `body` returns in a forward scope of `group`.
+/// Opens a forward scope of `group`, and returns what `body` returns.
 template <class F>
 auto in_scope(const Group& group, F&& body) {
   const ForwardScope scope(group);
   return body();
 }
 
-/// The largest difference of two tensors relative to the largest magnitude of the first.
+/// Returns the largest difference between elements of two tensors, divided by the largest magnitude in the first.
 inline double relative_difference(const torch::Tensor& expected, const torch::Tensor& found) {
   if (expected.sizes() != found.sizes()) return std::numeric_limits<double>::infinity();
   if (expected.numel() == 0) return 0.0;
@@ -45,45 +45,45 @@ inline double relative_difference(const torch::Tensor& expected, const torch::Te
   return difference / std::max(1e-30, expected.abs().max().template item<double>());
 }
 
-/// A copy of rows that operators take for an ordinary tensor.
+/// Returns a copy of rows that operators treat as an ordinary tensor.
 inline torch::Tensor plain_copy(const torch::Tensor& rows) {
   const runtime::OwnOperators unmarked;
   return rows.detach().clone();
 }
 
-/// Samples `first` to `first + count` of step `step` of a training run.
+/// The samples `first` to `first + count` of step `step` of a training run.
 struct Batch {
   int step = 0;
   int64_t first = 0;
   int64_t count = 0;
 };
 
-/// A model and how to train it. `M` is a torch::nn::Module.
+/// A model and the way to train it. `M` is a torch::nn::Module.
 template <class M>
 struct Training {
-  /// Makes the model; called after torch::manual_seed with one seed, in the main thread only.
+  /// Makes the model. It is called in the main thread, after torch::manual_seed with a fixed seed.
   std::function<std::shared_ptr<M>()> build;
-  /// Shards the model bottom-up; the group that it returns covers everything.
+  /// Shards the model bottom-up, and returns a group that covers all of its parameters.
   std::function<Group(M&)> shard;
-  /// The mean loss over the batch.
+  /// Returns the mean loss over the batch.
   std::function<torch::Tensor(M&, const Batch&)> loss;
   int steps = 4;
   int64_t samples_per_rank = 2;
   double tolerance = 1e-10;
   c10::ScalarType dtype = torch::kDouble;
-  /// Gradients are clipped to this norm.
+  /// Norm to which gradients are clipped; nullopt does not clip.
   std::optional<double> max_norm = std::nullopt;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)> optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
   };
 };
 
-/// Trains in fp32, with a tolerance for its rounding.
+/// Sets fp32 for the training, with a tolerance for its rounding errors.
 template <class M>
 void in_float32(Training<M>& training) {
   training.dtype = torch::kFloat;
   training.tolerance = 5e-6;
-  // SGD, because Adam's first steps divide by the root of tiny numbers and magnify rounding errors.
+  // Adam's first steps divide by the root of tiny numbers and so magnify rounding errors; SGD does not.
   training.optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
   };
@@ -91,7 +91,8 @@ void in_float32(Training<M>& training) {
 
 inline std::mutex build_mutex;
 
-/// Returns what `build` makes, with the same random numbers on every rank. Ranks that are threads share the generator.
+/// Returns what `build` makes, with the same random numbers on every rank. A lock makes rank threads take turns,
+/// because they share the random generator.
 template <class Build>
 auto build_alike(const Build& build) {
   std::lock_guard lock(build_mutex);
@@ -99,7 +100,7 @@ auto build_alike(const Build& build) {
   return build();
 }
 
-/// What a training run leaves behind.
+/// The losses and parameters after a training run.
 struct Outcome {
   std::vector<double> losses;
   std::vector<torch::Tensor> parameters;
@@ -113,7 +114,7 @@ std::shared_ptr<M> build_model(const Training<M>& training) {
   return model;
 }
 
-/// Trains unsharded on the joined batch of `world` ranks.
+/// Trains the unsharded model on the joined batch of `world` ranks.
 template <class M>
 Outcome train_unsharded(const Training<M>& training, int world) {
   auto model = build_model(training);
@@ -131,7 +132,7 @@ Outcome train_unsharded(const Training<M>& training, int world) {
   return outcome;
 }
 
-/// Trains on one rank's share, with a forward scope per step. Collective.
+/// Trains the sharded model on this rank's part of each batch, with one forward scope per step. Collective.
 template <class M>
 Outcome train_sharded(const Training<M>& training, M& model) {
   auto group = training.shard(model);
@@ -161,8 +162,8 @@ inline void expect_same_outcome(const Outcome& expected, const Outcome& found, d
     EXPECT_LT(relative_difference(expected.parameters[i], found.parameters[i]), tolerance) << "parameter " << i;
 }
 
-/// Runs `act(model, rank)` on thread ranks. The models are built here, one for each rank, because threads share the
-/// random state. Each model and its group are destroyed in the rank's thread.
+/// Runs `act(model, rank)` on thread ranks. This function builds the models, one for each rank, before the threads
+/// start, because threads share the random state. Each rank's thread destroys its model and group.
 template <class Build, class Act>
 void run_with_models(int world, const Build& build, const Act& act, const ThreadRanksOptions& options = {}) {
   std::vector<decltype(build())> models;
@@ -174,7 +175,7 @@ void run_with_models(int world, const Build& build, const Act& act, const Thread
   run_thread_ranks(world, run, options);
 }
 
-/// The oracle test: trains on `world` thread ranks and compares with the unsharded run.
+/// Trains on `world` thread ranks, and compares the outcome with that of the unsharded run.
 template <class M>
 void expect_training_equals_unsharded(const Training<M>& training, int world) {
   SCOPED_TRACE("world " + std::to_string(world));
@@ -185,7 +186,7 @@ void expect_training_equals_unsharded(const Training<M>& training, int world) {
   });
 }
 
-/// What training leaves on rank 0 of `world` thread ranks.
+/// Trains on `world` thread ranks, and returns the outcome of rank 0.
 template <class M>
 Outcome train_on_thread_ranks(const Training<M>& training, int world, const ThreadRanksOptions& options = {}) {
   Outcome outcome;
@@ -205,7 +206,8 @@ inline void expect_same_bits(const Outcome& expected, const Outcome& found) {
     EXPECT_TRUE(torch::equal(expected.parameters[i], found.parameters[i])) << "parameter " << i;
 }
 
-/// Who runs a program: the oracle, unsharded on the joined batch of all ranks, or one rank on its share.
+/// Says who runs a program: the oracle, which trains the unsharded model on the joined batch of all ranks, or one rank,
+/// which trains on its part.
 struct Role {
   int world = 1;
   int rank = -1;  // -1 for the oracle
@@ -216,20 +218,21 @@ struct Role {
     return is_sharded() ? Batch{step, rank * samples_per_rank, samples_per_rank}
                         : Batch{step, 0, world * samples_per_rank};
   }
-  /// Calls `body` in a forward scope of `module`, which has a group of its own. The unsharded run just calls it.
+  /// Calls `body` in a forward scope of `module`, which must have a param group of its own. The oracle calls it without
+  /// a scope.
   template <class F>
   decltype(auto) whole(const torch::nn::Module& module, F&& body) const {
     if (!is_sharded()) return body();
     ForwardScope scope(group_of(module));
     return body();
   }
-  /// The whole gradient; undefined if there is none. Collective.
+  /// Returns the whole gradient, or an undefined tensor if the parameter has none. Collective.
   torch::Tensor gradient(const torch::Tensor& parameter) const {
     if (is_sharded()) return full_grad(parameter);
     return parameter.grad().defined() ? parameter.grad().detach().clone() : torch::Tensor();
   }
-  /// Puts this rank's value in its own place of a stack, so that the mean over the ranks is the stack of all values.
-  /// The unsharded run stacks the values itself.
+  /// Returns zeros with one place per rank, and this rank's value times `world` in its own place. The mean of these
+  /// tensors over the ranks is the stack of all values, which the unsharded run stacks itself.
   torch::Tensor in_own_place(const torch::Tensor& value) const {
     auto sizes = value.sizes().vec();
     sizes.insert(sizes.begin(), world);
@@ -241,20 +244,20 @@ struct Role {
 
 using Values = std::vector<torch::Tensor>;
 
-/// A model and a program that trains it, for tests that need more than a loss and a step. `M`: torch::nn or TorchScript
-/// module.
+/// A model and a program that trains it, for tests that need more than a loss and an optimizer. `M` is a module of
+/// torch::nn or of TorchScript.
 template <class M>
 struct Program {
   std::function<std::shared_ptr<M>()> build;
   /// Shards the model bottom-up.
   std::function<void(M&, const FullyShardOptions&)> shard;
-  /// Trains, and returns values whose mean over the ranks is the unsharded run's value, e.g. mean losses.
+  /// Trains, and returns values whose mean over the ranks must equal the oracle's value, e.g. mean losses.
   std::function<Values(M&, const Role&)> run;
   double tolerance = 1e-10;
   c10::ScalarType dtype = torch::kDouble;
   int64_t samples_per_rank = 2;
   int smallest_world = 1;
-  /// The largest world of the nightly run.
+  /// Largest world size of the nightly run.
   int largest_world = 4;
 };
 
@@ -282,7 +285,7 @@ inline void expect_close(const torch::Tensor& expected, const torch::Tensor& fou
       << found.flatten().narrow(0, 0, std::min<int64_t>(8, found.numel()));
 }
 
-/// Runs the program unsharded and on thread ranks, and compares its values, then every parameter.
+/// Runs the program unsharded and on thread ranks, and compares the returned values and all parameters.
 template <class M>
 void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& worlds,
                              const FullyShardOptions& options = {}) {
@@ -315,8 +318,8 @@ void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& 
   }
 }
 
-/// Worlds 1, 2, 4 and more with default groups, and world 3 with whole parameters freed after every forward, those of
-/// the outermost group too. If fewer worlds are tested, the largest one takes the place of 3.
+/// Compares worlds 1, 2 and those from 4 on with default options, and world 3 with whole parameters freed after every
+/// forward, the root group's too. If no world as large as 3 is tested, the largest one takes its place.
 template <class M>
 void expect_equals_unsharded(const Program<M>& program) {
   const auto worlds = worlds_up_to(program.largest_world);
@@ -329,7 +332,7 @@ void expect_equals_unsharded(const Program<M>& program) {
   }
 }
 
-/// Makes a group of each child with parameters of its own; the rest belongs to the root's group.
+/// Makes a param group of each child that has parameters; the root's own parameters belong to the root's group.
 inline void shard_children_then_root(torch::nn::Module& model, const FullyShardOptions& options) {
   for (const auto& child : model.children())
     if (!child->parameters().empty()) fully_shard(*child, options);
@@ -340,7 +343,7 @@ inline void shard_as_one_group(torch::nn::Module& model, const FullyShardOptions
   fully_shard(model, options);
 }
 
-/// Numbers that depend on step and sample only, the same on every rank: [count, sizes...].
+/// Returns numbers of shape [count, sizes...] that depend only on step and sample, so all ranks compute the same ones.
 inline torch::Tensor samples(const Batch& batch, std::vector<int64_t> sizes, c10::ScalarType dtype = torch::kDouble) {
   int64_t numel = c10::multiply_integers(sizes);
   auto index = torch::arange(batch.first * numel, (batch.first + batch.count) * numel, torch::kDouble);
@@ -348,7 +351,7 @@ inline torch::Tensor samples(const Batch& batch, std::vector<int64_t> sizes, c10
   return (torch::sin(index * 12.9898 + batch.step * 78.233) * 43758.5453).frac().reshape(sizes).to(dtype);
 }
 
-/// Integers below `bound` that depend on step and sample only: [count, sizes...].
+/// Returns integers of shape [count, sizes...] below `bound` that depend only on step and sample.
 inline torch::Tensor labels(const Batch& batch, std::vector<int64_t> sizes, int64_t bound) {
   return (samples(batch, std::move(sizes)).abs() * static_cast<double>(bound))
       .floor()
@@ -356,12 +359,12 @@ inline torch::Tensor labels(const Batch& batch, std::vector<int64_t> sizes, int6
       .clamp(0, bound - 1);
 }
 
-/// SGD, because its result depends on the size of gradients (Adam's does not).
+/// Returns SGD with momentum. Unlike Adam's, its result depends on the scale of the gradients.
 inline torch::optim::SGD sgd(const std::vector<torch::Tensor>& parameters, double learning_rate = 0.05) {
   return torch::optim::SGD(parameters, torch::optim::SGDOptions(learning_rate).momentum(0.9));
 }
 
-/// Takes steps of SGD on the mean of `loss`, and returns the losses.
+/// Takes `steps` steps of SGD on the mean of `loss`, and returns the losses.
 template <class M, class Loss>
 Values train(M& model, const Role& role, const Loss& loss, int steps = 3) {
   auto optimizer = sgd(model.parameters());
@@ -376,13 +379,14 @@ Values train(M& model, const Role& role, const Loss& loss, int steps = 3) {
   return losses;
 }
 
-/// The mean squared distance of an output [count, ...] from numbers that depend on step and sample only.
+/// Returns the mean squared distance between an output of shape [count, ...] and targets that depend only on step and
+/// sample.
 inline torch::Tensor distance_from_targets(const torch::Tensor& output, const Batch& batch) {
   return torch::mse_loss(output, samples({batch.step + 100, batch.first, batch.count}, output.sizes().slice(1).vec(),
                                          output.scalar_type()));
 }
 
-/// A program that fits the output of `forward`, [count, ...], to the targets of distance_from_targets.
+/// Returns a program that fits the output of `forward`, of shape [count, ...], to the targets of distance_from_targets.
 template <class M, class Forward>
 Program<M> regression(std::function<std::shared_ptr<M>()> build, Forward forward) {
   Program<M> program;

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// A communicator of a user's own, the example of one: it needs the public header alone.
+/// An example of a user's own communicator. Apart from the errors it needs the public header fsdp/communicator.h
+/// only.
 
 #include <fsdp/communicator.h>
 #include <fsdp/error.h>
@@ -16,8 +17,8 @@
 
 namespace fsdp::test {
 
-/// Every collective as messages, sent and received by `ranks`: each rank sends every other one what that one needs, and
-/// sums what it receives in rank order. On the CPU.
+/// Implements every collective with messages of the communicator `ranks`: each rank sends every other rank the values
+/// that it needs, and sums the received values in rank order. All tensors are on the CPU.
 class CommunicatorOfMessages : public Communicator {
  public:
   explicit CommunicatorOfMessages(std::shared_ptr<Communicator> ranks) : ranks_(std::move(ranks)) {}
@@ -75,7 +76,7 @@ class CommunicatorOfMessages : public Communicator {
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     if (root < 0 || root >= world_size()) throw UsageError(c10::str("broadcast: there is no rank ", root));
-    // An empty tensor is a message, too: it tells the peers the tag.
+    // Ranks without data send an empty tensor, because a message also tells the peer the tag.
     const auto nothing = at::empty({0}, tensor.options());
     return start({{[=, this](int) { return rank() == root ? tensor : nothing; },
                    [=](int peer) { return peer == root ? tensor : nothing; }}},
@@ -106,12 +107,12 @@ class CommunicatorOfMessages : public Communicator {
   void progress() override { ranks_->progress(); }
 
  private:
-  /// What goes to a peer and where what comes from it belongs.
+  /// For each peer, the tensor that is sent to it and the tensor that receives its values.
   struct Exchange {
     std::function<at::Tensor(int peer)> outgoing, incoming;
   };
 
-  /// What all ranks have for this one, in rank order.
+  /// `of_ranks` holds the contributions of all ranks to this rank's part of the sum, in rank order.
   struct Sum {
     at::Tensor output, of_ranks;
     at::Tensor take(ReduceOp op) const {
@@ -126,7 +127,7 @@ class CommunicatorOfMessages : public Communicator {
     }
   };
 
-  /// Its messages, then what is done with what came; the first thread that waits does it.
+  /// Waits for its messages and then calls `finish`. The first wait() does both; later ones do nothing.
   class Messages : public Work {
    public:
     Messages(std::vector<std::shared_ptr<Work>> messages, std::function<void()> finish)

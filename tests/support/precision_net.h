@@ -1,12 +1,13 @@
 #pragma once
 /// \file
-/// A model in which parts of different precision meet, and its training with the casts written out.
+/// A model with layers of different precision, and a training loop that writes out all casts of
+/// MixedPrecisionPolicy.
 
 #include "support/oracle.h"
 
 namespace fsdp::test {
 
-/// The net casts nothing itself, unless `casts` is set: then each layer casts its input to the dtype of its parameters.
+/// The net casts nothing itself, unless `casts` is set. Then each layer casts its input to the dtype of its parameters.
 struct MixedNetImpl : torch::nn::Module {
   torch::nn::Embedding table;
   torch::nn::ModuleList blocks;
@@ -46,7 +47,7 @@ inline torch::Tensor mixed_net_loss(MixedNetImpl& net, const Batch& batch) {
   return torch::mse_loss(net.forward(mixed_net_ids(batch)).to(torch::kFloat), samples(batch, {5}, torch::kFloat));
 }
 
-/// A policy that keeps norms in full precision.
+/// Returns a policy that keeps norms in full precision.
 inline MixedPrecisionPolicy keeping_norms(at::ScalarType param, std::optional<at::ScalarType> reduce = {}) {
   MixedPrecisionPolicy policy;
   policy.param_dtype = param;
@@ -62,11 +63,11 @@ inline Group shard_mixed_net(MixedNetImpl& net, const FullyShardOptions& options
   return fully_shard(static_cast<torch::nn::Module&>(net), options);
 }
 
-/// Averages the ranks' gradients as reductions do: they are added one after the other in the dtype of the reduction,
+/// Averages the ranks' gradients as reductions do: it adds them one after the other in the dtype of the reduction,
 /// first within each host if there are several hosts.
 inline torch::Tensor mean_of(const std::vector<torch::Tensor>& gradients, const std::vector<int>& hosts) {
   const auto world = static_cast<double>(gradients.size());
-  double before = 1;  // the factor applied before the sum, for fp16
+  double before = 1;  // factor applied before the sum, for fp16
   if (gradients[0].scalar_type() == torch::kHalf)
     while (1 / (before * before) < world) before /= 2;
   auto sum = add_in_order<torch::Tensor>(
@@ -75,8 +76,8 @@ inline torch::Tensor mean_of(const std::vector<torch::Tensor>& gradients, const 
   return sum.mul_(torch::scalar_tensor(1 / (world * before), torch::kDouble));
 }
 
-/// The oracle: fp32 masters, and a low-precision model that takes its values from them in each step. It does the work
-/// of the ranks, and of their `micro_batches`, one after the other. `hosts`: each rank's host, which decides the order
+/// Trains the oracle: fp32 master parameters, and a low-precision model that copies their values in each step. It
+/// computes the micro-batches of all ranks one after the other. `hosts` holds each rank's host, which decides the order
 /// of sums.
 inline Outcome train_with_casts(const MixedPrecisionPolicy& policy, int steps, const std::vector<int>& hosts,
                                 int micro_batches = 1) {

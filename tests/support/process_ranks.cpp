@@ -80,7 +80,7 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
     const auto run = [&]() -> int {
       for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(output.number(), stream);
       set_variables(variables);
-      std::exit(run_process_case());  // exits as a program does, so that what was registered with atexit runs
+      std::exit(run_process_case());  // also runs the functions registered with atexit
     };
     std::fflush(nullptr);
     ranks_.push_back({fork_child(run), path, {}});

@@ -1,9 +1,9 @@
 #pragma once
 /// \file
-/// Ranks as processes of their own: for death, environment variables and process-wide state.
+/// Ranks that are processes, for tests of lost ranks, environment variables and process-wide state.
 ///
-/// A case is what each rank runs. The test starts the same executable again, once per rank, with the case's name in the
-/// environment, and looks at how the ranks ended:
+/// PROCESS_CASE defines what each rank runs. The test starts its own executable again, once per rank, with the case's
+/// name in the environment, and then checks how the ranks ended:
 ///
 ///     PROCESS_CASE(barrier_works) {
 ///       fsdp::init_process_group();
@@ -29,36 +29,37 @@ namespace fsdp::test {
 
 struct ProcessRanksOptions {
   int world_size = 2;
-  /// Any rank still running after this time is killed and counts as failed.
+  /// Time after which a rank that still runs is killed and counts as failed.
   std::chrono::milliseconds limit = std::chrono::seconds(60);
-  /// Set for every rank, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. An empty value
-  /// unsets the variable.
+  /// Variables that are set for every rank, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+  /// An empty value unsets the variable.
   std::map<std::string, std::string> environment = {};
-  /// Forks this process while it has one thread, which takes a tenth of the time that starting the program again takes.
+  /// True if ranks are forks of this process, made while it has one thread. A fork takes a tenth of the time in which
+  /// the program would start.
   bool forks = false;
 };
 
-/// How a rank ended.
+/// Describes how a rank ended.
 struct RankResult {
-  /// 0: the case returned. 1: it threw, and the message is in `output`. -1: a signal ended it.
+  /// 0 if the case returned, 1 if it threw (`output` has the message), -1 if a signal ended the process.
   int exit_code = -1;
   int signal = 0;
-  /// The rank was killed because the limit was over.
+  /// True if the rank was killed because its time limit was over.
   bool timed_out = false;
-  /// Standard output and error.
+  /// Standard output and standard error of the rank.
   std::string output;
 };
 
-/// Starts the ranks; the destructor kills and reaps those still running. Thread safety: one thread.
+/// Starts the ranks. The destructor kills and reaps those that still run. Thread safety: use it from one thread.
 class ProcessRanks {
  public:
   ProcessRanks(const std::string& case_name, ProcessRanksOptions options);
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;
 
-  /// Waits for the rank to end, at most until the limit.
+  /// Waits until the rank has ended, at most until its time limit.
   const RankResult& wait(int rank);
-  /// Waits until the rank has printed `text`; false if it ended or the limit passed before.
+  /// Waits until the rank has printed `text`. Returns false if the rank ended, or the limit passed, before that.
   bool wait_for_output(int rank, const std::string& text);
   void kill(int rank, int signal = SIGKILL);
   int port() const { return port_.number(); }
@@ -80,12 +81,12 @@ class ProcessRanks {
   std::vector<Rank> ranks_;
 };
 
-/// What PROCESS_CASE makes; use the macro. Every case begins with the same random seed.
+/// PROCESS_CASE makes an object of this class; use the macro. Every case begins with the same random seed.
 struct ProcessCase {
   ProcessCase(const std::string& name, std::function<void()> run);
 };
 
-/// Runs the case named by the environment and returns its exit code; -1 if the environment names none.
+/// Runs the case that the environment names, and returns its exit code, or -1 if the environment names none.
 int run_process_case();
 
 }  // namespace fsdp::test

@@ -1,19 +1,20 @@
 #pragma once
 /// \file
-/// Ranks as threads, each with a log of its collectives.
+/// Thread ranks that each keep a log of their collectives.
 
 #include "support/recording_communicator.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
 
-/// A process group that passes everything on to `group` and records its collectives; `group` has to outlive it.
+/// Returns a process group that passes everything on to `group` and records its collectives in `log`. `group` must
+/// outlive it.
 inline std::shared_ptr<ProcessGroup> recorded(const ProcessGroup& group, const std::shared_ptr<OperationLog>& log) {
   const std::shared_ptr<Communicator> inner(&group.communicator(), [](Communicator*) {});
   return std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), group.local_rank());
 }
 
-/// A recording communicator per rank.
+/// Holds one log per rank, and the option that makes the communicators record.
 struct Recorded {
   explicit Recorded(int world) : logs(static_cast<size_t>(world)) {
     for (auto& log : logs) log = std::make_shared<OperationLog>();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator that records the calls it gets.
+/// A communicator that records its calls.
 
 #include <mutex>
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace fsdp {
 
-/// The collectives of one rank, in the order in which they were issued. Thread safe.
+/// The collectives of one rank, in the order in which they were issued. Thread safety: any thread may use it.
 class OperationLog {
  public:
   struct Entry {
-    /// "all_gather", "reduce_scatter", "all_reduce(sum)", ..., "duplicate"
+    /// "all_gather", "reduce_scatter", "all_reduce(sum)", ..., or "duplicate".
     std::string operation;
     std::string subject;
-    /// Those of the whole operation: an all_gather's output, a reduce_scatter's input.
+    /// Number of bytes of the larger side: of an all_gather's output, of a reduce_scatter's input.
     uint64_t bytes = 0;
-    /// "main", or the name given to duplicate().
+    /// "main", or the name that was given to duplicate().
     std::string lane;
     bool operator==(const Entry&) const = default;
   };
@@ -31,13 +31,13 @@ class OperationLog {
     std::lock_guard lock(mutex_);
     return entries_;
   }
-  /// The entries of one operation.
+  /// Returns the entries of one operation.
   std::vector<Entry> entries(const std::string& operation) const {
     auto entries = this->entries();
     std::erase_if(entries, [&](const Entry& entry) { return entry.operation != operation; });
     return entries;
   }
-  /// The bytes of all entries of an operation together.
+  /// Returns the sum of the bytes of all entries of one operation.
   uint64_t bytes(const std::string& operation) const {
     uint64_t bytes = 0;
     for (const auto& entry : entries(operation)) bytes += entry.bytes;
@@ -53,7 +53,8 @@ class OperationLog {
   std::vector<Entry> entries_;
 };
 
-/// Passes everything on to `inner` and records the calls in `log`. Its duplicates record into the same log.
+/// Returns a communicator that passes every call on to `inner` and records it in `log`. Duplicates record in the same
+/// log.
 inline std::shared_ptr<Communicator> make_recording_communicator(std::shared_ptr<Communicator> inner,
                                                                  std::shared_ptr<OperationLog> log) {
   const auto watch = [log = std::move(log)](const std::string& lane, Operation operation, uint64_t bytes, Tag& tag) {

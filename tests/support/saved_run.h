@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A small model with its optimizer, saved and loaded in trials.
+/// A small model with its optimizer, for tests that save and load checkpoints.
 
 #include <ATen/Context.h>
 #include <fsdp/checkpoint.h>
@@ -22,13 +22,13 @@
 
 namespace fsdp::test {
 
-/// How many trials a test of random trials makes: FSDP_TEST_TRIALS if it is set, otherwise `few`.
+/// Returns the number of random trials that a test makes: FSDP_TEST_TRIALS if it is set, otherwise `few`.
 inline int trials(int few) {
   const char* number = std::getenv("FSDP_TEST_TRIALS");
   return number == nullptr ? few : std::atoi(number);
 }
 
-/// The whole parameters, sharded or not, followed by the buffers. Collective if they are sharded.
+/// Returns the whole parameters of a sharded or unsharded module, followed by its buffers. Collective if it is sharded.
 inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& module) {
   std::vector<torch::Tensor> values;
   for (const auto& parameter : module.parameters()) values.push_back(full_tensor(parameter));
@@ -36,7 +36,7 @@ inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& module) 
   return values;
 }
 
-/// A SmallNet with a buffer.
+/// Returns a SmallNet with a buffer.
 inline std::shared_ptr<SmallNetImpl> net_with_seen() {
   auto net = std::make_shared<SmallNetImpl>();
   net->register_buffer("seen", torch::ones({4}));
@@ -54,7 +54,7 @@ inline std::unique_ptr<torch::optim::Optimizer> amsgrad(std::vector<torch::Tenso
   return made<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2).amsgrad(true));
 }
 
-/// A net and its optimizer. Without options they belong to a program without ranks, otherwise to a rank.
+/// A net and its optimizer. A run that was made without options is unsharded; otherwise it belongs to one rank.
 struct SavedRun {
   std::shared_ptr<SmallNetImpl> net = build_alike(net_with_seen);
   std::optional<Group> group;
@@ -71,7 +71,7 @@ struct SavedRun {
     optimizer = make(net->parameters());
   }
 
-  /// A program without ranks trains on the batches of `ranks` ranks.
+  /// Trains one step. An unsharded run trains on the batches of `ranks` ranks.
   void train(int step, int ranks = 1) {
     const auto loss_of = [&](const Batch& batch) { return small_net_loss(*net, batch); };
     optimizer->zero_grad();
@@ -90,7 +90,7 @@ struct SavedRun {
                  : load_checkpoint(folder, *net, optimizer.get(), options);
   }
   std::vector<torch::Tensor> values() const { return whole_values(*net); }
-  /// This rank's rows of parameters, buffers and optimizer state.
+  /// Returns this rank's rows of the parameters, buffers and optimizer state.
   std::vector<StateEntry> rows() const {
     auto all = group ? state_dict(*group) : state_dict(*net);
     auto more = group ? state_dict(*optimizer, *group) : state_dict(*optimizer, *net);
@@ -99,13 +99,13 @@ struct SavedRun {
   }
 };
 
-/// What a whole tensor has where `rows` lie, which may be shorter than its rows of dim 0.
+/// Returns the part of `whole` that `rows` covers. These rows may be shorter than the rows of dim 0.
 inline torch::Tensor rows_of_whole(const torch::Tensor& whole, int64_t first_row, const torch::Tensor& rows) {
   const auto row_numel = c10::multiply_integers(rows.sizes().slice(std::min<size_t>(1, rows.sizes().size())));
   return whole.view({-1}).narrow(0, first_row * row_numel, rows.numel()).view(rows.sizes());
 }
 
-/// Whole tensors by name, put together from the rows of ranks that run as threads.
+/// Whole tensors by name, which thread ranks put together from their rows.
 class WholeState {
  public:
   void add(const std::vector<StateEntry>& rows) {
@@ -115,7 +115,8 @@ class WholeState {
       if (values.numel() > 0) rows_of_whole(whole, first, values).copy_(values);
     }
   }
-  /// How `rows` differ: the first name that is missing here or has other bits, or the numbers of tensors; else empty.
+  /// Returns the first difference between `rows` and the stored tensors: the numbers of tensors, or the name of a
+  /// tensor that is missing here or has other bits. Returns an empty string if there is none.
   std::string difference(const std::vector<StateEntry>& rows) const {
     if (rows.size() != tensors_.size()) return c10::str(rows.size(), " tensors, not ", tensors_.size());
     for (const auto& [name, sizes, first, values] : rows) {
@@ -132,7 +133,8 @@ class WholeState {
   std::map<std::string, torch::Tensor> tensors_;
 };
 
-/// Expects of every rank that `save` fails, says why, and leaves the training as it was.
+/// Expects on every rank that `save` throws an error with a message that matches `says`, and that the training state
+/// stays as it was.
 inline void expect_intact(const SavedRun& run, const std::function<void()>& save,
                           const ::testing::Matcher<std::string>& says) {
   const auto random_state = [] { return at::globalContext().defaultGenerator(at::kCPU).get_state().clone(); };

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Data sets that lie beside the repository, in ../shared/data.
+/// Data sets in ../shared/data, beside the repository.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 namespace fsdp::test {
 
-/// Whether this is the nightly run, which also reads the largest files.
+/// Returns true in the nightly run, which also reads the largest files.
 inline bool reads_large_files() { return std::getenv("FSDP_TEST_MAX_WORLD") != nullptr; }
 
 inline std::string shared_data(const std::string& name) { return std::string(FSDP_TEST_DATA) + "/" + name; }

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// The model of the runtime's own tests: blocks between a first and a last layer, none of which divides evenly.
+/// The model of the runtime's tests: blocks between a first and a last layer. No layer divides evenly between
+/// ranks.
 
 #include "support/oracle.h"
 
@@ -47,7 +48,7 @@ inline std::shared_ptr<SmallNetImpl> alike_small_net(c10::ScalarType dtype = tor
   });
 }
 
-/// Makes each block a group; the rest belongs to the root's group.
+/// Makes each block a param group; the other parameters belong to the root's group.
 inline Group shard_blocks(SmallNetImpl& net, const FullyShardOptions& options = {}) {
   for (auto& block : *net.blocks) fully_shard(*block, options);
   return fully_shard(static_cast<torch::nn::Module&>(net), options);
@@ -58,7 +59,7 @@ inline torch::Tensor small_net_loss(SmallNetImpl& net, const Batch& batch) {
   return torch::mse_loss(net.forward(samples(batch, {5}, dtype)), samples(batch, {3}, dtype));
 }
 
-/// The loss of this rank's two samples of a step, computed in a forward scope.
+/// Returns the loss of this rank's two samples of a step, computed in a forward scope.
 inline torch::Tensor own_loss(SmallNetImpl& net, const Group& group, int step) {
   const ForwardScope scope(group);
   return small_net_loss(net, {step, rank() * 2, 2});

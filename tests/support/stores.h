@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rendezvous stores that count or hold up calls.
+/// Rendezvous stores that count or delay calls.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -12,7 +12,7 @@
 
 namespace fsdp::test {
 
-/// Passes every call on to `inner` after `before` has seen it. Its clones do the same.
+/// Calls `before` and then passes the call on to `inner`. Clones of the store do the same.
 class WatchedStore : public c10d::Store {
  public:
   using Store::compareSet;
@@ -50,13 +50,13 @@ class WatchedStore : public c10d::Store {
   const std::function<void()> before_;
 };
 
-/// The host of a store. It stops after `calls` calls, until `go_on()`.
+/// Simulates the host of a store. It answers `calls` calls; later calls wait until go_on().
 class StoreHost {
  public:
   explicit StoreHost(int calls) : left_(calls) {}
   ~StoreHost() { go_on(); }
 
-  /// Waits while the host is stopped.
+  /// Counts a call, and waits while the host does not answer.
   void ask() {
     std::unique_lock lock(mutex_);
     ++asked_;

@@ -51,11 +51,11 @@ std::string text_of(const Failure& failure) {
   }
 }
 
-// Leaves the group in the background, because Gloo sleeps up to 10 ms for each connection that it closes.
+// Destroys the group in the background, because Gloo sleeps up to 10 ms for each connection that it closes.
 void leave_meanwhile(std::shared_ptr<ProcessGroup> group) {
   constexpr size_t kMost = 16;
   static std::mutex mutex;
-  static std::deque<std::future<void>> leaving;  // destroyed at exit, which waits until all have left
+  static std::deque<std::future<void>> leaving;  // destroyed at exit, which waits for all of them
   auto leave = std::async(std::launch::async, [group = std::move(group)]() mutable { group.reset(); });
   std::future<void> oldest;  // its destructor waits
   std::lock_guard lock(mutex);
@@ -100,7 +100,7 @@ void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, T
       const ThreadProcessGroupGuard guard(group);
       fn(rank);
     } catch (...) {
-      // Noted before the rank leaves its group, because the others' errors follow from this one.
+      // The failure is recorded before the rank leaves its group, because the other ranks' errors follow from this one.
       std::lock_guard lock(mutex);
       failures.push_back({rank, std::current_exception()});
     }

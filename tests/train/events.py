@@ -1,6 +1,6 @@
 """Reads TensorBoard's events with TensorBoard, and prints them: FILE.py FOLDER
 
-A line for each number: NAME STEP VALUE. Ends with 77 where TensorBoard is not installed.
+Each line has the form NAME STEP VALUE. Exits with 77 if TensorBoard is not installed.
 """
 
 import sys

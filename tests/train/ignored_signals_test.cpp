@@ -6,7 +6,7 @@
 namespace fsdp::train {
 namespace {
 
-// As a shell starts what a script has in the background.
+// A shell ignores this signal in background commands of a script.
 TEST(StopSignals, LeaveASignalIgnoredThatWasIgnoredBefore) {
   const auto before = signal(SIGINT, SIG_IGN);
   {

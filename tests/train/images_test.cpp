@@ -1,4 +1,4 @@
-// Reading image files, also corrupt ones, and drawing images.
+// Tests of reading image files, also corrupt ones, and of drawing images.
 
 #include <fsdp/error.h>
 #include <fsdp/images.h>
@@ -53,7 +53,7 @@ class TrainImages : public testing::Test {
     return path(name);
   }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  // Writes training images, with `labels` as their labels.
+  // Writes training images with these labels.
   void write_mnist(const std::string& labels, int64_t images = 3, uint32_t side = 28) const {
     const auto bytes = static_cast<size_t>(images) * side * side;
     write("train-images-idx3-ubyte", idx({static_cast<uint32_t>(images), side, side}, std::string(bytes, 'x')));
@@ -63,7 +63,7 @@ class TrainImages : public testing::Test {
   const std::string folder_ = testing::TempDir() + "train_images_" + std::to_string(getpid());
 };
 
-// The error of `read`, in one sentence.
+// Returns the message of the error of `read`, and expects one sentence.
 template <class Read>
 std::string complaint(const Read& read) {
   try {
@@ -98,7 +98,7 @@ TEST_F(TrainImages, IdxThatIsWrongIsNamed) {
       {write("text", "once upon a time"), HasSubstr("is not an idx file of bytes")},
       {write("floats", std::string{0, 0, 13, 1} + big_endian(1) + "abcd"), HasSubstr("is not an idx file of bytes")},
       {write("long", idx({2, 3}, "abcdefg")), HasSubstr("is too long")},
-      // Sizes whose product exceeds 64 bits do not allocate memory.
+      // No memory is allocated for sizes whose product exceeds 64 bits.
       {write("huge", idx({~0U, ~0U, ~0U}, "abc")), HasSubstr("is cut off")},
       {write("broken.gz", broken), HasSubstr("broken.gz")}};
   for (const size_t length : {1UL, 3UL, 4UL, 7UL, 11UL, 12UL, 17UL})
@@ -140,7 +140,7 @@ TEST_F(TrainImages, MnistItselfHasItsKnownSums) {
   const auto train = data::read_mnist(mnist, MnistPart::kTrain), test = data::read_mnist(mnist, MnistPart::kTest);
   EXPECT_EQ(train.size(), 60000);
   EXPECT_EQ(test.size(), 10000);
-  // The tutorial normalises by these numbers.
+  // The tutorial normalises with these numbers.
   const auto pixels = train.pixels.to(torch::kDouble).div_(255);
   EXPECT_NEAR(pixels.mean().item<double>(), 0.1307, 5e-5);
   EXPECT_NEAR(pixels.std().item<double>(), 0.3081, 5e-5);

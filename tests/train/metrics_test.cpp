@@ -1,4 +1,4 @@
-// What a training measures: sums over batches and ranks, and how they are written to files.
+// Tests of the measurements of a training: sums over batches and ranks, and the files to which they are written.
 
 #include <fsdp/error.h>
 #include <fsdp/metrics.h>
@@ -73,7 +73,7 @@ TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0BehindARunThatGoesOn) {
   });
 }
 
-// As runs that start together do, also in containers, which have the same host and process.
+// Runs that start together share a folder, also in containers, where they have the same host name and process id.
 TEST(ScalarLog, SeveralInOneFolderHaveAFileEach) {
   const DiskFolder folder;
   run_thread_ranks(1, [&](int) {

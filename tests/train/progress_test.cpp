@@ -1,4 +1,4 @@
-// The progress line of a training, as it is written without a terminal.
+// Tests of a training's progress line, as it is written without a terminal.
 
 #include "train/progress.h"
 
@@ -14,7 +14,7 @@ using testing::StartsWith;
 
 constexpr double kNever = 1e9;
 
-/// What `act` writes to stdout.
+/// Returns what `act` writes to stdout.
 std::string written_by(const auto& act) {
   testing::internal::CaptureStdout();
   act();
@@ -26,7 +26,7 @@ TEST(Progress, IsDueAtTheFirstAndTheLastStepAndBetweenThemWhenTimeHasPassed) {
   EXPECT_TRUE(seldom.is_due(1));
   EXPECT_FALSE(seldom.is_due(2));
   EXPECT_TRUE(seldom.is_due(3));
-  testing::internal::CaptureStdout();  // stdout is then no terminal
+  testing::internal::CaptureStdout();  // stdout is no terminal then
   const Progress always({.steps = 3, .items_per_step = 10, .seconds_between_lines = 0});
   testing::internal::GetCapturedStdout();
   EXPECT_TRUE(always.is_due(2));

@@ -1,4 +1,4 @@
-// Where in the data a Trainer goes on: with other ranks, and with data whose order is drawn.
+// Tests of the place in the data at which a Trainer resumes: with other ranks, and with data in a random order.
 
 #include <fsdp/samplers.h>
 #include <fsdp/trainer.h>
@@ -17,7 +17,7 @@ namespace {
 using Samples = std::vector<size_t>;
 using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
-// Counts how often all ranks together trained on each sample.
+// Counts how often all ranks together have trained on each sample.
 class Seen {
  public:
   void add(const Samples& samples) {
@@ -35,7 +35,7 @@ class Seen {
   std::map<size_t, int> times_;
 };
 
-// Passes over so many samples on some ranks, in batches of two.
+// Passes over a number of samples on some ranks, in batches of two.
 struct Pass {
   int ranks;
   int64_t accumulate = 1;
@@ -61,7 +61,8 @@ void train(const Pass& pass, size_t samples, const std::string& resume, const st
   });
 }
 
-// The manifest of the newest checkpoint in the folder as a release wrote it that knew no ranks of a place.
+// Changes the manifest of the newest checkpoint in the folder to that of an earlier release, which did not store the
+// ranks of a place.
 void make_earlier(const std::string& folder) {
   const auto path = state::find_checkpoint(folder);
   auto manifest = state::read_manifest(path);
@@ -76,13 +77,14 @@ void make_earlier(const std::string& folder) {
 
 enum class Way { kAsItIs, kResharded, kOfAnEarlierRelease };
 
-// Of 24 batches each is trained on once if the ranks divide what was done; else the last of them twice.
+// Each of 24 batches is trained on once if the number of ranks divides the batches that were done. Otherwise the last
+// batches are trained on twice.
 TEST(ResumedPlace, OtherRanksSeeEverySampleOnce) {
   struct Case {
     size_t samples;
     Pass first;
     int then;
-    int twice;  // batches
+    int twice;  // number of batches
   };
   for (const auto& [samples, first, then, twice] : {Case{48, {2, 1, 4}, 4, 0},
                                                     {48, {4, 1, 3}, 2, 0},
@@ -108,7 +110,7 @@ TEST(ResumedPlace, OtherRanksSeeEverySampleOnce) {
     }
 }
 
-// At the end of an epoch whose samples the ranks do not divide, other ranks have another number of batches.
+// The ranks do not divide the samples of the epoch, so two ranks would count another number of batches in it than four.
 TEST(ResumedPlace, AnEpochThatIsOverIsOverForOtherRanks) {
   const TemporaryFolder folder;
   Seen seen;
@@ -118,7 +120,7 @@ TEST(ResumedPlace, AnEpochThatIsOverIsOverForOtherRanks) {
   EXPECT_EQ(seen.times(), before);
 }
 
-// Two numbers that say which sample it is.
+// An example is two numbers that identify the sample.
 struct Numbers : torch::data::Dataset<Numbers> {
   torch::data::Example<> get(size_t number) override {
     const auto value = static_cast<double>(number);
@@ -132,13 +134,13 @@ auto loader_of(Sampler sampler) {
   return torch::data::make_data_loader(Numbers().map(torch::data::transforms::Stack<>()), std::move(sampler), 2);
 }
 
-// What a training of one rank did: the samples in their order, and the parameters.
+// The samples of a training on one rank, in their order, and its parameters.
 struct Done {
   std::vector<double> samples;
   std::vector<Tensor> values;
 };
 
-// Trains on to `steps`, of four in each of two epochs. `make_data()` is called in each process, as it were.
+// Trains on to step `steps`. Each of two epochs has four steps. `make_data()` is called as each process would call it.
 Done train_drawing(const std::string& folder, int64_t steps, const auto& make_data) {
   Done done;
   run_thread_ranks(1, [&](int) {

@@ -1,5 +1,5 @@
-// Which samples the ranks see: each counts once, all ranks have the same number of batches, and their joined batch
-// is that of one rank.
+// Tests which samples the ranks see: each one once, in equally many batches per rank, whose joined batch equals that of
+// one rank.
 
 #include <fsdp/error.h>
 #include <fsdp/samplers.h>
@@ -93,7 +93,7 @@ TEST(DistributedSampler, TheOrderIsThePermutationOfSeedAndEpochAsInPython) {
   on_each_rank(1, [] {
     DistributedSampler sampler(10, {.seed = 1});
     sampler.set_epoch(2);
-    // From torch.randperm(10, generator=torch.Generator().manual_seed(3)) in PyTorch 2.13.
+    // The numbers are torch.randperm(10, generator=torch.Generator().manual_seed(3)) in PyTorch 2.13.
     EXPECT_THAT(pass(sampler), ElementsAre(6, 0, 3, 7, 8, 5, 1, 9, 2, 4));
     const auto again = pass(sampler);
     sampler.set_epoch(3);

@@ -1,4 +1,4 @@
-// Where a training goes on from a checkpoint, and its learning rate there.
+// Tests of the place at which a training resumes from a checkpoint, and of its learning rate there.
 
 #include "train/schedule.h"
 
@@ -21,7 +21,7 @@ TEST(CosineSchedule, RisesInEqualStepsAndFallsAlongHalfACosineToTheFloor) {
     EXPECT_GT(cosine_learning_rate(kSchedule, step), cosine_learning_rate(kSchedule, step + 1));
   EXPECT_NEAR(cosine_learning_rate(kSchedule, 8), (0.4 + 0.04) / 2, 1e-15);
   for (const int64_t step : {12, 1000}) EXPECT_NEAR(cosine_learning_rate(kSchedule, step), 0.04, 1e-15);
-  // A schedule without a warm-up, and schedules that are nothing else.
+  // The schedules have no warm-up, or consist of it.
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 0, .steps = 5}, 0), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 5}, 4), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 2}, 1), 0.4);
@@ -35,7 +35,7 @@ LoadedCheckpoint saved_by(int64_t ranks, int64_t step, const std::map<std::strin
   return loaded;
 }
 
-// By so many ranks. The checkpoint may have been rewritten for `others` since.
+// Returns a checkpoint that `ranks` ranks saved. `others` ranks may have rewritten it since.
 LoadedCheckpoint saved_at(const TrainingPlace& place, int ranks, int others = 0) {
   return saved_by(others > 0 ? others : ranks, place.step, {{"trainer", state_of(place, ranks)}});
 }

@@ -1,4 +1,4 @@
-// Signals that ask for the end of a training. tests/spawn has what they do to a whole job.
+// Tests of signals that request the end of a training. tests/spawn tests what they do to a whole job.
 
 #include "train/stop_signals.h"
 

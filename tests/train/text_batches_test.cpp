@@ -1,4 +1,4 @@
-// Which tokens of a text a rank sees. Joined batches do not depend on which rank sees which part of them, and each pass
+// Tests which tokens of a text a rank sees. Joined batches do not depend on the rank that sees each part, and each pass
 // sees every sequence once.
 
 #include "train/data/text_batches.h"
@@ -23,7 +23,7 @@ TextBatches batches_of(TextBatchesOptions options) {
   return {torch::arange(kTokens), torch::arange(kTokens), options};
 }
 
-/// What all ranks together see in a step, in the order in which it is dealt.
+/// Returns what all ranks together see in a step, in the order in which it is distributed.
 torch::Tensor joined(TextBatchesOptions options, int64_t step) {
   std::vector<torch::Tensor> parts;
   for (int64_t micro_batch = 0; micro_batch < options.micro_batches; ++micro_batch) {
@@ -49,7 +49,7 @@ TEST(TextBatches, RanksAndMicroBatchesSeeWhatOneRankSeesInOneBatchAndTargetsAreT
 
 TEST(TextBatches, AnEpochSeesEachSequenceOnceInAnOrderOfItsOwnAndEndsAfterItsLastStep) {
   const auto batches = batches_of({.sequences = 8, .epochs = 2});
-  ASSERT_EQ(batches.steps(), 8);  // four for each epoch; one sequence is left out
+  ASSERT_EQ(batches.steps(), 8);  // four in each epoch; one sequence is left out
   std::vector<std::vector<int64_t>> orders;
   for (const int64_t first_step : {0, 4}) {
     std::vector<int64_t> order;

@@ -1,4 +1,4 @@
-// Trainer: it trains like a loop written by hand, reports what it does, and goes on where it was.
+// Tests that Trainer trains as a loop does that is written by hand, reports what it does, and resumes where it was.
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/parameters.h>
@@ -16,7 +16,7 @@ using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
 constexpr int64_t kSamples = 2;
 
-// Five batches of this rank, which differ between epochs.
+// Returns five batches of this rank, which differ between epochs.
 std::vector<Batch> batches_of(int64_t epoch) {
   std::vector<Batch> batches;
   for (int i = 0; i < 5; ++i) batches.push_back({static_cast<int>(10 * epoch) + i, rank() * kSamples, kSamples});
@@ -28,7 +28,7 @@ Tensor loss_of_batch(SmallModel& model, const Batch& batch) {
   return torch::mse_loss(model(samples(batch, {5}, dtype)), samples(batch, {3}, dtype));
 }
 
-// What a training leaves, the same on each rank.
+// The results of a training, which are the same on every rank.
 struct Left {
   std::vector<double> losses;
   std::vector<Tensor> values;
@@ -48,7 +48,7 @@ struct Fit {
   bool run(const auto& data, const auto& loss) { return trainer.fit(model, optimizer, data, loss); }
 };
 
-// What `train` leaves on rank 0.
+// Returns the results of `train` on rank 0.
 Left left_of(int world, const std::function<Left()>& train) {
   Left left;
   run_thread_ranks(world, [&](int r) {
@@ -122,7 +122,7 @@ TEST(Trainer, TrainsAsTheLoopByHandToTheBit) {
 }
 
 TEST(Trainer, ScalesLossesOfFp16AsTheLoopByHand) {
-  // The first scale is too large, so steps are skipped until it fits.
+  // At first the scale is too large, so steps are skipped until it fits.
   TrainerOptions options{.precision = Precision::kFloat16, .scaler = {.init_scale = 1e9}, .epochs = 3};
   const auto left = train_by_trainer(2, options, torch::kFloat);
   options.sharding.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kHalf, .output_dtype = torch::kFloat};
@@ -167,7 +167,7 @@ TEST(Trainer, StagesTrainAsTheWholeModel) {
   const auto samples_of = [](int64_t first, int64_t count, int64_t width) {
     return torch::arange(first * width, (first + count) * width, torch::kDouble).view({count, width}).sin();
   };
-  constexpr double kNorm = 0.05;  // less than that of any step
+  constexpr double kNorm = 0.05;  // smaller than the norm of any step
   auto whole = build();
   torch::optim::SGD of_whole(whole->parameters(), 0.5);
   std::vector<double> losses;
@@ -181,7 +181,7 @@ TEST(Trainer, StagesTrainAsTheWholeModel) {
   }
   const auto expected = whole->named_parameters();
   const TemporaryFolder folder;
-  // The last step is that of a training that goes on from the others' checkpoint.
+  // The last step is trained by a training that resumes from the checkpoint of the steps before.
   const auto train = [&](int64_t steps) {
     Trainer trainer({.mesh_shape = {2, 2},
                      .mesh_dim_names = {"pipe", "data"},
@@ -195,7 +195,7 @@ TEST(Trainer, StagesTrainAsTheWholeModel) {
     Pipeline pipeline({PipelineStage(model)}, one_forward_one_backward_schedule(2, 2), mesh.process_group("pipe"));
     trainer.set_pipeline(pipeline);
     torch::optim::SGD optimizer(model->parameters(), 0.5);
-    // A step's samples in two batches, each of two ranks.
+    // A step has two batches, each with the samples of two ranks.
     std::vector<int64_t> firsts;
     for (int64_t batch = 0; batch < 6; ++batch) firsts.push_back(4 * batch + 2 * mesh.coordinate("data"));
     std::vector<double> found;
@@ -274,7 +274,8 @@ TEST(Trainer, CallsCallbacksInTheirOrder) {
   });
 }
 
-// Trains with checkpoints in `folder`, and calls `ending` after step `last`; 0: trains to the end of two epochs.
+// Trains with checkpoints in `folder`, and calls `ending` after step `last`. If `last` is 0, trains to the end of two
+// epochs.
 Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool async,
                   const std::function<void(Trainer&)>& ending) {
   return left_of(world, [&] {
@@ -296,8 +297,8 @@ Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool a
   });
 }
 
-// The training stops by `stop`, or by a signal to one rank, which stops all ranks after the step. A checkpoint of that
-// step is left.
+// stop(), or a signal to one rank, stops the training of all ranks after the step, and a checkpoint of that step
+// remains.
 TEST(Trainer, StoppedAnywhereItGoesOnBitForBit) {
   const TemporaryFolder whole;
   const auto expected = train_saving(whole, 2, 0, false, {});
@@ -362,7 +363,7 @@ TEST(Trainer, TestAddsUpOverBatchesAndRanksWithoutGradientsAndPredictKeepsTheOrd
   });
 }
 
-// The error of `run` on rank 0.
+// Returns the message of the error on rank 0.
 std::string error_of_fit(const auto& data, const auto& loss) {
   std::string message;
   run_thread_ranks(2, [&](int r) {

@@ -1,4 +1,4 @@
-// Gradients accumulated over micro-batches, and parameters that are unused, frozen or unfrozen.
+// Tests of gradients that accumulate over micro-batches, and of parameters that are unused, frozen or unfrozen.
 
 #include "zoo/zoo.h"
 
@@ -22,7 +22,7 @@ Tensor learn_branches(AccumulationNet& net, const Role& role, int step, bool lef
   return backward_of(role.whole(net, [&] { return branches_loss(net, role.batch(step), left, right); }));
 }
 
-// Makes groups of `in` and the two branches; only `never` remains for the root.
+// Makes param groups of `in` and of the two branches. Only `never` remains for the root's group.
 void shard_used_children(nn::Module& module, const FullyShardOptions& options) {
   auto& net = dynamic_cast<AccumulationNet&>(module);
   for (auto* linear : {&net.in, &net.left, &net.right}) fully_shard(**linear, options);
@@ -37,7 +37,7 @@ void expect_same_in_one_group_and_in_several(const Run<AccumulationNet>& run) {
   }
 }
 
-// In every second step each micro-batch is reduced.
+// In every second step, each micro-batch is reduced.
 TEST(ZooAccumulation, MicroBatchesReducedWithTheLastEqualTheUnshardedRun) {
   expect_same_in_one_group_and_in_several([](AccumulationNet& net, const Role& role) {
     return descend(net.parameters(), [&](int step) {
@@ -62,7 +62,7 @@ TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
       } else {
         learn_left();
       }
-      // The branch `left` got its gradient under the guard only, but the next backward hands it out too.
+      // The branch `left` got its gradient under no_sync() only, but the next backward reduces it, too.
       return learn_branches(net, role, 2 * step + 1, false, true);
     });
     return Values{role.gradient(net.left->weight), role.gradient(net.right->weight)};
@@ -86,7 +86,8 @@ TEST(ZooAccumulation, ParameterUsedByNoRankKeepsItsGradient) {
   });
 }
 
-// Rank 0 uses `left`, the others `right`. Each rank gets the sum, to which ranks that did not use a branch add zeros.
+// Rank 0 uses `left`, the other ranks use `right`. Every rank gets the sum, to which ranks that did not use a branch
+// add zeros.
 TEST(ZooAccumulation, ParameterUsedBySomeRanksGetsTheirSumEverywhere) {
   const auto run = [](AccumulationNet& net, const Role& role) {
     Values values;

@@ -1,4 +1,4 @@
-// What autograd can do besides loss.backward(): higher derivatives, gradients by name, other threads.
+// Tests of what autograd can do besides loss.backward(): higher derivatives, gradients by name, other threads.
 
 #include <thread>
 
@@ -13,7 +13,7 @@ void expect_no_gradients(const nn::Module& net) {
   for (const auto& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
-// The derivatives are taken outside the scope, and each of them runs backward through the parameters again.
+// The program takes the derivatives outside the scope. Each of them runs backward through the parameters again.
 TEST(ZooAutograd, HigherDerivativesOutsideTheScopeEqualTheUnshardedRun) {
   expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
     auto x = samples(role.batch(step), {4}).requires_grad_();
@@ -37,8 +37,8 @@ TEST(ZooAutograd, GradGivesThisRanksWholeGradientsAndLeavesThoseOfParametersAlon
 
 TEST(ZooAutograd, GradByParametersInsideTheScopeCanBeDifferentiated) {
   expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
-    // The values are the mean over samples of something linear in each sample's gradient, so averaging over ranks is
-    // right.
+    // The values are means over samples, and linear in each sample's gradient. Their mean over ranks is therefore the
+    // value of the unsharded run.
     Values values{backward_of(role.whole(net, [&] {
       auto output = net.forward(samples(role.batch(0), {4}));
       auto gradients = grad({output.mean()}, {net.in->weight, net.middle->bias}, {}, true, true);
@@ -92,7 +92,7 @@ struct FrozenNet : nn::Module {
   Tensor forward(const Tensor& x) { return torch::tanh(torch::linear(x, weight, bias)); }
 };
 
-// The graph keeps what its nodes saved, which may not include the parameters that own the group.
+// The graph keeps the tensors that its nodes saved. These may not include the parameters that own the param group.
 TEST(ZooAutograd, GraphThroughFrozenParametersOutlivesItsModel) {
   run_thread_ranks(2, [](int r) {
     const auto x = (torch::linspace(-1, 1, 6, torch::kDouble).view({2, 3}) + r).requires_grad_();

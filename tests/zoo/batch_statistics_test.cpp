@@ -1,5 +1,5 @@
-// Modules with batch statistics. The oracle runs the ranks' shares one after another on one model and averages the
-// gradients; each rank has its own running statistics.
+// Tests of modules with batch statistics. The oracle runs the ranks' batches one after another on one model and
+// averages the gradients. Each rank has its own running statistics.
 
 #include "zoo/zoo.h"
 
@@ -20,7 +20,7 @@ AnyProgram statistics_of(Holder (*build)(), std::vector<int64_t> sizes, Shard sh
   using Impl = typename Holder::ContainedType;
   auto program = program_of<Impl>(
       [=](Impl& model, const Role& role) {
-        // Those of each rank whose part the unsharded model plays.
+        // The buffers of each rank whose part the unsharded model plays.
         std::vector<Values> buffers;
         for (int r = 0; r < role.world && !role.is_sharded(); ++r) buffers.push_back(copies_of(model.buffers()));
         auto values = descend(model.parameters(), [&](int step) {

@@ -1,4 +1,4 @@
-// Calls through the handle with various arguments and results, and the holders that fully_shard accepts.
+// Tests of calls through the handle with various arguments and results, and of the holders that fully_shard accepts.
 
 #include <map>
 
@@ -42,7 +42,7 @@ struct AnyCallImpl : nn::Module {
 };
 TORCH_MODULE(AnyCall);
 
-// Makes all the calls above through `call` and adds up their losses.
+// Makes all the calls above through `call`, and returns the sum of their losses.
 template <class Call>
 Tensor loss_of_all_calls(Call&& call, const Batch& batch) {
   auto x = samples(batch, {4}), y = samples({batch.step + 9, batch.first, batch.count}, {4});
@@ -122,7 +122,7 @@ TEST(ZooCalls, AHandleOfAModuleThatIsShardedAlreadyCanBeCalled) {
     auto model = fully_shard(net);
     auto optimizer = sgd(net.parameters());
     auto before = full_tensor(net.a->weight);
-    // Does what a training function does that gets only the module, as in LibTorch's MNIST example.
+    // A training function that gets only the module does the same, as in LibTorch's MNIST example.
     net.train();
     handle_of(net).forward(two_samples(), two_samples()).sum().backward();
     optimizer.step();

@@ -1,4 +1,4 @@
-// Embeddings, tied weights, and parameters that are used elsewhere or several times.
+// Tests of embeddings, of tied weights, and of parameters that are used elsewhere or several times.
 
 #include "zoo/zoo.h"
 
@@ -12,7 +12,7 @@ Tensor words_loss(Impl& model, const Batch& batch) {
   return distance_from_targets(model.forward(labels(batch, {3}, kWords)), batch);
 }
 
-// Trains an `Impl` made from `args` on words.
+// Returns a program that trains an `Impl` made from `args` on words.
 template <class Impl, class... Args>
 AnyProgram on_words(Shard shard, Args... args) {
   auto program = program_of<Impl>(
@@ -29,7 +29,7 @@ AnyProgram on_words(Shard shard, Args... args) {
   return program;
 }
 
-// The head's weight is the embedding's: one tensor registered twice.
+// The head has the embedding's weight: one tensor is registered twice.
 struct Tied : nn::Module {
   struct Head : nn::Module {
     Tensor weight, bias = register_parameter("bias", torch::zeros({kWords}));
@@ -48,12 +48,12 @@ struct Borrowing : nn::Module {
   nn::Linear inner = register_module("inner", nn::Linear(5, 4));
   Tensor forward(const Tensor& ids) {
     auto h = torch::tanh(inner->forward(owner->forward(ids)));
-    h = torch::matmul(h, inner->weight);  // used again, transposed
+    h = torch::matmul(h, inner->weight);  // uses the weight again, transposed
     return torch::linear(h, owner->weight) + owner->weight.sum() * inner->bias.mean();
   }
 };
 
-// The block asks for its parameter's sizes before anything has read it, and is used three times per forward.
+// The block reads its parameter's sizes before anything has read its values, and each forward uses it three times.
 struct Thrice : nn::Module {
   struct Block : nn::Module {
     Tensor weight = register_parameter("weight", torch::randn({5, 5}) * 0.3);
@@ -74,7 +74,7 @@ struct Thrice : nn::Module {
   }
 };
 
-// One module registered under two names.
+// One module is registered under two names.
 struct SharedChild : nn::Module {
   nn::Embedding words = register_module("words", nn::Embedding(kWords, 5));
   nn::Linear first = register_module("first", nn::Linear(5, 5)), second = register_module("second", first);

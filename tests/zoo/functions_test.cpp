@@ -1,4 +1,4 @@
-// User-defined functions and hooks that see whole parameters before any node that reads them has run.
+// Tests of user-defined functions and hooks that see whole parameters before any node that reads them has run.
 
 #include <ATen/record_function.h>
 
@@ -29,7 +29,7 @@ void expect_same_of_net_that(Trains trains, Run<ThreeLayers> run) {
   expect_equals_unsharded(program);
 }
 
-// In backward, asks the saved parameter for its sizes before any operator has touched it.
+// Its backward reads the saved parameter's sizes before any operator has used the parameter.
 struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({x, weight});
@@ -43,7 +43,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   }
 };
 
-// The function is the first node of backward, so nothing else has made the parameter whole before.
+// The function is the first node of backward, so nothing has unsharded the parameter before.
 TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
   expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
     auto output = role.whole(net, [&] { return ScaledLinear::apply(samples(role.batch(0), {4}), net.in->weight); });
@@ -59,7 +59,7 @@ struct AddedBias : torch::autograd::Function<AddedBias> {
   }
 };
 
-// Runs the layer again in backward, which starts another backward inside the outer one.
+// Recomputes the layer in backward, and runs another backward inside the outer one.
 struct Recomputed : torch::autograd::Function<Recomputed> {
   static Tensor forward(AutogradContext* context, const Tensor& x, nn::LinearImpl* layer) {
     context->save_for_backward({x});
@@ -75,13 +75,13 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   }
 };
 
-// The first node of backward asks its parameter for the number of elements before any other node has used a parameter.
+// The first node of backward reads its parameter's number of elements before any other node has used a parameter.
 template <class Variance>
 Tensor loss_with_variance(ThreeLayers& net, const Batch& batch, const Variance& variance) {
   auto h = torch::matmul(samples(batch, {4}), net.in->weight.t()) * net.in->bias;
   auto y = torch::mm(torch::tanh(h), net.middle->weight.t()) + net.middle->bias.exp();
   auto loss = distance_from_targets(y, batch);
-  return loss + variance(net.middle->weight);  // recorded last
+  return loss + variance(net.middle->weight);  // recorded last, so its node runs first
 }
 
 Tensor loss_often(ThreeLayers& net, const Batch& batch) {
@@ -93,7 +93,7 @@ Tensor loss_often(ThreeLayers& net, const Batch& batch) {
 struct LossCase {
   const char* name;
   Tensor (*loss)(ThreeLayers& net, const Batch& batch);
-  // Whether the case also has to hold when a program turns off LibTorch's observers, one of which is the runtime.
+  // True if the case must also work when a program turns off LibTorch's observers. The runtime is one of them.
   bool needs_no_observers = false;
   Shard shard = shard_children_then_root;
 };
@@ -139,7 +139,7 @@ const LossCase kLossCases[] = {
        auto h = torch::tanh(net.in->forward(samples(batch, {4})));
        return distance_from_targets(net.out->forward(Recomputed::apply(h, net.middle.get())), batch);
      }},
-    // The graph leads to no parameter.
+    // The graph contains no parameter.
     {"OfAModelOfWhichAllIsComputedAgain",
      [](ThreeLayers& net, const Batch& batch) {
        const auto x = samples(batch, {4}).requires_grad_();
@@ -159,7 +159,7 @@ const LossCase kLossCases[] = {
        auto forces = -grad({energy.sum()}, {positions}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
        return distance_from_targets(energy, batch) + distance_from_targets(forces, batch);
      }},
-    // There is only one group, so neither thread frees what the other one reads.
+    // There is only one param group, so neither thread frees what the other one reads.
     {"OfTwoThreadsAtOnceInsideTheScope",
      [](ThreeLayers& net, const Batch& batch) {
        Tensor other;
@@ -182,7 +182,7 @@ TEST(ZooWholeSizes, AHookOnTheOutputThatAsksForSizesEqualsTheUnshardedRun) {
       }));
 }
 
-// Nothing in the output's graph leads to a parameter that trains.
+// The output's graph contains no parameter that trains.
 TEST(ZooWholeSizes, AHookOnTheOutputOfAFrozenModelSeesWholeSizes) {
   expect_same_of_net_that(Trains::kNone, [](ThreeLayers& net, const Role& role) {
     auto x = samples(role.batch(0), {4}).requires_grad_();
@@ -209,7 +209,7 @@ TEST(ZooWholeSizes, AFunctionOfTheLossThatAsksAFrozenParameterForItsSizesEqualsT
                           }));
 }
 
-// The same, but its backward asks for sizes when it has read the weight.
+// Computes the same, but its backward reads sizes after it has read the weight.
 struct ReadThenScaledLinear : torch::autograd::Function<ReadThenScaledLinear> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
     return ScaledLinear::forward(context, x, weight);
@@ -220,7 +220,7 @@ struct ReadThenScaledLinear : torch::autograd::Function<ReadThenScaledLinear> {
   }
 };
 
-// Nothing else reads a parameter, and none trains. A later scope records no graph.
+// No other node reads a parameter, and no parameter trains. A later scope records no graph.
 TEST(ZooWholeSizes, AFunctionOfAFrozenModelThatIsTheFirstNodeSeesWholeSizesFromItsFirstOperatorOn) {
   for (bool evaluates : {false, true})
     expect_same_of_net_that(Trains::kNone, [=](ThreeLayers& net, const Role& role) {
@@ -247,7 +247,7 @@ struct RawLinear : torch::autograd::Function<RawLinear> {
   }
 };
 
-// LibTorch does not report that a pointer is taken, so the runtime cannot gather for it.
+// LibTorch does not report that a program takes a pointer, so the runtime cannot gather for it.
 TEST(ZooWholeSizes, AKernelOnAFrozenWeightReadsAllOfItOrFailsWithTheParametersName) {
   for (const auto trains : {Trains::kFirst, Trains::kNone})
     for (int world : worlds_up_to(3))

@@ -1,4 +1,4 @@
-// What becomes a group: policies, nested groups, lists of modules.
+// Tests of what becomes a param group: policies, nested groups, lists of modules.
 
 #include "api/group_view.h"
 #include "zoo/zoo.h"
@@ -26,7 +26,7 @@ struct Deep : nn::Module {
   }
   Tensor forward(Tensor x) {
     for (auto& block : *blocks) x = x + block->as<nn::Sequential>()->forward(x);
-    auto rows = x.unsqueeze(0);  // a sequence of one per sample
+    auto rows = x.unsqueeze(0);  // a sequence of one element per sample
     return head->forward(norm->forward(std::get<0>(attention->forward(rows, rows, rows)).squeeze(0)));
   }
 };
@@ -42,10 +42,10 @@ bool has_own_group(const nn::Module& module) {
 
 struct PolicyCase {
   AutoWrapPolicy policy;
-  std::vector<std::string> names;  // of the modules that the policy makes groups
+  std::vector<std::string> names;  // names of the modules that the policy makes groups
 };
 
-// Runs on one rank, which decides as several ranks do.
+// Runs on one rank, because the policy decides the same on several ranks.
 template <class M>
 void expect_groups_by(const std::vector<PolicyCase>& cases) {
   run_thread_ranks(1, [&](int) {
@@ -67,7 +67,7 @@ TEST(ZooGroups, PoliciesWrapBySizeTypeAndName) {
                                {size_based_auto_wrap_policy(8 * 4 * 9 + 8), {"conv2", "fc1"}},  // exactly its size
                                {module_wrap_policy<nn::LinearImpl>(), {"fc1", "fc2"}},
                                {by_name, {"conv1", "conv2"}}});
-  // As in FSDP1, lists and attention stay with the modules around them.
+  // As in FSDP1, module lists and attention modules stay with the modules around them.
   expect_groups_by<Deep>(
       {{size_based_auto_wrap_policy(70),
         {"blocks.0.0", "blocks.0.2", "blocks.1.0", "blocks.1.2", "blocks.2.0", "blocks.2.2", "norm", "head"}}});
@@ -150,8 +150,7 @@ struct ChainImpl : nn::Module {
 };
 TORCH_MODULE(Chain);
 
-// Any work that sharding or a step repeated for each pair of groups, let alone each triple, would exceed the time
-// limit.
+// The test would exceed its time limit if sharding or a step did work for each pair of groups.
 TEST(ZooGroups, AChainOfAThousandNestedGroupsIsShardedAndTrains) {
   constexpr int kDepth = 1000;
   Chain unsharded(kDepth);

@@ -1,4 +1,4 @@
-// Losses that involve several models.
+// Tests of losses that involve several models.
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -11,7 +11,7 @@ nn::Sequential mlp(int64_t in, int64_t hidden, int64_t out) {
   return nn::Sequential(nn::Linear(in, hidden), nn::Tanh(), nn::Linear(hidden, out));
 }
 
-// Models side by side. Each is sharded separately, with a group per layer.
+// Models beside each other. Each one is sharded separately, with a param group per layer.
 struct Several : nn::Module {
   nn::Sequential a, b;
   Several(nn::Sequential first, nn::Sequential second)
@@ -82,7 +82,7 @@ TEST(ZooLosses, AFrozenModelAsCriticAndAsTeacherEqualsTheUnshardedRun) {
   });
 }
 
-// Two heads over one trunk; trunk, actor and critic are sharded separately and the losses are added.
+// A trunk with two heads. Trunk, actor and critic are sharded separately, and the losses are added.
 struct ActorCritic : nn::Module {
   struct Headed : nn::Module {
     nn::Sequential trunk;

@@ -1,4 +1,4 @@
-// LibTorch's own modules, sharded unchanged: layers, recurrent networks, attention, transformers, containers.
+// Tests of LibTorch's own modules, sharded unchanged: layers, recurrent networks, attention, transformers, containers.
 
 #include "zoo/zoo.h"
 
@@ -14,7 +14,7 @@ Tensor output_of(std::tuple<Tensor, Others...> outputs) {
 template <class Impl>
 using Forward = std::function<Tensor(Impl& m, const Batch& batch)>;
 
-// A program that makes the module with `build` and fits the output of `forward` to targets.
+// Returns a program that makes the module with `build` and fits the output of `forward` to targets.
 template <class Impl>
 AnyProgram fitted(std::function<std::shared_ptr<Impl>()> build, Forward<Impl> forward,
                   Shard shard = shard_children_then_root) {
@@ -27,13 +27,13 @@ AnyProgram fitted(std::function<std::shared_ptr<Impl>()> build, Forward<Impl> fo
   return program;
 }
 
-// The module made from `args`, called by `forward`.
+// Returns a program of the module made from `args`, which `forward` calls.
 template <class Impl, class Args>
 AnyProgram called(Args args, Forward<Impl> forward) {
   return fitted<Impl>([=] { return std::make_shared<Impl>(args); }, std::move(forward));
 }
 
-// The module made from `args`, called with inputs of `sizes` per sample.
+// Returns a program of the module made from `args`, with inputs that have `sizes` per sample.
 template <class Impl, class Args>
 AnyProgram of_inputs(std::vector<int64_t> sizes, Args args) {
   return called<Impl>(args, [=](Impl& m, const Batch& batch) {
@@ -42,7 +42,7 @@ AnyProgram of_inputs(std::vector<int64_t> sizes, Args args) {
   });
 }
 
-// Samples with a time dimension, which LibTorch's attention expects first.
+// Returns samples whose dim 0 is time, which LibTorch's attention expects.
 Tensor in_time(const Batch& batch, std::vector<int64_t> sizes) {
   return samples(batch, std::move(sizes)).transpose(0, 1);
 }
@@ -98,7 +98,7 @@ Tensor masked_transformer(nn::TransformerImpl& m, const Batch& batch) {
   return m.forward(in_time(batch, {4, 6}), in_time(batch, {3, 6}), /*src_mask=*/{}, mask).transpose(0, 1);
 }
 
-// Modules in lists and dictionaries, and parameters in lists and dictionaries.
+// Holds modules in lists and dictionaries, and parameters in lists and dictionaries.
 struct Containers : nn::Module {
   nn::ModuleList list = register_module("list", nn::ModuleList(nn::Linear(4, 6), nn::Linear(6, 6)));
   nn::ModuleDict dict = register_module("dict", nn::ModuleDict());
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                     masked_transformer)}),
     name_of_case);
 
-// Weights and inputs are in channels_last, through two convolutions.
+// Weights and inputs of two convolutions have the memory format channels_last.
 TEST(ZooLayouts, ChannelsLastWeightsAndInputsEqualTheUnshardedRun) {
   constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
   const auto build = [] {

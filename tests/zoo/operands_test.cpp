@@ -1,12 +1,12 @@
-// Operands with the whole parameter's sizes outside a scope. Each rank uses its own rows of them, and ranks with all
-// rows, some rows and no rows all behave the same.
+// Tests of operands that have the whole parameter's sizes, outside a scope. Each rank uses its own rows of them. Ranks
+// with all rows, some rows and no rows must behave alike.
 
 #include "zoo/zoo.h"
 
 namespace fsdp::test {
 namespace {
 
-// A matrix of `rows` rows, a vector, a scalar.
+// A net with a matrix of `rows` rows, a vector and a scalar.
 struct OperandsNet : nn::Module {
   Tensor p, bias, scale;
   explicit OperandsNet(int rows) {
@@ -16,14 +16,14 @@ struct OperandsNet : nn::Module {
   }
 };
 
-// With 1 row, other ranks have none; on 4 ranks some have several.
+// With 1 row, all ranks but one have none. With 7 rows on 4 ranks, some ranks have several.
 constexpr int kRows[] = {1, 2, 7};
 
 Tensor numbers(at::IntArrayRef sizes) {
   return torch::linspace(0.25, 4, c10::multiply_integers(sizes), torch::kDouble).view(sizes);
 }
 
-// Updates a net whose parameters have `rows` rows.
+// Changes a net whose parameters have `rows` rows.
 using Update = void (*)(OperandsNet& n, int64_t rows);
 
 void copy_whole_tensors(OperandsNet& n, int64_t rows) {
@@ -78,7 +78,7 @@ TEST(ZooOperands, OfWholeSizesAndOfTheRowsGiveWhatTheyGiveOrdinaryTensors) {
                                  broadcast,          write_through_views_of_all_rows,
                                  update_lists,       take_operands_of_the_rows_sizes};
   for (int world : worlds_up_to(4))
-    for (int rows : {1, 2, 7})  // with 1 row, other ranks have none; on 4 ranks some have several
+    for (int rows : {1, 2, 7})  // with 1 row, all ranks but one have none
       run_thread_ranks(world, [&](int) {
         for (size_t i = 0; i < std::size(kUpdates); ++i) {
           SCOPED_TRACE(c10::str("update ", i, " of ", rows, " rows on ", world, " ranks"));

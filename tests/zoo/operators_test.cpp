@@ -1,5 +1,5 @@
-// Operators with every kind of signature on parameters: numbers and tensors, lists, several results, elements by index,
-// in place. Also functorch's transforms, which wrap tensors, inside a scope.
+// Tests of operators with every kind of signature on parameters: numbers and tensors, lists, several results, elements
+// by index, in place. Inside a scope, also tests of functorch's transforms, which wrap tensors.
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
@@ -10,7 +10,7 @@
 namespace fsdp::test {
 namespace {
 
-// Maps inputs of 6 features to 6 features, given a view of the middle weight and a parameter of row numbers.
+// Maps inputs of 6 features to 6 features. It gets a view of the middle weight, and a parameter of row numbers.
 using Middle = Tensor (*)(const Tensor& h, const Tensor& w, const Tensor& order);
 
 struct Between : nn::Module {
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
                          name_of_case);
 
 namespace functorch = at::functorch;
-// Pushes one level of a transform, as long as it lives.
+// As long as it lives, one more level of a transform is active.
 class Level {
  public:
   static Level vmap(int64_t size) {
@@ -121,7 +121,7 @@ class Level {
 
 Tensor value_of(const Tensor& batched) { return functorch::unsafeGetBatchedImpl(batched)->value().detach().clone(); }
 
-// Two layers, each of them a group. `compute` returns a plain tensor.
+// Compares two layers, each with a param group of its own. `compute` returns a plain tensor.
 void expect_same_computed(const std::function<Tensor(nn::LinearImpl& in, nn::LinearImpl& out)>& compute) {
   auto program = program_of<nn::SequentialImpl>([&](nn::SequentialImpl& both, const Role& role) {
     return Values{role.whole(both, [&] { return compute(both.at<nn::LinearImpl>(0), both.at<nn::LinearImpl>(1)); })};

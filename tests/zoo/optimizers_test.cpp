@@ -1,4 +1,4 @@
-// torch::optim's element-wise optimizers, given model->parameters() directly.
+// Tests of torch::optim's element-wise optimizers on model->parameters() itself.
 
 #include "zoo/zoo.h"
 
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
                             stepped(with_a_learning_rate_each, shard_as_one_group)}),
     name_of_case);
 
-// The means follow the parameters' rows and take their place for an evaluation, e.g. as a mean of past values.
+// The means track the rows of the parameters, and replace them for an evaluation.
 TEST(ZooSteps, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
   expect_same_sharded<ScaledNet>(
       [](ScaledNet& net, const Role& role) {
@@ -69,7 +69,7 @@ TEST(ZooSteps, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
       shard_first_then_root);
 }
 
-// A rank without rows of a parameter does not write to it. Such a write is not a step that all ranks have to make.
+// A rank without rows of a parameter does not write to it. Such a write must not be counted as a step of all ranks.
 TEST(ZooSteps, AnUpdateByHandThatSkipsEmptyRowsEqualsTheUnshardedRun) {
   auto program = program_of<nn::LinearImpl>([](nn::LinearImpl& net, const Role& role) {
     for (int step = 0; step < 3; ++step) {

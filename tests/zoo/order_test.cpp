@@ -1,4 +1,4 @@
-// Forwards and backwards that differ from step to step, and what may happen between them.
+// Tests of forwards and backwards that differ from step to step, and of what may happen between them.
 
 #include "zoo/zoo.h"
 
@@ -41,7 +41,7 @@ TEST(ZooOrder, BlocksInAnotherOrderEachStepLeftOutOrRepeatedEqualTheUnshardedRun
 
 TEST(ZooOrder, AForwardThatIsDroppedAndAnEvaluationBeforeBackwardEqualTheUnshardedRun) {
   expect_same_in_order(stepping<OrderNet>([](OrderNet& net, const Role& role, int step) {
-    scoped_loss(net, role, step + 30);  // recorded, then dropped
+    scoped_loss(net, role, step + 30);  // recorded, and then dropped
     auto loss = scoped_loss(net, role, step);
     torch::NoGradGuard no_grad;
     auto evaluated = role.whole(net, [&] { return net.loss(role.batch(step + 20), {1, 2}); });
@@ -61,7 +61,7 @@ TEST(ZooOrder, PartOfForwardWithoutGradEqualsTheUnshardedRun) {
   }));
 }
 
-// Every rank runs `act` on its share of the batch with its part of the gradients, which the test then compares.
+// Runs `act` on every rank, with the rank's part of the batch and of the gradients, and compares the gradients.
 template <class Net>
 void expect_same_gradients_of_shares(
     const std::function<void(Net&, const Role&, bool is_first, const Batch&, double part)>& act,
@@ -86,8 +86,8 @@ struct SometimesBiased : nn::Module {
   }
 };
 
-// After its forward, `first` was in a scope that read nothing, and `last` was in one that might be recomputed. So only
-// the ranks that gave its bias a gradient find `last` complete before `first` is read.
+// After its forward, `first` was in a scope that read nothing, and `last` was in one that might be recomputed. Only the
+// ranks that have given the bias of `last` a gradient therefore know that `last` is complete before `first` is read.
 TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank) {
   expect_same_gradients_of_shares<SometimesBiased>(
       [](SometimesBiased& net, const Role& role, bool is_biased, const Batch& batch, double part) {
@@ -102,8 +102,8 @@ TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank)
       });
 }
 
-// A bias that was read without gradients may still get one. So only the other ranks find `last` complete in backward,
-// before the scope goes on.
+// A bias that was read without recording may still get a gradient. Only the other ranks therefore know in backward,
+// before the scope goes on, that `last` is complete.
 TEST(ZooOrder, AForwardAfterABackwardInItsScopeGathersTheSameOnEveryRank) {
   expect_same_gradients_of_shares<SometimesBiased>(
       [](SometimesBiased& net, const Role& role, bool is_first, const Batch& batch, double part) {
@@ -131,15 +131,15 @@ struct ReadTwice : nn::Module {
   }
 };
 
-// Leaves what is read twice in the root's group.
+// Leaves the layer that is read twice in the root's group.
 void shard_what_is_read_once(nn::Module& net, const FullyShardOptions& options) {
   fully_shard(*dynamic_cast<ReadTwice&>(net).first, options);
   fully_shard(*dynamic_cast<ReadTwice&>(net).between, options);
   fully_shard(net, options);
 }
 
-// In the middle of backward, the ranks that used the bias last have its gradient and the others lack it. Then all of
-// them read the frozen weight once more.
+// In the middle of backward, the ranks that used the bias last have its gradient, and the others do not have it yet.
+// Then all ranks read the frozen weight once more.
 TEST(ZooOrder, AGroupReadTwiceInABackwardIsGatheredTheSameOnEveryRankWhicheverHasItsGradients) {
   for (auto* shard : {shard_children_then_root, shard_what_is_read_once})
     expect_same_gradients_of_shares<ReadTwice>(
@@ -150,7 +150,7 @@ TEST(ZooOrder, AGroupReadTwiceInABackwardIsGatheredTheSameOnEveryRankWhicheverHa
         shard);
 }
 
-// As in the unsharded model, what backward needs was changed after forward.
+// The program writes a tensor that backward needs after forward. This is an error in the unsharded model, too.
 TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
   run_thread_ranks(2, [&](int) {
     auto model = fully_shard(build_alike([] { return std::make_shared<OrderNet>(); }));
@@ -164,7 +164,7 @@ TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
   });
 }
 
-// One operator takes parameters of three groups, then a penalty takes the parameters of all.
+// One operator takes parameters of three groups. Then a penalty takes the parameters of all groups.
 TEST(ZooOrder, OperatorsOnParametersOfSeveralGroupsEqualTheUnshardedRun) {
   expect_same_in_order(fitting<OrderNet>([](OrderNet& m, const Batch& batch) {
     auto three = torch::cat({m.block(0).weight, m.block(2).weight, m.block(3).weight});
@@ -216,14 +216,14 @@ TEST(ZooOrder, PrefetchListsEvenUselessOnesEqualTheUnshardedRun) {
 
 TEST(ZooOrder, DivideFactorOfOneGivesTheSumOverTheRanks) {
   expect_same_in_order([](OrderNet& net, const Role& role) {
-    if (role.is_sharded()) group_of(net).set_gradient_divide_factor(1.0);  // for the root group only
+    if (role.is_sharded()) group_of(net).set_gradient_divide_factor(1.0);  // for the root's group only
     learn(net, role);
     auto factor = role.is_sharded() ? 1.0 : static_cast<double>(role.world);
     return Values{role.gradient(net.in->weight) * factor, role.gradient(net.block(1).weight)};
   });
 }
 
-// The first block is whole on every rank. Only rank 0 uses it, and the others declare that they take part in its
+// The first block is whole on every rank. Only rank 0 uses it; the other ranks declare that they take part in its
 // reduction.
 TEST(ZooOrder, GroupReachedBySomeRanksIsReducedByThoseThatAskForIt) {
   expect_same_in_order([](OrderNet& net, const Role& role) {

@@ -1,4 +1,4 @@
-// Parameters of unusual shapes, dtypes and numbers.
+// Tests of parameters with unusual shapes, dtypes and numbers.
 
 #include "zoo/zoo.h"
 
@@ -44,19 +44,19 @@ TEST(ZooParameters, WholeTensorsGradientsRowsAndSizesAreThoseOfTheUnshardedModel
       auto held = torch::zeros({sizes.empty() ? 1 : sizes[0]}, torch::kDouble);
       EXPECT_EQ(rows.count, role.is_sharded() ? parameter.size(0) : held.size(0));
       held.slice(0, rows.first, rows.first + rows.count).fill_(role.is_sharded() ? role.world : 1.0);
-      values.push_back(held);  // each row is held by one rank only
+      values.push_back(held);  // each row is on one rank only
     }
     return values;
   });
 }
 
-// Float and double weights and integer tables in one group.
+// One param group has float and double weights and integer tables.
 struct Mixed : nn::Module {
   nn::Linear narrow = register_module("narrow", nn::Linear(4, 6)), fine = register_module("fine", nn::Linear(6, 3));
   Tensor table = register_parameter("table", torch::arange(12).reshape({4, 3}), /*requires_grad=*/false);
   Tensor shift = register_parameter("shift", torch::ones({6}));
   using nn::Module::to;
-  void to(torch::Dtype, bool = false) override { fine->to(torch::kDouble); }  // the others keep their dtypes
+  void to(torch::Dtype, bool = false) override { fine->to(torch::kDouble); }  // the other modules keep their dtypes
   Tensor forward(const Tensor& x) {
     auto h = torch::tanh(narrow->forward(x.to(torch::kFloat)) + shift);
     return fine->forward(h.to(torch::kDouble)) + table[2];
@@ -77,7 +77,8 @@ TEST(ZooParameters, SeveralDtypesInOneGroupEqualTheUnshardedRun) {
   expect_equals_unsharded(program);
 }
 
-// A group whose parameters its child has taken, between groups that have some.
+// A module whose own param group is empty, because its child has taken its parameters. It stands between groups that
+// have some.
 struct Hollow : nn::Module {
   nn::Linear in = register_module("in", nn::Linear(4, 5));
   nn::Sequential activation = register_module("activation", nn::Sequential(nn::Linear(5, 5), nn::Tanh()));
@@ -91,8 +92,8 @@ void shard_every_child(nn::Module& m, const FullyShardOptions& options) {
   fully_shard(m, options);
 }
 
-// The hooks see this rank's whole gradients before these are summed. The parameter is whole while they run, although
-// there are groups, the root's among them, that have no parameters of their own.
+// The hooks see this rank's whole gradients before they are summed. The parameter is whole while they run, although
+// some groups, the root's among them, have no parameters of their own.
 TEST(ZooParameters, HooksFromBeforeAndAfterShardingEqualTheUnshardedRun) {
   const auto add_hook = [](const Tensor& parameter, double factor) {
     parameter.register_hook([factor, sizes = global_sizes(parameter),

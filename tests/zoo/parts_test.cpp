@@ -1,4 +1,4 @@
-// Parts of a model that are called alone, left unused, or half frozen.
+// Tests of parts of a model that are called alone, left unused, or half frozen.
 
 #include "zoo/zoo.h"
 
@@ -14,7 +14,7 @@ struct PartsNet : nn::Module {
   Tensor forward(const Batch& batch) { return distance_from_targets(head->forward(features(batch)), batch); }
 };
 
-// The layers after `in` form one group; the root's group has the scale.
+// Shards the layers after `in` as one param group; the root's group has the scale.
 void expect_same_of_parts(Run<PartsNet> run) {
   expect_same_sharded<PartsNet>(std::move(run), [](nn::Module& module, const FullyShardOptions& options) {
     auto& net = dynamic_cast<PartsNet&>(module);
@@ -24,7 +24,8 @@ void expect_same_of_parts(Run<PartsNet> run) {
   });
 }
 
-// The features' gradients are computed chunk by chunk, each in a scope and a backward of the head alone.
+// Computes the gradients of the features chunk by chunk. Each chunk has its own scope, and a backward of the head
+// alone.
 Tensor backward_in_chunks(PartsNet& net, const Role& role, const Batch& batch) {
   const auto features = role.whole(net, [&] { return net.features(batch); });
   const auto cut = features.detach().requires_grad_();
@@ -37,7 +38,7 @@ Tensor backward_in_chunks(PartsNet& net, const Role& role, const Batch& batch) {
   return sum;
 }
 
-// Accumulates over one micro-batch, over two while the list stays whole, and over three.
+// Gradients accumulate over one micro-batch, over two while the list stays whole, and over three.
 TEST(ZooParts, OfAListCalledInScopesOfTheirOwnEqualTheUnshardedRun) {
   expect_same_of_parts([=](PartsNet& net, const Role& role) {
     const auto keep_whole = [&](bool keeps) {
@@ -86,7 +87,7 @@ TEST(ZooParts, WhoseOutputIsUsedInSomeStepsOnlyEqualTheUnshardedRun) {
   });
 }
 
-// A child is called before its model, and again after it.
+// The program calls a child before its model, and again after it.
 TEST(ZooParts, CalledAloneBeforeAndAfterTheModelEqualTheUnshardedRun) {
   expect_same_of_parts(stepping<PartsNet>([](PartsNet& net, const Role& role, int step) {
     auto sum = torch::zeros({}, torch::kDouble);
@@ -123,7 +124,7 @@ TEST(ZooParts, OfWhichSomeWaitForTheirReductionEqualTheUnshardedRun) {
     });
 }
 
-// A group has frozen and trained parameters, and one forward uses it three times.
+// The param group has frozen and trained parameters, and one forward uses it three times.
 struct HalfFrozen : nn::Module {
   nn::Linear in = register_module("in", nn::Linear(4, 5)), again = register_module("again", nn::Linear(5, 5));
   HalfFrozen() {

@@ -1,4 +1,4 @@
-// TorchScript modules, run more often than the profiling executor needs to reach its optimised graphs.
+// Tests of TorchScript modules, which run more often than the profiling executor needs to reach its optimised graphs.
 
 #include <torch/script.h>
 
@@ -26,7 +26,7 @@ jit::Module make_block(int64_t dim) {
   return block;
 }
 
-// Two blocks, one of which is used twice, and a head. Loops and branches stay in the graph.
+// Returns a net of two blocks, one of which is used twice, and a head. Loops and branches stay in the graph.
 std::shared_ptr<jit::Module> make_net() {
   auto net = std::make_shared<jit::Module>("Net");
   net->register_module("first", make_block(5));
@@ -44,7 +44,7 @@ std::shared_ptr<jit::Module> make_net() {
   return net;
 }
 
-// Calls the model. The sharded run calls it through its handle.
+// Calls the model; the sharded run calls it through its handle.
 using ScriptCall = std::function<Tensor(std::vector<c10::IValue>)>;
 void expect_same_script(bool blocks_are_groups,
                         const std::function<Values(jit::Module&, const Role&, ScriptCall)>& run) {
@@ -67,7 +67,7 @@ void expect_same_script(bool blocks_are_groups,
   expect_equals_unsharded(program, {3});
 }
 
-// There are enough steps for the groups' graphs to be the optimised ones, and evaluations without gradients.
+// There are enough steps to reach the optimised graphs of the groups, and evaluations without gradients.
 TEST(ZooScript, OptimisedGraphsWithSubmodulesAsGroupsEqualTheUnshardedRun) {
   for (const bool blocks_are_groups : {true, false})
     expect_same_script(blocks_are_groups, [=](jit::Module& net, const Role& role, const ScriptCall& call) {
@@ -82,7 +82,7 @@ TEST(ZooScript, OptimisedGraphsWithSubmodulesAsGroupsEqualTheUnshardedRun) {
     });
 }
 
-// Calls free functions of a compilation unit, which take the parameters as arguments.
+// Calls free functions of a compilation unit, and passes the parameters as arguments.
 struct CallsScript : nn::Module {
   nn::Linear in = register_module("in", nn::Linear(4, 6)), out = register_module("out", nn::Linear(6, 3));
   std::shared_ptr<jit::CompilationUnit> functions = jit::compile(R"(

@@ -1,4 +1,5 @@
-// Ranks whose models start from different values: this is found, or all get the values of rank 0.
+// Tests of ranks whose models have different initial values. This is an error, unless all ranks take the values of rank
+// 0.
 
 #include "misuse/net.h"
 #include "support/recorded_ranks.h"
@@ -41,7 +42,7 @@ TEST(StartValues, OfAnyNumberOfParametersAreComparedByOneHash) {
   });
 }
 
-// Parameters and buffers of several dtypes, all of which come from the generator.
+// Has parameters and buffers of several dtypes, all of which are drawn from the generator.
 struct StartMixed : nn::Module {
   nn::Linear in = register_module("in", nn::Linear(4, 6)), out = register_module("out", nn::Linear(6, 3));
   nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(6));

@@ -1,4 +1,4 @@
-// Code that reads, clips or writes values from outside a scope.
+// Tests of code outside a scope that reads, clips or writes whole values.
 
 #include "zoo/zoo.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 void expect_same_values(Run<ScaledNet> run) { expect_same_sharded<ScaledNet>(std::move(run), shard_first_then_root); }
 
-// Compares with torch's function on the unsharded model, with limits above and below the norm.
+// Compares with torch's function on the unsharded model, for limits above and below the norm.
 TEST(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
   expect_same_values([=](ScaledNet& net, const Role& role) {
     Values values;
@@ -38,7 +38,7 @@ TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
   });
 }
 
-// This also holds if groups keep whole copies. Forward sees what was written.
+// The writes must also last if groups keep whole copies. Forward sees the written values.
 TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
   expect_same_values([=](ScaledNet& net, const Role& role) {
     const auto write = [&] {
@@ -77,7 +77,7 @@ TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {
   });
 }
 
-// Applies weight decay by hand to this rank's rows; outside the guard the same code is refused.
+// Applies weight decay by hand to this rank's rows. Outside LocalRows the same code is refused.
 TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
   expect_same_values([](ScaledNet& net, const Role& role) {
     torch::NoGradGuard no_grad;
@@ -96,7 +96,7 @@ TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
   });
 }
 
-// placement_of returns the process groups of the mesh or of the options themselves, not copies.
+// placement_of must return the process groups of the mesh or of the options themselves, not copies.
 using Groups = std::vector<std::shared_ptr<ProcessGroup>>;
 
 TEST(PlacementOf, AParameterIsTheAxesThatItsRowsLieOn) {

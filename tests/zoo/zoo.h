@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How the zoo describes what a model does: as code that runs both unsharded and on each rank.
+/// Describes what a model does as code that runs both unsharded and on each rank.
 
 #include <gmock/gmock.h>
 
@@ -11,13 +11,14 @@ namespace fsdp::test {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-/// A program of a model of any type, so that one instance of the oracle serves the whole zoo.
+/// A program of a model of any type. All tests of the zoo share this one instance of the oracle.
 using AnyProgram = Program<nn::Module>;
 using Shard = std::function<void(nn::Module&, const FullyShardOptions&)>;
 template <class M>
 using Run = std::function<Values(M&, const Role&)>;
 
-/// A program for two ranks with default groups, and for three ranks that free whole parameters after every forward.
+/// Returns a program for two ranks with default options, and for three ranks that free whole parameters after every
+/// forward.
 template <class M>
 AnyProgram program_of(Run<M> run, Shard shard = shard_children_then_root) {
   AnyProgram program;
@@ -36,7 +37,7 @@ void expect_same_sharded(Run<M> run, Shard shard = shard_children_then_root) {
   expect_equals_unsharded(program_of<M>(std::move(run), std::move(shard)));
 }
 
-/// A row of a table of programs whose models consist of different parts; a world of three ranks is enough for them.
+/// A row of a table of programs. Their models consist of different parts, so worlds of up to three ranks suffice.
 struct ZooCase {
   const char* name;
   AnyProgram program;
@@ -53,19 +54,19 @@ class ZooTable : public testing::TestWithParam<ZooCase> {
 
 inline std::string name_of_case(const testing::TestParamInfo<ZooCase>& info) { return info.param.name; }
 
-/// The distance from targets of the net's outputs for inputs of 4 numbers per sample.
+/// Returns the distance between targets and the net's outputs for inputs of 4 numbers per sample.
 template <class M>
 Tensor loss_of(M& net, const Batch& batch) {
   return distance_from_targets(net.forward(samples(batch, {4})), batch);
 }
 
-/// The loss of one step's batch, with its forward in a scope.
+/// Returns the loss of one step's batch, and runs its forward in a scope.
 template <class M>
 Tensor scoped_loss(M& net, const Role& role, int step = 0) {
   return role.whole(net, [&] { return loss_of(net, role.batch(step)); });
 }
 
-/// Runs backward from `loss`, which leaves the gradients, and returns its value.
+/// Runs backward from `loss`, and returns its value. The gradients stay.
 inline Tensor backward_of(const Tensor& loss) {
   loss.backward();
   return loss.detach();
@@ -94,7 +95,7 @@ Values descend(const std::vector<Tensor>& parameters, const Backward& backward, 
   return descend_by(optimizer, backward, steps);
 }
 
-/// Programs that take steps of SGD, with the gradients that `backward` leaves, or on `loss`.
+/// These functions return programs that take steps of SGD, with the gradients that `backward` leaves, or on `loss`.
 template <class M>
 Run<M> stepping(std::function<Tensor(M&, const Role&, int step)> backward, int steps = 3) {
   return [=](M& net, const Role& role) {
@@ -106,14 +107,14 @@ Run<M> fitting(std::function<Tensor(M&, const Batch&)> loss, int steps = 3) {
   return [=](M& net, const Role& role) { return train(net, role, loss, steps); };
 }
 
-/// A few steps of SGD on `loss_of`.
+/// Returns a program that takes a few steps of SGD on `loss_of`.
 template <class M>
 AnyProgram trained(Shard shard = shard_children_then_root) {
   return program_of<M>(fitting<M>(loss_of<M>), std::move(shard));
 }
 
-/// Calls `act` for each rank whose part `role` plays, with that rank's share of the batch and `part` of the gradient:
-/// in a sharded run for this rank, in the unsharded run for all ranks.
+/// Calls `act` for each rank whose part `role` plays, with that rank's part of the batch and of the gradient. A sharded
+/// run calls it for this rank, the unsharded run for all ranks.
 template <class Act>
 void for_each_rank_of(const Role& role, const Act& act) {
   const int first = role.is_sharded() ? role.rank : 0, count = role.is_sharded() ? 1 : role.world;
@@ -144,7 +145,7 @@ struct ThreeLayers : nn::Module {
   Tensor forward(const Tensor& x) { return out->forward(torch::tanh(middle->forward(torch::tanh(in->forward(x))))); }
 };
 
-/// Two layers, one that is not used, and a scalar.
+/// Two layers, another one that is not used, and a scalar.
 struct ScaledNet : nn::Module {
   nn::Linear in = register_module("in", nn::Linear(4, 6)), unused = register_module("unused", nn::Linear(3, 3));
   nn::Linear out = register_module("out", nn::Linear(6, 3));
@@ -152,7 +153,7 @@ struct ScaledNet : nn::Module {
   Tensor forward(const Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
 };
 
-/// Everything but the first layer belongs to the root's group.
+/// Makes a param group of the first layer; all other parameters belong to the root's group.
 inline void shard_first_then_root(nn::Module& net, const FullyShardOptions& options) {
   fully_shard(*dynamic_cast<ScaledNet&>(net).in, options);
   fully_shard(net, options);

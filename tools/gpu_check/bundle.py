@@ -1,9 +1,9 @@
-"""Puts what scripts/gpu_check --run needs into one folder.
+"""Puts everything that scripts/gpu_check --run needs into one folder.
 
     python3 tools/gpu_check/bundle.py BUILD BUNDLE PROGRAM...
 
-Programs of BUILD, stripped and without the paths of this machine; the libraries that they need beside glibc and those
-in torch's packages; the scripts. BUNDLE/bundle.json says which torch it is for.
+The folder gets programs of BUILD, stripped and without the paths of this machine, the scripts, and the libraries that
+the programs need besides glibc and torch's packages. BUNDLE/bundle.json says which torch the bundle is for.
 """
 
 import json
@@ -21,17 +21,17 @@ import provenance  # pylint: disable=wrong-import-position
 
 SCRIPTS = ("tools/gpu_check/*.py", "bench/*.py", "bench/peers/*.py")
 MOST_MIB = 60
-# The parts of glibc: every machine has its own, and programs run with a newer one.
+# The parts of glibc. Every machine has its own, and programs also run with a newer one.
 GLIBC = re.compile(r"^(ld-linux|lib(c|m|dl|rt|pthread|util|resolv|anl|nsl|mvec)\.so)")
 
 
 def libraries_of(ldd):
-    """{name: path} from what ldd prints."""
+    """Returns {name: path} from the output of ldd."""
     return dict(re.findall(r"^\s*(\S+) => (/\S+) \(", ldd, re.MULTILINE))
 
 
 def carried(libraries, torch):
-    """Paths of those that a machine with the same torch may not have."""
+    """Returns the paths of the libraries that a machine with the same torch may lack."""
     packages = torch.parent
     return sorted({path for name, path in libraries.items()
                    if not GLIBC.match(name) and packages not in pathlib.Path(path).resolve().parents})
@@ -52,7 +52,7 @@ def needed_libraries(programs):
 
 
 def without_traces(files):
-    """Takes symbols for debuggers and paths of this machine out of programs and libraries."""
+    """Removes debug symbols and paths of this machine from programs and libraries."""
     run("strip", *files)
     with tempfile.NamedTemporaryFile("w", suffix=".cmake") as script:
         script.writelines(f'file(RPATH_REMOVE FILE "{file}")\n' for file in files)

@@ -1,4 +1,4 @@
-"""Runs a command for so long and no longer."""
+"""Runs a command with a time limit."""
 
 import contextlib
 import dataclasses
@@ -8,18 +8,18 @@ import subprocess
 import tempfile
 import time
 
-PATIENCE = 5  # seconds for what is asked to end; then it is killed
+PATIENCE = 5  # seconds until a command that was asked to end is killed
 
 
 @dataclasses.dataclass
 class Ended:
-    status: int | None  # None: it was ended at its limit
+    status: int | None  # None if the command was ended at its limit
     output: str  # stdout and stderr together
     seconds: float
 
 
 def run(command, limit, environment):
-    """Waits for `limit` seconds; then ends the command and what it started."""
+    """Waits for at most `limit` seconds, and then ends the command and what it started."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         begun = time.monotonic()
         try:
@@ -34,7 +34,7 @@ def run(command, limit, environment):
 
 
 def waits(process, seconds):
-    """Whether the process ended in time."""
+    """Returns true if the process ended in time."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
         return True
@@ -42,10 +42,11 @@ def waits(process, seconds):
 
 
 def end_group(process):
-    """Also of a process that has ended: what it left behind would disturb what comes next.
+    """Ends a process group, also that of a process that has ended, because what it left behind would disturb later
+    parts.
 
-    A launcher that is asked to end takes its ranks along; what then stays is killed. A process that waits for a broken
-    device may outlive even that.
+    A launcher that is asked to end also ends its ranks; processes that remain are killed. A process that waits for a
+    broken device may survive even that.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What is on the machine that a bundle runs on: Python's torch, its GPUs, and where programs find their libraries."""
+"""Describes the machine on which a bundle runs: Python's torch, the GPUs, and where programs find their libraries."""
 
 import json
 import os
@@ -16,13 +16,14 @@ print(json.dumps(dict(
     nccl=".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None,
     devices=[torch.cuda.get_device_name(i) for i in range(count)])))
 """
-LIMIT = 90  # the first import of torch reads gigabytes
+LIMIT = 90  # seconds; the first import of torch reads gigabytes
 SANITIZER = "compute-sanitizer"
 SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
 
 
 def probe():
-    """{"torch", "folder", "cuda", "nccl", "devices"} of this Python's torch, or what is wrong with it as {"error"}."""
+    """Returns {"torch", "folder", "cuda", "nccl", "devices"} of this Python's torch, or {"error"} if something is
+    wrong."""
     ended = limited.run([sys.executable, "-c", PROBE], LIMIT, os.environ)
     if ended.status != 0:
         lines = ended.output.strip().splitlines() or [f"no answer in {LIMIT} s"]
@@ -31,12 +32,13 @@ def probe():
 
 
 def release(version):
-    """Of torch's version, e.g. 2.11.0+cu130, what has to be the same where programs are built and where they run."""
+    """Returns the part of torch's version, e.g. 2.11.0+cu130, that must be equal where programs are built and where
+    they run."""
     return version.split("+")[0]
 
 
 def why_unfit(machine, bundle):
-    """Why a bundle cannot run here; empty if it can."""
+    """Returns why a bundle cannot run here, or an empty string if it can."""
     if "error" in machine:
         return machine["error"]
     if release(machine["torch"]) != release(bundle["torch"]) or machine["cuda"] != bundle["cuda"]:
@@ -46,12 +48,13 @@ def why_unfit(machine, bundle):
 
 
 def library_path(bundle_folder, machine):
-    """LD_LIBRARY_PATH for the bundle's programs: its own libraries, torch's and those of the packages beside it."""
+    """Returns LD_LIBRARY_PATH for the bundle's programs: its own libraries, torch's and those of the packages beside
+    it."""
     torch = pathlib.Path(machine["folder"])
     folders = [bundle_folder / "lib", torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
     return ":".join([*map(str, folders), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
 
 
 def find_sanitizer():
-    """The path of compute-sanitizer, or None."""
+    """Returns the path of compute-sanitizer, or None."""
     return shutil.which(SANITIZER, path=":".join([os.environ.get("PATH", ""), *SANITIZER_FOLDERS]))

@@ -16,7 +16,7 @@ import pathlib
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]  # of the bundle
+ROOT = pathlib.Path(__file__).resolve().parents[2]  # root of the bundle
 sys.path.insert(0, str(ROOT / "bench"))
 sys.dont_write_bytecode = True
 
@@ -25,12 +25,12 @@ import machine
 import parts
 import report
 
-SECONDS = 460  # what hangs at the end takes some more to kill
-LEAST_SECONDS = 5  # to begin a part
+SECONDS = 460  # seconds; a command that hangs at the end takes a little longer to kill
+LEAST_SECONDS = 5  # seconds that must be left to begin a part
 
 
 def run_parts(all_parts, deadline, environment, has_device, tell):
-    """The results, one for each part; `tell` takes all there are after each."""
+    """Runs the parts and returns their results, one for each. After each part, calls `tell` with all results so far."""
     results = []
     for part in all_parts:
         results.append(run_part(part, deadline - time.monotonic(), environment, has_device))
@@ -48,7 +48,7 @@ def run_part(part, seconds_left, environment, has_device):
 
 
 def check(bundle, out, seconds):
-    """The exit status."""
+    """Returns the exit status."""
     begun = time.monotonic()
     found = machine.probe()
     unfit = machine.why_unfit(found, bundle)
@@ -63,7 +63,7 @@ def check(bundle, out, seconds):
         (out / "gpu_check.json").write_text(text + "\n", encoding="utf-8")
 
     def tell(results):
-        write(results)  # after each part: the machine may not live to see the last
+        write(results)  # writes after each part, because the machine may not live to see the last
         print(report.as_line(results[-1]), flush=True)
 
     environment = os.environ | {"LD_LIBRARY_PATH": machine.library_path(ROOT, found), "OMP_NUM_THREADS": "1",

@@ -1,4 +1,4 @@
-"""What is run on a GPU: commands, how long each may take, and what its end means."""
+"""The parts that run on a GPU: their commands, their time limits, and the meaning of their ends."""
 
 import dataclasses
 import re
@@ -9,31 +9,32 @@ from collections.abc import Callable
 import readers
 import steps
 
-# Those of bench/compare, in which launches count, and GPT-2's smallest with much to compute.
+# The sizes are those of bench/compare, which show the cost of launches, and the smallest GPT-2, which has much to
+# compute.
 SIZES = steps.SIZES | {
     "124M": {"dim": 768, "layers": 12, "batch": 8, "seq": 1024, "vocab": 50304, "heads": 12},
 }
-# GPT-2's largest, whose training state is larger than what computes: rows in host memory.
+# The largest GPT-2. Its training state needs more memory than its computation, so rows are in host memory.
 LARGEST = "--dim 1600 --layers 48 --heads 25 --batch 1 --seq 1024 --vocab 50304".split()
 BF16 = ("--precision", "bf16")
-# Operations a second of bf16 matrices without sparsity, by a part of the device's name.
+# Peak operations per second of bf16 matrices without sparsity, keyed by a part of the device's name.
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
 TINY = "--dim 64 --layers 2 --heads 2 --batch 2 --seq 32 --vocab 64".split()
-# Losses of the same arithmetic in the same order but for kernels that may differ.
+# Relative difference of losses from the same arithmetic in the same order, with kernels that may differ.
 LOSSES_AGREE = 1e-3
 SANITIZER_FOUND_ERRORS = 9
 
 PASSED, FAILED, HUNG, NO_DEVICE, LEFT_OUT, NOT_THERE = (
     "passed", "failed", "hung", "no device", "left out", "not there")
-REFUSES = re.compile("no CUDA device")  # of tests, fsdp and bench/peers
-ON_CPU = re.compile("^Training on cpu$", re.MULTILINE)  # of programs that take what there is
+REFUSES = re.compile("no CUDA device")  # printed by the tests, fsdp and bench/peers
+ON_CPU = re.compile("^Training on cpu$", re.MULTILINE)  # printed by programs that use any device
 
 
 @dataclasses.dataclass
 class Part:
     name: str
     limit: int  # seconds
-    command: list  # empty: a program is not there
+    command: list  # empty if a program is missing
     read: Callable[[str], dict]
     environment: dict = dataclasses.field(default_factory=dict)
 
@@ -49,7 +50,7 @@ class Result:
 
 
 def the_only_rank():
-    """Environment of a rank that is a job of its own; the port is free now."""
+    """Returns the environment of a rank that is a job of its own. Its port is free at this moment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -58,13 +59,14 @@ def the_only_rank():
 
 
 def all_parts(root, sanitizer):
-    """In the order of what they prove. root: the bundle; sanitizer: the path of compute-sanitizer, or None."""
+    """Returns the parts in the order of what they prove. `root` is the bundle; `sanitizer` is the path of
+    compute-sanitizer, or None."""
     programs = root / "bin"
     peer = [sys.executable, root / "bench/peers/gpt_step.py", "--engine", "fsdp2", "--device", "cuda"]
     ours = [programs / "fsdp-bench", "step", "--world", "1", "--backend", "nccl"]
     launched = [programs / "fsdprun", "--no-prefix", "--nproc_per_node", "1"]
     parts = [Part("CUDA tests", 100, [programs / "cuda_tests"], readers.cuda_tests)]
-    plain = ["--versus", "none", "--pairs", "30", *flags("9M")]  # not a rank yet: a fork becomes one
+    plain = ["--versus", "none", "--pairs", "30", *flags("9M")]  # no rank yet; a fork becomes one
     parts.append(Part("step 9M : plain", 60, [*ours, *plain], readers.versus))
     for size in SIZES:
         precisions = ("", " bf16") if size == "124M" else ("",)
@@ -97,7 +99,7 @@ def flags(size):
 
 
 def judge(part, ended, has_device):
-    """What the end of a part means."""
+    """Returns the result of a part, judged by its end."""
     result = Result(part.name, FAILED, seconds=round(ended.seconds, 1), output=ended.output)
     lines = ended.output.strip().splitlines() or ["nothing was printed"]
     if ended.status is None:
@@ -118,14 +120,15 @@ def judge(part, ended, has_device):
 
 
 def operations_per_token(size):
-    """Of forward and backward, as PaLM counts them: six for each weight, twelve for each pair of tokens and width."""
+    """Returns the operations of forward and backward, counted as in PaLM: six per weight and token, and twelve per pair
+    of tokens and width."""
     of = SIZES[size]
     weights = of["vocab"] * of["dim"] + of["layers"] * 12 * of["dim"] ** 2
     return 6 * weights + 12 * of["layers"] * of["dim"] * of["seq"]
 
 
 def add_utilisation(results, devices):
-    """What part of the first device's bf16 peak each of the steps in bf16 uses; nothing where the peak is not known."""
+    """Adds to each bf16 step the part of the first device's bf16 peak that it uses, if that peak is known."""
     peaks = [peak for name, peak in PEAKS.items() if devices and name in devices[0]]
     for result in results:
         if peaks and " bf16" in result.name and result.outcome == PASSED and result.name.split()[1] in SIZES:
@@ -134,7 +137,7 @@ def add_utilisation(results, devices):
 
 
 def compare_steps(results):
-    """Ours beside the others', of each step of which both passed."""
+    """Yields comparisons of fsdp's steps with those of others, for each step that both passed."""
     by_name = {result.name: result.figures for result in results if result.outcome == PASSED}
     for name, figures in by_name.items():
         for other in ("FSDP2", "plain", "eager"):

@@ -1,4 +1,4 @@
-"""The figures in what the programs print. A reader raises ValueError where there are none."""
+"""Reads figures from the output of programs. A reader raises ValueError if there are none."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def cuda_tests(output):
 
 
 def step(output):
-    """Of fsdp-bench step or bench/peers/gpt_step.py."""
+    """Reads the output of fsdp-bench step or bench/peers/gpt_step.py."""
     result = only([json.loads(line) for line in output.splitlines() if line.startswith("{")])
     require_finite(result["losses"])
     return {key: result[key] for key in ("ms_per_step", "tokens_per_s", "device_mb", "losses")}

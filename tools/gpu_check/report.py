@@ -1,11 +1,11 @@
-"""What a run of a bundle found: a file of JSON, a table and an exit status."""
+"""The report of a run of a bundle: a JSON file, a table and an exit status."""
 
 import dataclasses
 import json
 
 import parts
 
-OUTPUT_KEPT = 6000  # characters of what a part printed
+OUTPUT_KEPT = 6000  # number of characters of a part's output
 STATUS_FAILED, STATUS_NO_DEVICE = 1, 77
 
 
@@ -15,7 +15,7 @@ def as_json(bundle, machine, results, seconds):
 
 
 def figures_text(figures):
-    """Without what is long: it is in the JSON."""
+    """Returns the short figures as text. The long ones are in the JSON file."""
     short = {name: value for name, value in figures.items() if name != "losses"}
     return ", ".join(f"{name} {value}" for name, value in short.items())
 
@@ -35,7 +35,7 @@ def as_table(results):
 
 
 def status(results):
-    """0 if every part passed, but for programs that are not there; of several ends the worst counts."""
+    """Returns 0 if every part passed, or only programs are missing. Otherwise the worst outcome decides."""
     outcomes = {result.outcome for result in results}
     if outcomes & {parts.FAILED, parts.HUNG, parts.LEFT_OUT}:
         return STATUS_FAILED

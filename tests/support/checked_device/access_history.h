@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Who used which bytes of a block: the last write of each byte, and the reads since then.
+/// Records which operations used each byte of a block: the last write, and the reads since then.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,19 +17,19 @@ namespace fsdp::test::checked {
 struct Access {
   Stamp stamp;
   bool writes = false;
-  /// How often the block had been handed out by then.
+  /// Number of times that the allocator had handed out the block before this access.
   int life = 0;
-  /// The operation, for messages.
+  /// Text that names the operation in messages.
   std::string place;
 };
 
-/// Neighbouring bytes with the same history share a cell.
+/// The accesses of one block. Neighbouring bytes with the same history share a cell.
 class AccessHistory {
  public:
   using Visit = std::function<void(const Access&)>;
 
-  /// Notes an access to [begin, end). `visit` sees the earlier accesses to the same bytes that conflict with it: at
-  /// least one of the two writes.
+  /// Records an access to [begin, end), and calls `visit` with each earlier access to the same bytes that conflicts
+  /// with it. Two accesses conflict if at least one of them writes.
   void note(size_t begin, size_t end, const Access& access, const Visit& visit) {
     if (begin == end) return;
     split(begin);
@@ -85,7 +85,7 @@ class AccessHistory {
     }
   }
 
-  std::map<size_t, Cell> cells_;  // keyed by their first byte
+  std::map<size_t, Cell> cells_;  // keyed by the cell's first byte
 };
 
 }  // namespace fsdp::test::checked

@@ -32,7 +32,7 @@ struct CachingAllocator::Block {
   c10::Stream stream;
   int life = 0;
   bool is_free = false;
-  std::string last;  // where it was taken or given back
+  std::string last;  // the operation that took the block or gave it back
   std::vector<c10::Stream> recorded;
   AccessHistory history;
 };
@@ -105,7 +105,7 @@ void CachingAllocator::take_back(Block& block) {
 
 void CachingAllocator::return_recorded() {
   for (Block* block : recorded_) {
-    block->history.clear();  // uses that were not over by then were reported
+    block->history.clear();  // uses that were not over have been reported
     block->recorded.clear();
     spare_[shelf_of(block->stream, block->bytes)].push_back(block);
   }

@@ -42,14 +42,14 @@ void combine(const at::Tensor& total, const at::Tensor& other, const c10d::Reduc
     at::add_out(out, total, other);
 }
 
-// Accepts the dtypes that NCCL's backend does.
+// Throws an error unless NCCL's backend accepts the dtype.
 void require_known(at::ScalarType dtype) {
   constexpr at::ScalarType kKnown[]{at::kByte, at::kChar,  at::kBool,   at::kInt,     at::kLong,
                                     at::kHalf, at::kFloat, at::kDouble, at::kBFloat16};
   TORCH_CHECK(std::ranges::find(kKnown, dtype) != std::end(kKnown), "the backend does not know the dtype ", dtype);
 }
 
-// Keeps the tensors of each Work that nobody waited for.
+// Keeps the tensors of each Work that was destroyed without a wait. The destructor waits for those works.
 struct Shelf {
   std::mutex mutex;
   std::vector<std::pair<c10::Event, std::vector<at::Tensor>>> works;
@@ -98,7 +98,7 @@ std::atomic<int>& launches_of(c10::Device device) {
 struct Destiny {
   std::mutex mutex;
   Fate fate = Fate::kRuns;
-  int launches = 0;  // that run all the same
+  int launches = 0;  // number of collectives that still run before `fate` applies
 
   Fate next() {
     std::lock_guard lock(mutex);
@@ -194,7 +194,7 @@ class CheckedBackend : public c10d::Backend {
 
  private:
   using MoveData = std::function<void(const std::string& what)>;
-  // Of what is to be launched as one.
+  // One collective of those that the backend launches together.
   struct Part {
     std::string name;
     std::vector<Operand> operands;
@@ -223,7 +223,7 @@ class CheckedBackend : public c10d::Backend {
     for (auto& operand : operands) tensors.push_back(std::move(operand.tensor));
     return c10::make_intrusive<CheckedWork>(device_, std::move(finished), std::move(tensors), shelf_);
   }
-  // What comes after something that hangs does not run either.
+  // Moves data only if the device runs the collective. A collective after one that hangs does not run either.
   void run(const std::string& name, const MoveData& move_data) {
     const Fate fate = destiny_of(device_).next();
     if (fate == Fate::kRuns && is_stream_free()) {

@@ -29,7 +29,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return &HostMemory::caching(); }
 
  private:
-  // CPU generators, because operators run as CPU kernels.
+  // Generators are the CPU's, because operators run as CPU kernels.
   const std::vector<at::Generator> generators_ = [] {
     std::vector<at::Generator> generators;
     for (int i = 0; i < kDevices; ++i) generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
@@ -78,7 +78,7 @@ std::vector<Violation> CheckedDevice::violations() {
 void run_ranks(int ranks, const std::function<void(int rank)>& fn, std::chrono::milliseconds timeout,
                std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap) {
   install();
-  CachingAllocator::get().forget_uses();  // those of ranks that have ended
+  CachingAllocator::get().forget_uses();  // forgets the uses of ranks that have ended
   ThreadRanksOptions options;
   options.backend = "gloo";
   options.timeout = timeout;

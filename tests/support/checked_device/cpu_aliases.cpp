@@ -10,7 +10,7 @@
 namespace fsdp::test::checked {
 namespace {
 
-// A tensor on `storage` with the sizes of `model`; `key` decides its device.
+// Returns a tensor on `storage` with the sizes of `model`. `key` decides its device.
 at::Tensor tensor_like(const at::Tensor& model, c10::Storage storage, c10::DispatchKey key) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), model.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(model.sizes(), model.strides(), model.storage_offset());

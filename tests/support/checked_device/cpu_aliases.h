@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Aliases of the device's tensors on the CPU, on the same memory, for one call of an operator.
+/// CPU tensors that alias the memory of device tensors for one call of an operator.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,15 +9,16 @@
 
 namespace fsdp::test::checked {
 
-/// Tensors that share memory on the device also share it here.
+/// The aliases of one call's operands. Device tensors that share memory have aliases that share memory.
 class CpuAliases {
  public:
-  /// The alias of a device tensor; other tensors come back as they are. If the tensor's memory is gone, throws its
-  /// error.
+  /// Returns the CPU alias of a device tensor, and any other tensor as it is. If the tensor's memory is gone, it throws
+  /// the error that its storage throws on access.
   at::Tensor of(const at::Tensor& tensor);
-  /// The device tensor for one that an operator returned: the operand itself, a view of one, or else a new tensor.
+  /// Returns the device tensor for a tensor that the operator returned: the operand itself, a view of an operand, or a
+  /// new tensor.
   at::Tensor back(const at::Tensor& result, c10::Device device) const;
-  /// Gives the operands the sizes and the memory that the operator gave their aliases.
+  /// Gives each operand the sizes and the memory that the operator gave its alias.
   void finish() const;
 
  private:
@@ -26,14 +27,14 @@ class CpuAliases {
   };
   struct Memory {
     c10::Storage on_device, on_cpu;
-    const void* address;  // before the operator ran
+    const void* address;  // address of the memory before the operator ran
   };
 
   std::deque<Operand> operands_;
-  std::unordered_map<c10::StorageImpl*, Memory> memories_;  // keyed by the device's storage
+  std::unordered_map<c10::StorageImpl*, Memory> memories_;  // keyed by the storage on the device
 };
 
-/// A single alias, for code that reads and writes in place. The tensor has to outlive it.
+/// Returns one alias, for code that reads and writes the tensor in place. The tensor must outlive it.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
 }  // namespace fsdp::test::checked

@@ -70,8 +70,8 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     const auto index = index_of(stream.device());
     return stream_of(index, std::exchange(t_streams[static_cast<size_t>(index)], stream.id()));
   }
-  // Streams run at once, so the query succeeds unless something hangs; on a real device that is luck, and orders
-  // nothing.
+  // Streams run their work at once, so the query succeeds unless something hangs. On a real device success depends on
+  // timing, so the query orders nothing.
   bool queryStream(const c10::Stream& stream) const override {
     std::lock_guard lock(device_mutex());
     return Timeline::get().of(stream).is_over();

@@ -11,7 +11,7 @@ namespace {
 
 // Never destroyed: see device_mutex().
 struct Findings {
-  std::mutex mutex;  // always locked after any other mutex
+  std::mutex mutex;  // locked after all other mutexes
   std::vector<Violation> violations;
   std::set<std::string> known;
   std::vector<std::string> host_waits;
@@ -25,7 +25,7 @@ Findings& findings() {
 thread_local std::vector<std::string> t_labels;
 thread_local const char* t_step = nullptr;
 
-// Indexed by Fault.
+// The array is indexed by Fault.
 constexpr const char* kNames[] = {"unordered", "early free", "reuse across streams", "wrong device",
                                   "different orders"};
 

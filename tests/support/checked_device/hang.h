@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// An operation that a stream runs and does not end by itself.
+/// An operation that hangs on a stream until somebody ends it.
 
 #include <condition_variable>
 #include <mutex>
 
 namespace fsdp::test::checked {
 
-/// Thread safety: all of it.
+/// Any thread may call any member.
 class Hang {
  public:
   void end() {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Pinned memory of the host. Copies from and to it run beside the host.
+/// Pinned host memory. Copies between it and the device run asynchronously to the host.
 
 #include <c10/core/Allocator.h>
 
@@ -12,34 +12,35 @@
 
 namespace fsdp::test::checked {
 
-/// Finds what the host does too early. What a copy brings is NaN until the host has waited for the copy. What a copy
-/// takes must stay unchanged until then, and the memory must not be given back. Thread safety: all of it; `read`,
-/// `write`, `bring` and `settle` under device_mutex().
+/// Finds accesses that the host makes too early. The destination of a copy to the host holds NaN until the host has
+/// waited for the copy. The source of a copy to the device must stay unchanged and allocated until then. Thread safety:
+/// any thread may call any member; callers of `read`, `write`, `bring` and `settle` must hold device_mutex().
 class HostMemory {
  public:
   static HostMemory& get();
 
   c10::DataPtr allocate(size_t bytes);
-  /// The allocator behind `pinned_memory(true)`. Like LibTorch's allocators for accelerators, it hands memory out again
-  /// only when the copies that use it are over, so the host may give memory back earlier.
+  /// Returns the allocator behind `pinned_memory(true)`. Like LibTorch's allocators for accelerators, it reuses memory
+  /// only after the copies that use it, so the host may free memory before a copy is over.
   static c10::Allocator& caching();
   bool is_pinned(const void* address) const;
 
-  /// Notes that a copy takes these bytes.
+  /// Notes that a copy to the device reads these bytes.
   void read(char* begin, size_t bytes, Stamp stamp, std::string place);
-  /// Notes that a copy has brought these bytes.
+  /// Notes that a copy to the host has written these bytes.
   void write(char* begin, size_t bytes, Stamp stamp, std::string place);
-  /// How much copies took and brought since the last call. Call it without device_mutex().
+  /// Numbers of bytes copied in each direction since the last call of take_bytes(). The caller of take_bytes() must not
+  /// hold device_mutex().
   struct Bytes {
     size_t to_device = 0, to_host = 0;
   };
   Bytes take_bytes();
-  /// Called when a copy is about to take these bytes on a stream that knows `known`: delivers what earlier copies
-  /// bring.
+  /// Delivers the values that earlier copies write to these bytes. It is called before a copy reads them on a stream
+  /// that knows `known`.
   void bring(const char* begin, size_t bytes, const VectorClock& known);
-  /// Called when the host has waited for everything that `known` knows.
+  /// Completes all copies that `known` contains. It is called when the host has waited for them.
   void settle(const VectorClock& known);
-  /// Completes all copies that are under way.
+  /// Completes all pending copies.
   void forget_copies();
 
  private:

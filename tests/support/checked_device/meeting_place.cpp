@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kAdvice = "Every rank must launch the same collectives of all communicators in the same order";
 
-// Of all places.
+// All meeting places share these three variables.
 std::mutex mutex;
 std::condition_variable changed;
 std::map<std::string, std::weak_ptr<MeetingPlace>> open_places;  // keyed by the name in the store
@@ -58,13 +58,14 @@ void MeetingPlace::leave(int rank) {
   changed.notify_all();
 }
 
-// Whether the rank for which `waiter` waits waits, directly or not, for the waiter's own.
+// Returns true if the rank for which `waiter` waits itself waits, directly or through other ranks, for the waiter's
+// rank.
 bool MeetingPlace::closes_circle(const Waiter& waiter) const {
   const auto own = devices_.at(waiter.box.second);
   const auto* last = &waiter;
   for (size_t steps = 0; steps <= waiters_.size(); ++steps) {
     const auto peer = last->place->devices_.find(last->box.first);
-    if (peer == last->place->devices_.end()) return false;  // it has not come yet
+    if (peer == last->place->devices_.end()) return false;  // the rank has not entered yet
     const auto next = waiters_.find(peer->second);
     if (next == waiters_.end() || !next->second.place->boxes_[next->second.box].empty()) return false;
     const auto& other = next->second;
@@ -85,7 +86,8 @@ Bytes MeetingPlace::take(int from, int to, const std::string& what, std::chrono:
   const auto is_decided = [&] { return !box.empty() || left_.contains(from) || left_.contains(to); };
   if (!is_decided()) {
     const Waiter self{this, {from, to}, what};
-    // Messages between two ranks have a thread of their own, so what their sender waits for may be on its way.
+    // Ranks send and receive messages on a separate thread, so a rank that waits for a message may still launch what
+    // other ranks wait for.
     const bool blocks_rank = what != kMessage;
     if (blocks_rank && closes_circle(self)) {
       const auto other = waiters_.at(devices_.at(from));
@@ -100,7 +102,7 @@ Bytes MeetingPlace::take(int from, int to, const std::string& what, std::chrono:
   }
   if (box.empty()) throw NeverComes();
   if (box.front().what != what) {
-    // A take that ended because a rank had left may have left its message behind, which came afterwards.
+    // If a take() ended because a rank had left, its message may have arrived later and may still be in the box.
     if (left_.contains(from) || left_.contains(to)) throw NeverComes();
     report(Fault::kOrder, c10::str(box.front().what, " of device ", int{devices_.at(from)}),
            c10::str(what, " of device ", int{devices_.at(to)}), kAdvice);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Where ranks that run as threads hand each other bytes.
+/// A place where thread ranks exchange bytes.
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,33 +18,33 @@
 namespace fsdp::test::checked {
 
 using Bytes = std::vector<std::byte>;
-/// What an operation between two ranks is called.
+/// Name of every message between two ranks, where a collective gives its own name.
 inline const std::string kMessage = "message";
 
-/// What never comes: its rank has left, launches it after something that waits for this, or did not in time.
+/// Thrown if a message never comes: its sender has left or was too slow, or the ranks wait for each other.
 struct NeverComes {};
 
-/// A first-in, first-out mailbox for each pair of ranks. Thread safety: all of it.
+/// A first-in, first-out mailbox for each pair of ranks. Thread safety: any thread may call any member.
 class MeetingPlace {
  public:
   struct Message {
-    std::string what;  // the collective
+    std::string what;  // name of the collective
     Bytes bytes;
   };
 
-  /// All ranks that come with the same keys of a store get the same place. Collective.
+  /// Returns the same place to all ranks that pass stores with the same keys. Collective.
   static std::shared_ptr<MeetingPlace> enter(c10d::Store& store, int rank, c10::Device device,
                                              std::chrono::milliseconds timeout);
 
   void post(int from, int to, Message message);
-  /// Waits for the next message. Throws NeverComes. Reports the violation if `what` differs from the sender's, or ranks
-  /// wait for each other in two places.
+  /// Waits for the next message, and throws NeverComes if none comes. Reports a violation if the sender's `what`
+  /// differs, or if ranks wait for each other in two places.
   Bytes take(int from, int to, const std::string& what, std::chrono::milliseconds timeout);
-  /// The rank posts and takes nothing more.
+  /// Declares that the rank will neither post nor take anything more.
   void leave(int rank);
 
  private:
-  using Box = std::pair<int, int>;  // from, to
+  using Box = std::pair<int, int>;  // {from, to}
   struct Waiter {
     MeetingPlace* place;
     Box box;
@@ -52,7 +52,7 @@ class MeetingPlace {
   };
   bool closes_circle(const Waiter& waiter) const;
 
-  // Of every place: which rank waits where, keyed by its device.
+  // The rank that waits in each place, keyed by its device. All places share the map.
   static std::map<c10::DeviceIndex, Waiter> waiters_;
   std::map<Box, std::deque<Message>> boxes_;
   std::map<int, c10::DeviceIndex> devices_;

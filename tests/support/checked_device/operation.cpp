@@ -18,7 +18,8 @@ struct Stretch {
   size_t bytes;
 };
 
-// The contiguous stretches of memory that a tensor consists of; if there are very many, the range that encloses them.
+// Returns the contiguous stretches of memory that a tensor uses. If there are very many, it returns the one range that
+// encloses them.
 std::vector<Stretch> stretches_of(const at::Tensor& tensor) {
   constexpr int64_t kMost = 4096;
   if (tensor.numel() == 0) return {};
@@ -26,7 +27,7 @@ std::vector<Stretch> stretches_of(const at::Tensor& tensor) {
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)
     if (tensor.size(dim) > 1 && tensor.stride(dim) != 0) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
   std::ranges::sort(dims);
-  int64_t run = 1, count = 1;  // in elements
+  int64_t run = 1, count = 1;  // numbers of elements and of stretches
   auto outer = dims.begin();
   for (; outer != dims.end() && outer->first <= run; ++outer) run += (outer->second - 1) * outer->first;
   for (auto dim = outer; dim != dims.end(); ++dim) count *= dim->second;

@@ -33,7 +33,7 @@ constexpr auto kKey = c10::DispatchKey::PrivateUse1;
 
 using Map = std::function<at::Tensor(const at::Tensor&)>;
 
-// The value with its tensors replaced, including those inside lists.
+// Returns the value with each of its tensors, including those inside lists, replaced by `map`.
 c10::IValue replaced(const c10::IValue& value, const Map& map) {
   if (value.isTensor()) return map(value.toTensor());
   if (value.isTensorList()) {
@@ -58,7 +58,7 @@ void visit(const c10::IValue& value, const std::function<void(const at::Tensor&)
   });
 }
 
-// Whether the host learns a result from the operator, and so has to wait for the device's stream.
+// Returns true if the host learns a result from the operator, and so has to wait for the device's stream.
 bool tells_the_host(const c10::OperatorHandle& op) {
   if (op.hasTag(at::Tag::dynamic_output_shape)) return true;
   return std::ranges::any_of(op.schema().returns(), [](const c10::Argument& result) {
@@ -74,7 +74,7 @@ bool is_view(const c10::FunctionSchema& schema) {
   });
 }
 
-// The device of the operands, or the one that a factory was asked for.
+// Returns the device of the operands, or the device that was given to a factory function.
 c10::Device device_of(std::span<const c10::IValue> arguments, const std::vector<Operand>& operands,
                       const std::string& name) {
   if (!operands.empty()) {
@@ -145,7 +145,7 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
                                            c10::dtype_or_default(dtype));
 }
 
-// Notes a copy that runs beside the host.
+// Notes a copy between the device and pinned host memory that runs asynchronously to the host.
 void note_beside(const at::Tensor& on_host, bool writes, Stamp stamp, std::string place) {
   std::lock_guard lock(device_mutex());
   auto* begin = static_cast<char*>(on_host.mutable_data_ptr());
@@ -154,9 +154,9 @@ void note_beside(const at::Tensor& on_host, bool writes, Stamp stamp, std::strin
          : memory.read(begin, on_host.nbytes(), stamp, std::move(place));
 }
 
-// Waits as CUDA does: the host waits for a copy from or to its own memory unless the copy may be non-blocking. It
-// always waits for a copy from a device into memory that is not pinned. A copy from unpinned memory has already taken
-// the values when the host goes on.
+// The host waits where CUDA's copies make it wait. It waits for a copy from or to host memory unless the copy may be
+// non-blocking, and always for a copy from a device to memory that is not pinned. A copy from unpinned memory has read
+// the values before the host goes on.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool to_host = to.is_cpu(), from_host = from.is_cpu();
   const auto device = to_host ? from.device() : to.device();
@@ -188,7 +188,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
 }  // namespace
 
 void register_operators() {
-  // Never destroyed, because tensors that outlive main() still dispatch.
+  // The library is never destroyed, because tensors that outlive main() still dispatch.
   static auto* const any = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   any->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   static auto* const own = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
