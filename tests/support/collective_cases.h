@@ -31,8 +31,8 @@ inline const std::vector<CasePlanes>& floating_planes() {
       {"one element", {{at::kFloat, 1}}},
       {"none", {{at::kFloat, 0}}},
       {"several dtypes that travel with the fingerprint", {{at::kBFloat16, 3}, {at::kFloat, 13}, {at::kDouble, 5}}},
-      {"as much as travels with the fingerprint", {{at::kFloat, 59}, {at::kFloat, 4}}},
-      {"one element more", {{at::kFloat, 60}, {at::kFloat, 5}}},
+      {"as much as travels with the fingerprint", {{at::kFloat, 2044}, {at::kFloat, 4}}},
+      {"one element more", {{at::kFloat, 2044}, {at::kFloat, 5}}},
       {"prime lengths, and an empty plane", {{at::kFloat, 1009}, {at::kBFloat16, 7}, {at::kFloat, 0}, {at::kHalf, 1}}},
       {"more than a slot of shared memory holds", {{at::kFloat, 100'003}, {at::kBFloat16, 70'001}}}};
   return all;
