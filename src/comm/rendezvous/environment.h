@@ -38,11 +38,11 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 /// not set.
 ///
 /// 1. torchrun, fsdprun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. All five are needed, except that
-///   LOCAL_RANK may be missing if there is one rank or MASTER_ADDR is the loopback device; RANK is used in its place;
+///    LOCAL_RANK may be missing if there is one rank or MASTER_ADDR is the loopback device; RANK is used in its place;
 /// 2. Open MPI: OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK;
 /// 3. PMI (MPICH, Intel MPI, Cray): PMI_RANK, PMI_SIZE, and one of MPI_LOCALRANKID, PMI_LOCAL_RANK and SLURM_LOCALID;
 /// 4. Slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS) and SLURM_LOCALID, only inside a step, which srun
-///   marks with SLURM_STEP_ID. A program in the shell of sbatch or salloc is one process and gets one rank.
+///    marks with SLURM_STEP_ID. A program in the shell of sbatch or salloc is one process and gets one rank.
 ///
 /// Launchers 2 to 4 take the address from MASTER_ADDR, otherwise from the first host of SLURM_STEP_NODELIST or
 /// SLURM_JOB_NODELIST, otherwise they take this host if all ranks are on it. They take the port from MASTER_PORT; it is
