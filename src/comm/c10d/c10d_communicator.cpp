@@ -42,8 +42,8 @@ struct Family {
 
   // Starts the roll call and the windows, at first or anew, with new keys of the store.
   void begin();
-  // Returns when every rank starts over. Collective. Throws PeerLost if a rank does not come or if rank 0 hosted the
-  // store and the store is gone.
+  // Returns when every rank has come to start over. Collective. Throws PeerLost if a rank does not come or if rank 0
+  // hosted the store and the store is gone.
   void meet_again() const;
   // Makes a backend for the ranks of one order. `name` must differ from that of every other order.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
@@ -185,7 +185,8 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
     const int number = ++family_->made;
-    // The lane's thread makes it, so that a rank that does not take part is reported as in any other collective.
+    // The lane's thread makes the duplicate, so that a rank that does not take part is reported as in any other
+    // collective.
     std::shared_ptr<Communicator> made;
     meet(make_fingerprint(Operation::kDuplicate, {name}), [&] {
       std::shared_ptr<Communicator> host;
@@ -258,7 +259,7 @@ class C10dCommunicator : public Front {
     meet(make_fingerprint(Operation::kBarrier, tag), [&] { by_hosts_->run_inside(act); })->wait();
   }
 
-  // If this fails because a rank died, that rank does not answer the roll call.
+  // Connects, or asks the roll call what failed: a rank that died meanwhile does not answer it.
   void connect() {
     try {
       make_connections();

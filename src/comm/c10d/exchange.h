@@ -64,7 +64,7 @@ class DirectExchange : public Exchange {
   const int rank_, world_size_;
 
  private:
-  /// Returns for a rank a tensor for each plane.
+  /// A function that returns, for a rank, one tensor for each plane.
   using SlicesFor = std::function<std::vector<at::Tensor>(int rank)>;
   void swap(const SlicesFor& outgoing, const SlicesFor& incoming);
   void reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op);

@@ -36,8 +36,8 @@ namespace fsdp {
 /// Note [A failure on a device]: a thread watches the operations in flight. When it finds an error or a passed
 /// deadline, or when the roll call has a verdict, every order of the device fails with that verdict. Then all their
 /// backends are aborted at once, because a kernel may wait for a kernel of another communicator, and the host for any
-/// kernel. Operations in flight and later ones throw the verdict. If the verdict names no lost rank, they throw instead
-/// the first operation in which the ranks differ, if there is one (Note [Windows]).
+/// kernel. Operations in flight and later ones throw the verdict. If the verdict names no lost rank and the ranks
+/// differ in an operation, they throw a Mismatch about the first such operation instead (Note [Windows]).
 ///
 /// Only one thread at a time may call `run` and `run_in`; any thread may call the other functions.
 class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<NativeOrder> {

@@ -77,7 +77,8 @@ uint64_t hash_compared(const Fingerprint& fingerprint, uint64_t before);
 
 /// Returns a short description, e.g. "reduce_scatter of 'blocks.1' (#17)".
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
-/// Returns a description with all compared fields, e.g. "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float".
+/// Returns a description with the size, dtype and other data, e.g. "reduce_scatter of 'blocks.1' (#17), 4096 bytes of
+/// Float".
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
 /// Begins an entry for the collective on the rank's timeline. `order` is the name of the communicator that runs it; it

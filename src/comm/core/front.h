@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Checks that every kind of communicator makes before it communicates.
+/// The checks of arguments that every kind of communicator makes before it communicates.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A lock of one rank's state. A thread that holds it releases it while the thread waits for other ranks.
+/// A lock of one rank's state. The thread that holds it releases it while the thread waits for other ranks.
 
 #include <atomic>
 #include <thread>

@@ -98,8 +98,8 @@ inline constexpr const char* kBlameVariable = "FSDP_BLAME";
 /// survivors.
 inline constexpr std::chrono::seconds kLongestDiagnosis{15};
 
-/// Makes the blame board for a launcher, without any blame. The descriptor is not open if the system has no memory for
-/// it.
+/// Makes the blame board for a launcher, without any blame. The descriptor is not open if the system refuses the
+/// memory.
 Descriptor make_blame_board();
 /// Writes to the blame board that this global rank fails because of `whom`, or, with -1, that it goes on. Does nothing
 /// if no launcher made a board.

@@ -35,7 +35,7 @@ class InputFile {
   const std::string& path() const { return path_; }
   /// Returns the file's size when it was opened.
   uint64_t bytes() const { return bytes_; }
-  /// Fills `out` with the bytes from `offset` on. Throws FileError if the file ends before or the disk fails.
+  /// Fills `out` with the bytes from `offset` on. Throws FileError if the file has fewer bytes or the disk fails.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:

@@ -113,8 +113,8 @@ class Order {
 };
 
 /// State that all Peers of a rank share: those of its process group and those of the groups split from it. A thread
-/// that waits in one of them also advances the operations of all others. Otherwise a rank that waits for this one in
-/// another group would have to wait for this thread too.
+/// that waits in one of them also advances the operations of all others. Without this, a rank that waits for this one
+/// in another group would also wait for whatever this thread waits for.
 struct OwnRank {
   RankLock mutex;
   std::vector<Peers*> peers FSDP_GUARDED_BY(mutex);

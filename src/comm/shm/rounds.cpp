@@ -74,7 +74,7 @@ class Windows {
 
  private:
   std::vector<Plane> planes_;
-  std::vector<int64_t> begins_;  // begin of each plane, in bytes
+  std::vector<int64_t> begins_;  // the first byte of each plane among a rank's slices
   int64_t length_ = 0, rounds_ = 0;
   size_t slot_bytes_ = 0;
   int turns_;
@@ -166,7 +166,7 @@ struct Exchange {
   }
 
   size_t begin_of(int from, int to) const { return is_for_each ? windows.position(from, to) : 0; }
-  // Returns the elements that this rank gives to the readers of the range.
+  // Returns the address of this rank's elements for the readers of the range.
   const std::byte* own(const Range& range) const {
     return address_of(planes[range.plane].input, is_for_each ? range.in_whole : range.in_slice);
   }

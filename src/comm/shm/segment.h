@@ -22,8 +22,8 @@ class Obstacle : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// When a segment gets its memory. With kAtOnce it does so when it is made, so using it never ends in SIGBUS. With
-/// kWhenUsed each page gets memory when it is used; see take_pages.
+/// When a segment gets its memory. With kAtOnce all of it has memory from the start, so using it never ends in SIGBUS.
+/// With kWhenUsed each page gets memory when it is used; see take_pages.
 enum class Paging : uint8_t { kAtOnce, kWhenUsed };
 
 /// Makes a segment of zeros that no process can resize. Its name appears only among this process's descriptors in
