@@ -101,12 +101,12 @@ class Mail {
   /// Receives further parcels from `peer`. Before agree(), only tensors that are alone in a large parcel are written.
   /// All tensors have their values after wait() or finish().
   void receive(int peer, std::vector<Parcel> parcels);
-  /// Checks every peer that sends a header to this rank.
+  /// Calls check() for every peer that sends a header to this rank.
   void agree();
-  /// Checks `peer` and waits for its oldest parcel that has not arrived.
+  /// Calls check() for `peer` and waits for its oldest parcel that has not arrived.
   void wait(int peer);
-  /// Checks every peer that sends a header to this rank. Waits for all data and for this rank's headers to peers that
-  /// send none.
+  /// Calls check() for every peer that sends a header to this rank. Waits for all data and for this rank's headers to
+  /// peers that send none.
   void finish();
   /// Waits until the headers of a finished operation have been sent, and posts the receives of the next ones. The next
   /// operation begins with this if no one called it.

@@ -131,7 +131,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   for (auto& group : groups) {
     std::ranges::sort(group);
     for (const int member : group) {
-      if (!std::ranges::binary_search(global_ranks_, member))  // not require(), which would always build this long text
+      if (!std::ranges::binary_search(global_ranks_, member))  // require() would build the long list for every member
         throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ",
                                  str_join(", ", global_ranks_), ", found ", member, "."));
       require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
