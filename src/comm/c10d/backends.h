@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The doors to Gloo and NCCL.
+/// Functions that make c10d's Gloo and NCCL backends.
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -11,19 +11,19 @@
 
 namespace fsdp {
 
-/// Connects all ranks with each other; blocks until they are, or throws after `timeout`. Collective.
+/// Makes a Gloo backend. Blocks until all ranks are connected with each other; throws after `timeout`. Collective.
 ///
-/// Listens on the interfaces of GLOO_SOCKET_IFNAME (comma-separated) if it is set, else on `address`, else on the
-/// address of this machine's host name.
+/// The backend listens on the interfaces of GLOO_SOCKET_IFNAME (comma-separated) if that is set, otherwise on
+/// `address`, or on the address of this host's name if `address` is empty.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     const std::string& address);
 
-/// Whether this build has NCCL: LibTorch has CUDA, and CUDA's and NCCL's headers were found.
+/// Returns whether this build has NCCL: LibTorch has CUDA, and the headers of CUDA and NCCL were found.
 bool has_nccl();
 
-/// Connects all ranks with each other, each by its CUDA device; blocks until they are. Collective. Throws Error without
-/// has_nccl().
+/// Makes an NCCL backend on this rank's CUDA device. Blocks until all ranks are connected with each other. Collective.
+/// Throws Error if has_nccl() is false.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     c10::Device device);

@@ -26,11 +26,11 @@ namespace {
 
 class C10dCommunicator;
 
-// What errors call what a communicator does on its own.
+// The names of operations that a communicator runs on its own, for error messages.
 constexpr std::string_view kConnecting = "connecting", kStartingOver = "starting over";
 
-// What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
-// Thread safety: one thread at a time, of which a lane's may be one while its caller waits for it.
+// State that a communicator shares with its duplicates. The rank leaves the roll call when the last of them is
+// destroyed. Only one thread at a time may use it: the caller's, or a lane's while the caller waits for the lane.
 struct Family {
   Family(c10::intrusive_ptr<c10d::Store> rendezvous_store, C10dOptions wanted)
       : store(std::move(rendezvous_store)), options(std::move(wanted)) {
@@ -40,12 +40,12 @@ struct Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  // Begins, or begins again, under keys of its own.
+  // Starts the roll call and the windows, at first or anew, with new keys of the store.
   void begin();
-  // Returns when every rank has come to begin again. Collective. Throws PeerLost if one does not come or rank 0's store
-  // is gone.
+  // Returns when every rank has come to start over. Collective. Throws PeerLost if a rank does not come or if rank 0
+  // hosted the store and the store is gone.
   void meet_again() const;
-  // A backend for the ranks of one order, whose `name` is no other order's.
+  // Makes a backend for the ranks of one order. `name` must differ from that of every other order.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
                                             int world_size) const {
     const std::string prefix = str_cat("lane/", beginnings, '/', name);
@@ -55,11 +55,11 @@ struct Family {
   const c10::intrusive_ptr<c10d::Store> store;
   const C10dOptions options;
   std::shared_ptr<RollCall> roll_call;
-  std::shared_ptr<IssuedWindows> windows;  // null: no device has a backend of its own
-  // Made by the first communicator that connects, for all of them; null before.
+  std::shared_ptr<IssuedWindows> windows;  // null if there is no backend for a device
+  // The connections of all communicators; null until the first communicator connects.
   std::shared_ptr<Transport> transport;
   int beginnings = 0;
-  int made = 0;                                  // communicators, in the same order on every rank
+  int made = 0;                                  // number of communicators made, in the same order on every rank
   std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
 
  private:
@@ -79,7 +79,7 @@ void Family::begin() {
         c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
 }
 
-// The other one may be in the middle of a wait.
+// Returns a second connection, because another thread may be waiting on `store`.
 c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
   try {
     return store->clone();
@@ -120,7 +120,8 @@ void Family::meet_again() const {
 
 class C10dCommunicator : public Front {
  public:
-  /// `number` is the same on every rank and no other communicator's. `host`: see C10dOptions; for this one alone.
+  /// `number` is the same on every rank, and no other communicator has it. `host` is that of C10dOptions, for this
+  /// communicator alone.
   C10dCommunicator(std::shared_ptr<Family> family, std::shared_ptr<Communicator> host, const std::string& name,
                    int number)
       : Front(family->options.ranks, "Gloo", family->options.data_device),
@@ -132,7 +133,8 @@ class C10dCommunicator : public Front {
     family_->communicators.push_back(this);
   }
 
-  // The goodbye comes before the connections break, so that peers can tell leaving from dying.
+  // The rank leaves the roll call before its connections break, so that peers can tell a rank that leaves from one that
+  // died.
   ~C10dCommunicator() override {
     std::erase(family_->communicators, this);
     if (family_->communicators.empty()) family_->roll_call->leave();
@@ -183,7 +185,8 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
     const int number = ++family_->made;
-    // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
+    // The lane's thread makes the duplicate, so that a rank that does not take part is reported as in any other
+    // collective.
     std::shared_ptr<Communicator> made;
     meet(make_fingerprint(Operation::kDuplicate, {name}), [&] {
       std::shared_ptr<Communicator> host;
@@ -206,15 +209,16 @@ class C10dCommunicator : public Front {
   }
 
   void start_over() override {
-    // Ranks that go on learn it; where there is a verdict already, that one stays.
+    // Ranks that continue learn that this rank starts over. A verdict that exists already stays.
     const auto verdict = family_->roll_call->pronounce(starts_over(ranks(), ""));
     if (verdict.kind == Verdict::Kind::kPeerLost) raise(verdict, ranks(), kStartingOver);
-    // Nothing of before goes on inside a host.
+    // Ends the operations that are still in flight inside the host.
     if (host_)
       for (auto* communicator : family_->communicators) communicator->all_.mail->interrupt();
     ++family_->beginnings;
     family_->meet_again();
-    // A device has no room for both, and two of them at once might wait for each other.
+    // The old backends of a device are destroyed before new ones are made: the device may not have memory for both, and
+    // both at once might wait for each other.
     for (auto* communicator : family_->communicators) {
       communicator->messages_.clear();
       communicator->all_.native.reset();
@@ -234,15 +238,15 @@ class C10dCommunicator : public Front {
   }
 
  private:
-  // What moves in one order: its thread, and what carries its data.
+  // One order of operations: its thread and what carries its data.
   struct Order {
     std::shared_ptr<Mail> mail;
     std::shared_ptr<DirectExchange> messages;
-    std::shared_ptr<NativeOrder> native;  // of data on a device; null: there is none
+    std::shared_ptr<NativeOrder> native;  // carries data on a device; null if there is no device
     std::shared_ptr<Lane> lane;
   };
 
-  // Runs `act` in the order of collectives once all ranks are there.
+  // Runs `act` in the order of the collectives, once all ranks have arrived.
   std::shared_ptr<Work> meet(const Fingerprint& fingerprint, std::function<void()> act) const {
     return all_.lane->submit(fingerprint, [exchange = all_.messages, act = std::move(act)] {
       exchange->barrier();
@@ -250,12 +254,12 @@ class C10dCommunicator : public Front {
     });
   }
 
-  // Inside each host, in the order of collectives.
+  // Runs `act` inside each host, in the order of the collectives.
   void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
     meet(make_fingerprint(Operation::kBarrier, tag), [&] { by_hosts_->run_inside(act); })->wait();
   }
 
-  // A rank that dies meanwhile does not answer the roll call.
+  // Connects, or asks the roll call what failed: a rank that died meanwhile does not answer it.
   void connect() {
     try {
       make_connections();
@@ -284,7 +288,8 @@ class C10dCommunicator : public Front {
     all_.native->connect();
   }
 
-  // `path`: the same on every rank that the order concerns, and no other order's. `rank`: among these.
+  // `path` is the same on every rank of the order, and no other order has it. `rank` is this rank's number in the
+  // order.
   std::shared_ptr<NativeOrder> make_native(const std::string& path, int rank, int size,
                                            std::shared_ptr<IssuedWindows> windows = nullptr) const {
     const auto& options = family_->options;
@@ -301,15 +306,16 @@ class C10dCommunicator : public Front {
                                .path = path});
   }
 
-  // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
-  // long as the timeout, pair by pair.
+  // A barrier after connecting. Without it a rank could go on and end while another rank still connects, and Gloo would
+  // wait for each of its connections for the whole timeout.
   static void meet(Mail& mail, DirectExchange& exchange) {
     mail.begin(make_fingerprint(Operation::kBarrier, {}));
     exchange.barrier();
     mail.finish();
   }
 
-  // `number` is that of one of a communicator's three orders.
+  // `number` is 0 for the communicator's collectives, 1 for messages from a lower to a higher rank, and 2 for messages
+  // from a higher to a lower rank.
   Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     require(3 * number_ + number < Mail::kOrders, "fsdp ", name_, ": a process group over Gloo has at most ",
@@ -339,14 +345,14 @@ class C10dCommunicator : public Front {
         [=](Exchange& exchange) { sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0); });
   }
 
-  // Made by the first message of a direction, on each of the two ranks when it comes to it.
+  // Returns the order of messages to or from `peer`. Each of the two ranks makes it when its first message comes.
   const Order& messages_with(int peer, bool sends) {
     auto& order = messages_[{peer, sends}];
     if (order.lane) return order;
     const bool upwards = sends == (rank() < peer);
     const std::string path = str_cat(number_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
     order = make_order({peer}, upwards ? 1 : 2);
-    // Over one of all ranks two ranks that both send first would wait for each other.
+    // If all messages used one backend, two ranks that both send first would wait for each other.
     if (family_->options.data) order.native = make_native(path, sends ? 0 : 1, 2);
     return order;
   }
@@ -360,7 +366,7 @@ class C10dCommunicator : public Front {
     return order.native->run(fingerprint, std::move(move_data));
   }
 
-  // Whether every output lies in memory that the ranks of this host share.
+  // Returns whether every output lies in memory that the ranks of this host share.
   bool is_on_host(std::span<const GatherPlane> planes) const {
     const auto lies_in = [](const HostBuffer& buffer, const at::Tensor& output) {
       const auto* begin = static_cast<const std::byte*>(buffer.data());
@@ -380,9 +386,9 @@ class C10dCommunicator : public Front {
   const std::string name_;
   const int number_;
   Order all_;
-  std::shared_ptr<HierarchicalExchange> by_hosts_;  // the messages of all_, where ranks of a host share memory
+  std::shared_ptr<HierarchicalExchange> by_hosts_;  // all_.messages if it has two levels, else null
   std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
-  std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
+  std::map<std::pair<int, bool>, Order> messages_;  // the key is the peer and whether this rank sends
 };
 
 }  // namespace

@@ -18,23 +18,25 @@ namespace fsdp {
 struct C10dOptions {
   Ranks ranks = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Must be able to send and recv between any two ranks; carries headers and the data of the CPU.
+  /// Makes the backend for headers and for data on the CPU. It must support send and recv between any two ranks.
   BackendFactory control;
-  /// Whether all ranks compare their operations before each one begins, beside what they do in it.
+  /// True if all ranks also compare their fingerprints before each operation begins.
   bool compares_first = false;
-  /// Carries the tensors of the accelerator `data_device` by its own collectives (NCCL); unset: there is none.
+  /// Makes the backend whose own collectives (NCCL) carry tensors on the accelerator `data_device`; unset if there is
+  /// none.
   BackendFactory data;
   c10::Device data_device = c10::kCPU;
   RollCallOptions roll_call;
-  /// Where messages on the CPU count; null: nowhere.
+  /// Counts the messages on the CPU; may be null.
   std::shared_ptr<const CountByPeer> traffic = nullptr;
-  /// Of ranks on several hosts, in which they share memory: how they lie there, and a communicator of this host's
-  /// ranks, by which data on the CPU goes; see Note [Two levels]. Null: every rank exchanges with every other one.
+  /// Set if the ranks are on several hosts that each share memory: the grid of hosts, and a communicator of this host's
+  /// ranks that carries data on the CPU; see Note [Two levels]. If `host` is null, every rank exchanges with every
+  /// other rank.
   HostGrid grid = {};
   std::shared_ptr<Communicator> host = nullptr;
 };
 
-/// Joins the ranks that meet in `store`, whose keys must be this communicator's alone. Collective.
+/// Makes a communicator of the ranks that meet in `store`, whose keys only this communicator may use. Collective.
 std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store, C10dOptions options);
 
 }  // namespace fsdp

@@ -12,9 +12,9 @@
 namespace fsdp {
 namespace {
 
-// A reduction goes through its slices parcel by parcel; all ranks divide a slice alike.
+// Divides slices into the parcels that a reduction processes one after another. All ranks divide a slice alike.
 std::vector<Parcel> chunks_of(const std::vector<at::Tensor>& slices, int world_size) {
-  // Two parcels per peer live at once, so that one is summed while the next arrives.
+  // Two parcels of each peer are in memory at a time, so that one is summed while the next arrives.
   constexpr int64_t kBudget = int64_t{16} << 20, kLeast = int64_t{256} << 10, kMost = int64_t{4} << 20;
   return parcels_of(slices, std::clamp(kBudget / world_size, kLeast, kMost));
 }
@@ -39,7 +39,7 @@ void DirectExchange::swap(const SlicesFor& outgoing, const SlicesFor& incoming) 
 }
 
 void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op) {
-  // A parcel is sent when its receive is posted, so queueing them all at once costs the receivers no memory.
+  // Gloo sends a parcel only when its receive is posted, so queueing all of them at once costs the receivers no memory.
   for (int step = 1; step < world_size_; ++step) {
     const int peer = after(step);
     mail_->send(peer, chunks_of(inputs(peer), world_size_));
@@ -99,7 +99,7 @@ void DirectExchange::all_to_all(const at::Tensor& output, const at::Tensor& inpu
   swap(slices_in(input), slices_in(output));
 }
 
-// In round k, ranks (counted from the root) below 2^k send to the one 2^k further.
+// In round k, each rank below 2^k sends to the rank 2^k further. Ranks are counted from the root.
 void DirectExchange::broadcast(const at::Tensor& tensor, int root) {
   const auto parcels = parcels_of({&tensor, 1});
   const int position = (rank_ - root + world_size_) % world_size_;
@@ -126,7 +126,8 @@ void DirectExchange::recv(const at::Tensor& tensor, int peer) {
   mail_->receive(peer, parcels_of({&tensor, 1}));
 }
 
-// In round k a rank hears, from the one 2^k before it, of the 2^(k + 1) ranks up to itself.
+// In round k a rank gets a header from the rank 2^k before it and then knows that the 2^(k + 1) ranks up to itself have
+// arrived.
 void DirectExchange::barrier() {
   for (int reach = 1; reach < world_size_; reach *= 2) {
     mail_->send(after(reach), {}, false);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How the data of a collective moves: by messages, over several hosts, or by a device's backend.
+/// How a collective moves data: by messages, in two levels over several hosts, or by a device's backend.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
@@ -18,9 +18,9 @@
 
 namespace fsdp {
 
-/// Runs in the lane's thread, where results are in place when the operation's mail is finished; on an accelerator in
-/// the caller's, where a call returns when it is issued, so that the current stream will have the result. See
-/// Communicator for the arguments.
+/// Moves the data of collectives; see Communicator for the arguments. On the CPU the calls run in the lane's thread,
+/// and results are in place when the operation's mail is finished. On an accelerator they run in the caller's thread
+/// and only issue the operation: the current stream waits for the result.
 class Exchange {
  public:
   using GatherPlanes = std::span<const GatherPlane>;
@@ -28,9 +28,9 @@ class Exchange {
 
   virtual ~Exchange() = default;
   virtual void all_gather(GatherPlanes planes) = 0;
-  /// Does not scale the sums. The input of each plane is a single piece, but for a HierarchicalExchange.
+  /// Sums without scaling. The input of each plane must be a single piece, except for a HierarchicalExchange.
   virtual void reduce_scatter(ReducePlanes planes) = 0;
-  /// Flat tensors, in place.
+  /// Reduces flat tensors in place.
   virtual void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) = 0;
   virtual void all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
@@ -38,12 +38,12 @@ class Exchange {
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
 };
 
-/// Reduces what each rank contributes, tensor by tensor, in rank order; see reduce_in_rank_order.
+/// Reduces the contributions of each rank, which are lists of tensors, in rank order; see reduce_in_rank_order.
 void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vector<at::Tensor>> contributions, int own,
                  ReduceOp op);
 
-/// Every rank exchanges with every other one by messages, but for a broadcast, which goes along a binomial tree, and a
-/// barrier; sums in rank order. CPU only.
+/// Moves data on the CPU by messages between every two ranks; sums in rank order. A broadcast goes along a binomial
+/// tree, and a barrier needs messages to a few ranks only.
 class DirectExchange : public Exchange {
  public:
   DirectExchange(std::shared_ptr<Mail> mail, int rank, int world_size)
@@ -56,7 +56,7 @@ class DirectExchange : public Exchange {
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
-  /// Returns when every rank has come to this operation.
+  /// Returns when every rank has reached this operation.
   void barrier();
 
  protected:
@@ -64,28 +64,29 @@ class DirectExchange : public Exchange {
   const int rank_, world_size_;
 
  private:
-  /// For each rank, a tensor for each plane.
+  /// A function that returns, for a rank, one tensor for each plane.
   using SlicesFor = std::function<std::vector<at::Tensor>(int rank)>;
   void swap(const SlicesFor& outgoing, const SlicesFor& incoming);
   void reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op);
-  /// The rank that comes so many places later.
+  /// Returns the rank that is `places` places later, counting in a ring.
   int after(int places) const { return (rank_ + places + world_size_) % world_size_; }
 };
 
 /// Note [Two levels]. Each byte crosses between two hosts once, over as many connections as a host has ranks.
 ///
-/// - all_gather: a rank sends its slices to its counterpart on each other host, and the ranks of a host pass on to each
-///   other what came to them; into memory that they share it comes once, and nothing is passed on.
-/// - reduce_scatter: the ranks of a host sum what they have for another host's ranks, and each of them sends the sum
-///   to its counterpart there.
+/// - all_gather: a rank sends its slices to its counterpart (see HostGrid) on each other host, and the ranks of a host
+///   pass the slices that they received on to each other. If the output is memory that the ranks of a host share, each
+///   slice arrives in it once and is not passed on.
+/// - reduce_scatter: for each other host, the ranks of a host sum their contributions to that host's slices, and each
+///   rank sends its part of the sums to its counterpart there.
 /// - broadcast: the root sends to the first rank of each other host.
 ///
-/// A sum is taken in rank order inside each host and then in the order of hosts. Maxima, minima, sums of integers,
-/// all_to_all and messages go directly from rank to rank. Before anything happens inside a host its ranks send each
-/// other headers.
+/// A sum is taken in rank order within each host and then in the order of hosts. Maxima, minima, sums of integers,
+/// all_to_all and messages go directly from rank to rank. The ranks of a host exchange headers before they do anything
+/// inside the host.
 class HierarchicalExchange : public DirectExchange {
  public:
-  /// `host`: the ranks of this rank's host, which errors call by the global ranks that they have among `ranks`.
+  /// `host` is the communicator of this host's ranks. In its errors, ranks have the global ranks of `ranks`.
   HierarchicalExchange(std::shared_ptr<Mail> mail, std::shared_ptr<Communicator> host, const HostGrid& grid,
                        Ranks ranks)
       : DirectExchange(std::move(mail), ranks.rank, ranks.world_size),
@@ -94,14 +95,14 @@ class HierarchicalExchange : public DirectExchange {
         ranks_(std::move(ranks)) {}
 
   void all_gather(GatherPlanes planes) override;
-  /// The same into outputs that the ranks of each host share.
+  /// Gathers into outputs that the ranks of each host share.
   void gather_for_host(GatherPlanes planes);
   void reduce_scatter(ReducePlanes planes) override;
   void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
   void broadcast(const at::Tensor& tensor, int root) override;
-  /// Runs `act`, which waits for what it begins, among the ranks of this host. Waiting there ends as waiting for
-  /// messages does, and what goes wrong is told as if a connection had broken, so that the roll call alone says who is
-  /// to blame.
+  /// Runs `act`, which starts collectives on the host's communicator and waits for them. Mail::interrupt() ends these
+  /// waits too. An error of `act` is rethrown like that of a broken connection, so that only the roll call decides
+  /// which rank is to blame.
   void run_inside(const std::function<void(Communicator& host)>& act) const;
 
  private:
@@ -119,8 +120,9 @@ class HierarchicalExchange : public DirectExchange {
   const Ranks ranks_;
 };
 
-/// Leaves the order of a sum to the backend. The tensors of a call are issued as one where the backend can do so. All
-/// of it is merely issued: the current stream has the result, and the host waits for nothing.
+/// Moves data on a device by its backend's own collectives, which choose the order of sums. The tensors of one call are
+/// issued as one if the backend supports this. Calls only issue operations: the current stream waits for the result,
+/// and the host does not wait.
 class NativeExchange : public Exchange {
  public:
   explicit NativeExchange(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
@@ -135,9 +137,10 @@ class NativeExchange : public Exchange {
 
  private:
   using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
-  /// Runs what begins a collective each, as one; the current stream waits for it.
+  /// Runs functions that each begin a collective, as one; the current stream waits for them.
   void run(const std::vector<Begin>& all);
-  /// Runs `begin`, a broadcast or a message, on the bytes of `tensor`; no bytes need no message.
+  /// Runs `begin`, which begins a broadcast or a message, on the bytes of `tensor`. Does nothing if the tensor is
+  /// empty.
   void move(const at::Tensor& tensor,
             const std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&)>& begin);
 

@@ -1,5 +1,6 @@
-// The only file that sees Gloo's headers. The system's headers may be older than the Gloo inside LibTorch: devices are
-// passed on unopened, nothing of Gloo is called, derived from or linked.
+// This is the only file that includes Gloo's headers. The system's headers may be older than the Gloo inside LibTorch,
+// so this file passes devices on without looking into them, and it neither calls, derives from nor links anything of
+// Gloo.
 #define USE_C10D_GLOO
 #include "comm/c10d/backends.h"
 
@@ -17,8 +18,9 @@ namespace {
 
 using Gloo = c10d::ProcessGroupGloo;
 
-// Threads that this one starts meanwhile do not preempt the ones that wake them. Gloo's thread polls, for up to a tick
-// of the scheduler, while a thread that was preempted holds the lock of a connection.
+// While it lives, threads that the calling thread starts do not preempt the threads that wake them. Otherwise Gloo's
+// thread may preempt a thread that holds a connection's lock, and would then poll for that lock for up to a tick of the
+// scheduler.
 class StartsBatchThreads {
  public:
   StartsBatchThreads() {
@@ -40,7 +42,7 @@ c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, con
                                               std::chrono::milliseconds timeout) {
   const StartsBatchThreads batch;
   auto options = Gloo::Options::create(timeout);
-  // Messages are sent and received by the device's thread; the pool runs whole collectives, which are not used.
+  // The device's thread sends and receives messages. The pool runs whole collectives, which fsdp does not use.
   options->threads = 1;
   TextReader names(interfaces);
   for (std::string name; std::getline(names, name, ',');)

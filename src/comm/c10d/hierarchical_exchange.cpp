@@ -17,10 +17,11 @@
 namespace fsdp {
 namespace {
 
-// A reduce_scatter cuts slices into parts of about as many bytes, alike on every rank.
+// Approximate size in bytes of the parts into which a reduce_scatter cuts slices. All ranks cut alike.
 constexpr int64_t kPartBytes = int64_t{2} << 20;
 
-// Where a part of a slice begins, of equally many parts of each slice; it ends where the next one begins.
+// Returns the first element of a part when a slice of `length` elements is cut into `parts` parts. A part ends where
+// the next one begins.
 int64_t begin_of(int64_t part, int64_t parts, int64_t length) { return length * part / parts; }
 int64_t length_of(int64_t part, int64_t parts, int64_t length) {
   return begin_of(part + 1, parts, length) - begin_of(part, parts, length);
@@ -51,8 +52,8 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
   run_inside([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices"})->wait(); });
 }
 
-// Sends headers to all with whom this rank has to do, and waits for those of its host: ranks that differ learn it from
-// each other before anything happens inside of a host.
+// Sends headers to this rank's counterparts and to the ranks of its host, and waits for the headers of its host's
+// ranks. So ranks whose operations differ find out before they do anything inside the host.
 void HierarchicalExchange::meet_host() const {
   for (const int host : grid_.others()) mail_->send(grid_.counterpart_on(host));
   std::vector<int> beside;
@@ -62,7 +63,7 @@ void HierarchicalExchange::meet_host() const {
   for (const int peer : beside) mail_->check(peer);
 }
 
-// Calls `arrived` for each host when the slices of this rank's counterpart there are here.
+// Calls `arrived` for each host when the slices of this rank's counterpart on that host have arrived.
 void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const {
   const auto inputs = parcels_of(inputs_of(planes));
   for (const int host : grid_.others()) mail_->send(grid_.counterpart_on(host), inputs);
@@ -90,7 +91,7 @@ void HierarchicalExchange::all_gather(GatherPlanes planes) {
   gather(planes, [&](int host) { gather_inside(planes, host); });
 }
 
-// This host's sums of one part of the slice of this rank's counterpart on `host`.
+// Sums this host's contributions to one part of the slice that belongs to this rank's counterpart on `host`.
 void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, int64_t part, int64_t parts,
                                       std::span<const at::Tensor> sums) const {
   std::vector<ReducePlane> within;
@@ -106,7 +107,7 @@ void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, int64_t par
   run_inside([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices"})->wait(); });
 }
 
-// A part is on its way while the next one is summed.
+// Sends this host's sums for `host` part by part: a part is on its way while the next one is summed.
 void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t parts) const {
   for (int64_t part = 0; part < parts; ++part) {
     std::vector<at::Tensor> sums;
@@ -118,7 +119,8 @@ void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t part
   }
 }
 
-// Gives memory for each host's sums, into which those of the others come part by part.
+// Posts the receives of the other hosts' sums, which arrive part by part. Returns the memory for each host's sums; that
+// of this rank's own host is still empty.
 HierarchicalExchange::SumsByHost HierarchicalExchange::receive_sums(ReducePlanes planes, int64_t parts) const {
   SumsByHost by_host(static_cast<size_t>(grid_.hosts));
   for (const int host : grid_.others()) {
@@ -147,7 +149,8 @@ void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
   reduce_each(outputs, by_host, grid_.own_host(), ReduceOp::kSum);
 }
 
-// Sums and gathers slices; of tensors that have no equal ones, those of longer copies.
+// Sums by a reduce-scatter and an all-gather. A tensor that cannot be cut into equal slices is gathered into a longer
+// one and copied back.
 void HierarchicalExchange::sum(std::span<const at::Tensor> flats) {
   std::vector<ReducePlane> contributions;
   std::vector<GatherPlane> sums;
@@ -155,7 +158,7 @@ void HierarchicalExchange::sum(std::span<const at::Tensor> flats) {
     const int64_t length = divide_up(flat.numel(), world_size_);
     const at::Tensor whole =
         length * world_size_ == flat.numel() ? flat : at::zeros({length * world_size_}, flat.options());
-    // The sums need memory of their own: a reduce-scatter must not write where its input lies.
+    // The sums need memory of their own: the output of a reduce-scatter must not overlap its input.
     contributions.push_back({at::empty({length}, flat.options()), {{0, flat}}});
     sums.push_back({whole, contributions.back().output});
   }

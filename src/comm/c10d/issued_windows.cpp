@@ -15,11 +15,11 @@ constexpr std::chrono::seconds kForPeers{2};
 constexpr std::chrono::milliseconds kForOthers{500};
 
 std::string key_of(const std::string& order, uint64_t number) { return str_cat("window/", order, '/', number); }
-// The key under which a rank says which window differs, by the number of that window's last operation.
+// The key under which a rank writes which window differs: the number of the window's last operation.
 constexpr const char* kDiffers = "differs";
 std::string records_of(int rank) { return str_cat("records/", rank); }
 
-// What a rank publishes: by order, fingerprints as they lie in memory, in ascending order of their numbers.
+// What a rank publishes: for each order, the bytes of its fingerprints in ascending order of their numbers.
 using Records = std::map<std::string, std::string>;
 
 std::vector<Fingerprint> fingerprints_in(const std::string& bytes) {
@@ -76,7 +76,7 @@ void IssuedWindows::publish() {
     for (const auto& [order, sequence] : sequences_) {
       const uint64_t last = std::min(sequence.number, differs);
       for (uint64_t i = last - std::min(last, 2 * kWindow) + 1; i <= last; ++i) {
-        if (i + kKept <= sequence.number) continue;  // it is no longer there
+        if (i + kKept <= sequence.number) continue;  // it has been overwritten
         const auto& newest = sequence.newest[i % kKept];
         records[order].append(reinterpret_cast<const char*>(&newest), sizeof(newest));
       }
@@ -101,7 +101,7 @@ std::optional<Verdict> IssuedWindows::disagreement_with(int peer) {
     mine = decode<Records>(store_->get_to_str(records_of(ranks_.rank)));
     theirs = decode<Records>(store_->get_to_str(records_of(peer)));
   });
-  if (!has_told) return std::nullopt;  // it is lost, which others say
+  if (!has_told) return std::nullopt;  // the peer is lost, and the roll call reports it
   for (const auto& [order, own] : mine) {
     const auto others = fingerprints_in(theirs[order]);
     for (const auto& a : fingerprints_in(own)) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Whether the ranks issue the same operations, found out behind the operations.
+/// Checks after the operations were issued whether all ranks issued the same ones.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -19,37 +19,37 @@
 
 namespace fsdp {
 
-/// What a rank issued over a device's backend in each order of a family.
+/// The operations that a rank issued over a device's backend, in each order of a communicator and its duplicates.
 ///
-/// Note [Windows]. A rank keeps a rolling hash of each order's fingerprints. 64 of them are a window, at whose end the
-/// ranks compare their hashes through the store, behind the operations: the first to come sets the window's key, the
-/// others read it, and rank 0 deletes old ones. After a failure each rank publishes the fingerprints of the window that
-/// differs, or its newest ones, and the first one that differs from those of the rank before it or after it is what all
-/// ranks throw. Thread safety: all of it.
+/// Note [Windows]. A rank keeps a rolling hash of each order's fingerprints. Every 64 operations are a window. When a
+/// window is complete, the ranks compare their hashes through the store while later operations already run: the first
+/// rank to come sets the window's key, the others read it, and rank 0 deletes old keys. After a failure each rank
+/// publishes the fingerprints of the window that differs, or its newest ones. The first fingerprint that differs
+/// between neighbouring ranks becomes the error of all ranks. Thread-safe.
 class IssuedWindows {
  public:
-  /// `store`: whose keys are these windows' alone, and a connection of their own.
+  /// `store` must be a separate connection, and only these windows may use its keys.
   IssuedWindows(c10::intrusive_ptr<c10d::Store> store, Ranks ranks)
       : store_(std::move(store)), ranks_(std::move(ranks)) {}
 
-  /// Notes what is about to be issued, whose sequence number counts from 1.
+  /// Records an operation that is about to be issued. Its sequence number counts from 1.
   void note(const std::string& order, const Fingerprint& fingerprint);
-  /// What is open counts as a window too, at the same place on every rank.
+  /// Ends the windows that are not complete. Every rank must call it at the same place.
   void close();
-  /// Compares the windows that were closed since the last call. Returns the verdict if one differs.
+  /// Compares the windows that ended since the last call. Returns a verdict if one differs.
   std::optional<Verdict> compare();
-  /// After a failure.
+  /// Publishes this rank's fingerprints. Called after a failure.
   void publish();
-  /// The first operation that differs, if there is one; the same on every rank. Waits for peers, for a few seconds at
-  /// most.
+  /// Returns a verdict about the first operation that differs, the same on every rank; nullopt if there is none. Waits
+  /// for peers, at most a few seconds.
   std::optional<Verdict> disagreement();
 
  private:
-  // The host may be far ahead when ranks learn that they differ.
+  // Many windows are kept, because the host may be far ahead when the ranks learn that they differ.
   static constexpr uint64_t kWindow = 64, kKept = 16 * kWindow;
   struct Sequence {
     uint64_t hash = 0, number = 0;
-    std::vector<Fingerprint> newest;  // the n-th at n % kKept
+    std::vector<Fingerprint> newest;  // operation n is at n % kKept
   };
   struct Closed {
     std::string order;
@@ -63,10 +63,10 @@ class IssuedWindows {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
-  Mutex comparing_;  // whoever compares
+  Mutex comparing_;  // held by the thread that compares
   Mutex mutex_;
-  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // by order
-  std::deque<Closed> closed_ FSDP_GUARDED_BY(mutex_);                  // and not compared yet
+  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // the key is the order
+  std::deque<Closed> closed_ FSDP_GUARDED_BY(mutex_);                  // windows that are not compared yet
 };
 
 }  // namespace fsdp

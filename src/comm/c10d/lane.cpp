@@ -16,12 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long an order has to say that its timeout ended what others of the same connections wait for.
+// Time in which an order whose timeout has broken the connections of other orders can raise the alarm first.
 constexpr std::chrono::milliseconds kWordOfAnotherOrder{10};
-// How long what is in progress may take to end.
+// The longest time for which a lane waits for its operation in progress to end.
 constexpr std::chrono::seconds kLongestEnd{10};
 
-// Without the source line that Gloo's words begin with.
+// Removes the source line with which Gloo's messages begin.
 std::string without_source_line(const std::string& what) {
   const size_t bracket = what.starts_with('[') ? what.find("] ") : std::string::npos;
   return bracket == std::string::npos ? what : what.substr(bracket + 2);
@@ -29,7 +29,7 @@ std::string without_source_line(const std::string& what) {
 
 }  // namespace
 
-// What wait() waits for.
+// The Work of one operation.
 class Lane::Ticket : public Work {
  public:
   void wait() override { done_.get(); }
@@ -85,7 +85,7 @@ void Lane::stop() {
   stopping_ = true;
   changed_.notify_all();
   lock.unlock();
-  mail_->interrupt();  // also if nothing is in progress: a job may just have been taken from the queue
+  mail_->interrupt();  // even if no operation is in progress: the thread may just have taken a job
   lock.lock();
   const bool ended = changed_.wait_for(lock, kLongestEnd, [&]() FSDP_REQUIRES(mutex_) { return ended_; });
   lock.unlock();
@@ -107,7 +107,7 @@ std::string Lane::status() const {
 void Lane::run() {
   c10::setThreadName("fsdp-lane");
   const PipeSignalBlocked no_pipe_signal;
-  // Collectives write into parameters' memory: no graph, no version bumps.
+  // Collectives write into parameters' memory. Autograd must record nothing, and versions must stay.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   MutexLock lock(mutex_);
   while (true) {
@@ -175,7 +175,7 @@ void Lane::attempt(Job& job) {
     const int peer = mail_->waiting_for();
     const auto cause = mail_->is_out_of_time() ? Cause::kTimeout : Cause::kTransport;
     const std::string detail = without_source_line(first_line(error.what()));
-    // The timeout of another order ends the connections of all; that order is about to tell it.
+    // The timeout of another order has broken the connections of all orders. That order is about to raise the alarm.
     if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherOrder);
     raise(roll_call_->alarm(cause, peer, describe(mine, ranks_), detail), mine);
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One order of operations: a thread that runs them first in, first out.
+/// One order of operations: a thread that runs them in the order in which they were queued.
 
 #include <fsdp/communicator.h>
 
@@ -24,16 +24,16 @@ namespace fsdp {
 
 /// Runs collectives, or the messages of one direction between two ranks, in a thread of its own.
 ///
-/// Nothing waits for ever: every wait ends by the mail's timeout or by the roll call. After a failure the lane is over:
-/// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
+/// Every wait ends, by the mail's timeout or by the roll call. After a failure all operations that are queued or come
+/// later fail with the same error. Only one thread at a time may call `submit`.
 class Lane : public RollCall::Order {
  public:
-  /// `name`: stands in errors. When the pointer goes, what is in progress ends within seconds, or the thread is left
-  /// behind.
+  /// Makes a lane. `name` appears in errors. When the pointer is destroyed, the operation in progress ends within
+  /// seconds, or the thread is left behind.
   static std::shared_ptr<Lane> start(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name,
                                      Ranks ranks);
 
-  /// Queues a collective. `move_data` runs in the lane's thread, between begin() and finish() of the mail.
+  /// Queues an operation. `move_data` runs in the lane's thread, between begin() and finish() of the mail.
   [[nodiscard]] std::shared_ptr<Work> submit(const Fingerprint& fingerprint, std::function<void()> move_data);
 
   std::string status() const override;
@@ -67,12 +67,12 @@ class Lane : public RollCall::Order {
   std::condition_variable_any changed_;
   std::deque<Job> jobs_ FSDP_GUARDED_BY(mutex_);
   bool stopping_ FSDP_GUARDED_BY(mutex_) = false, ended_ FSDP_GUARDED_BY(mutex_) = false;
-  // The operation in progress, or the last one.
+  // The operation in progress or the last one.
   std::optional<Fingerprint> operation_ FSDP_GUARDED_BY(mutex_);
   bool busy_ FSDP_GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point since_ FSDP_GUARDED_BY(mutex_);
 
-  // Of the thread alone.
+  // Only the lane's thread uses these.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds, std::chrono::steady_clock;
 
-// Calls `act` for each tensor with the byte at which it begins in its parcel.
+// Calls `act` with each tensor and the byte at which it begins in the parcel.
 void visit(const Parcel& parcel, const auto& act) {
   int64_t begin = 0;
   for (const auto& tensor : parcel) {
@@ -36,7 +36,8 @@ void unpack(const Parcel& parcel, const std::byte* memory) {
   });
 }
 
-// A header has a fingerprint, behind it a byte that says whether a parcel is enclosed, and that parcel.
+// A header consists of a fingerprint, a byte that says whether a parcel is enclosed, and from kFrontBytes on that
+// parcel.
 constexpr int64_t kFrontBytes = sizeof(Fingerprint) + 64;
 static_assert(kFrontBytes % 64 == 0);
 at::Tensor empty_header() { return at::empty({kFrontBytes + Mail::kEnclosedBytes}, at::kByte); }
@@ -45,14 +46,14 @@ std::byte* memory_of(const at::Tensor& bytes) { return static_cast<std::byte*>(b
 std::byte& flag_of(const at::Tensor& header) { return memory_of(header)[sizeof(Fingerprint)]; }
 bool can_be_enclosed(const Parcel& parcel) { return bytes_of(parcel) <= Mail::kEnclosedBytes; }
 
-// The same on both ranks if their operations agree.
+// Returns a hash that is equal on both ranks if their operations match.
 uint64_t hash_of(Fingerprint operation) {
   if (operation.operation == Operation::kRecv) operation.operation = Operation::kSend;
   if (operation.operation == Operation::kSend) operation.peer = -1;
   return hash_compared(operation, 0);
 }
 
-// A tensor that is alone travels from where it lies and to where it belongs.
+// Returns the memory of a parcel's message. A single tensor is sent from its own memory and received into it.
 at::Tensor message_for(const Parcel& parcel) {
   return parcel.size() == 1 ? parcel.front() : at::empty({bytes_of(parcel)}, at::kByte);
 }
@@ -60,7 +61,7 @@ at::Tensor message_for(const Parcel& parcel) {
 }  // namespace
 
 std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most) {
-  // Up to here a copy costs less than a message.
+  // Up to kSmall bytes a copy costs less than a message.
   constexpr int64_t kSmall = int64_t{16} << 10, kTogether = int64_t{64} << 10;
   std::vector<Parcel> shared, alone;
   int64_t room = 0;
@@ -117,7 +118,7 @@ void Mail::open(const Fingerprint& mine) {
   for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = box.encloses = false;
 }
 
-// The first receive is not posted before it is needed: of a peer that is gone, that throws.
+// Posts the first receives from a peer only when they are needed, because posting them throws if the peer is gone.
 Mail::Box& Mail::box_of(int peer) {
   auto& box = boxes_[peer];
   if (!box.outgoing.defined()) {
@@ -163,7 +164,8 @@ void Mail::check(int peer) {
   Disagreement found;
   std::memcpy(&found.theirs, box.incoming.const_data_ptr(), sizeof(Fingerprint));
   found.peer = peer;
-  // A header of an operation from which this rank expected none is late, and tells most beside that operation.
+  // The header may belong to an earlier operation in which this rank expected none from the peer. Then the comparison
+  // with that operation explains the difference best.
   const auto& past = latest_[found.theirs.sequence % latest_.size()];
   found.mine = past.sequence == found.theirs.sequence ? past : mine_;
   found.difference = difference(found.mine, options_.rank, found.theirs, peer);
@@ -183,7 +185,7 @@ void Mail::receive(int peer, std::vector<Parcel> parcels) {
   post_receives(box, peer);
 }
 
-// Posts the receives that can be posted by now. Those of small parcels wait for the header, which says whether a
+// Posts the receives that can be posted now. Those of small parcels must wait for the header, which tells whether a
 // parcel is enclosed in it.
 void Mail::post_receives(Box& box, int peer) {
   for (auto& [parcel, memory, transfer] : box.arriving) {
@@ -216,7 +218,8 @@ void Mail::wait(int peer) {
 
 void Mail::finish() {
   agree();
-  // Who has answered expects this rank's header already; of others it is not known until it has left.
+  // A peer whose header has arrived has posted the receive of this rank's header. For other peers this is not certain
+  // until the header has been sent.
   for (auto& [peer, box] : boxes_)
     if (!box.answers) wait(std::exchange(box.leaving, {}));
   for (auto& [peer, box] : boxes_)
@@ -226,7 +229,8 @@ void Mail::finish() {
 
 void Mail::prepare() {
   for (auto& [peer, box] : boxes_) {
-    // A peer that has left since its header came needed nothing more. If there is another operation, that finds it.
+    // A peer that has left since its header arrived needed nothing more. If there is another operation, that one finds
+    // it.
     try_to([&, &peer = peer, &box = box] {
       wait(std::exchange(box.leaving, {}));
       if (box.checked && box.expected.size() < 2) expect_header(box, peer, box.incoming);
@@ -260,16 +264,16 @@ Mail::Transfer Mail::post_recv(const at::Tensor& tensor, int peer, Channel chann
   return {transport_->backend->recv(tensors, peer, tag(channel)), peer};
 }
 
-// A wait that throws leaves waiting_for_ as it is: the report names that rank.
+// A wait that throws keeps waiting_for_, because the report names that rank.
 void Mail::wait(const Transfer& transfer) {
   if (!transfer.work) return;
   waiting_for_ = transfer.peer;
   const auto wait = [&] {
-    // Rounded up: a wait that ends with it has taken the whole timeout.
+    // The time is rounded up, so that a wait that times out has taken the whole timeout.
     const auto left = std::chrono::ceil<milliseconds>(deadline_ - steady_clock::now());
     if (!transfer.work->wait(std::max(milliseconds(1), left))) throw Interrupted();
   };
-  // The backend keeps an abort that comes before the wait, and ends it when it begins.
+  // If abort() comes before the wait, the backend ends the wait when it begins.
   wait_elsewhere(wait, [work = transfer.work] { work->abort(); });
   waiting_for_ = -1;
 }

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The messages of one order over a c10d backend, of which the first between two ranks in an operation says what the
-/// operation is. Every wait for them ends.
+/// The messages of one order over a c10d backend. The first message between two ranks in an operation describes the
+/// operation. Every wait for a message ends.
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -28,102 +28,105 @@
 
 namespace fsdp {
 
-/// What travels in one message: several small tensors, each from a multiple of 16 bytes on, or a single one.
+/// The tensors of one message: several small tensors, each beginning at a multiple of 16 bytes, or a single tensor.
 using Parcel = std::vector<at::Tensor>;
 
-/// The parcels of `tensors`: small ones share a parcel, and larger ones follow in ranges of at most `most` bytes,
-/// each by itself. They depend on sizes and dtypes alone, so both ends divide alike. Empty tensors are left out.
+/// Divides tensors into parcels: small tensors share a parcel, and larger ones follow in ranges of at most `most`
+/// bytes, each in its own parcel. The division depends only on sizes and dtypes, so both ranks divide alike. Empty
+/// tensors are left out.
 std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most = std::numeric_limits<int64_t>::max());
 int64_t bytes_of(const Parcel& parcel);
-/// Tensors like those of `parcel`, as they lie in `memory`, of bytes.
+/// Returns tensors like those of `parcel` that are views of `memory`, a tensor of bytes.
 Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel);
 
-/// A wait was ended by `Mail::interrupt()`.
+/// Thrown when `Mail::interrupt()` ends a wait.
 struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
 
-/// Two ranks' operations differ.
+/// Thrown when two ranks' operations differ.
 struct Disagreement : std::exception {
   const char* what() const noexcept override { return "the ranks' operations differ"; }
   int peer = -1;
-  /// "operation, bytes"
+  /// The fields that differ, e.g. "operation, bytes".
   std::string difference;
   Fingerprint mine, theirs;
 };
 
-/// Connections that several orders use, one call at a time.
+/// Connections that several orders share. The mutex serialises the calls of the backend.
 struct Transport {
   explicit Transport(c10::intrusive_ptr<c10d::Backend> its_backend) : backend(std::move(its_backend)) {}
   Mutex mutex;
   const c10::intrusive_ptr<c10d::Backend> backend FSDP_GUARDED_BY(mutex);
 };
 
-/// Sends parcels to other ranks and receives theirs, operation by operation.
+/// Sends parcels to other ranks and receives parcels from them, operation by operation.
 ///
-/// The first message to a rank in an operation is a header: this rank's fingerprint, in which the first parcel is
-/// enclosed if it is small. Other parcels follow at once, each in a message of its own, and so do the receives of those
-/// that cannot be enclosed: data does not wait until the receiver has seen the header. Gloo ends the process in which
-/// more comes than is expected, so the tags of these messages have a hash of the fingerprint, and ranks whose
-/// operations differ do not receive each other's data. Two ranks between which data moves in one direction at least
-/// send each other a header, so that both learn of a difference. The receives of a rank's next two headers are posted
-/// ahead: one that is an operation ahead sends its header at once.
+/// The first message to a rank in an operation is a header: this rank's fingerprint and, if it is small, the first
+/// parcel. Other parcels follow at once, each in a message of its own. The receives of parcels that are too large for a
+/// header are posted at once too, so their data does not wait until the receiver has seen the header. Gloo ends the
+/// process if a message is longer than its receive. Therefore the tags of these messages contain a hash of the
+/// fingerprint, and ranks whose operations differ do not receive each other's data. Two ranks between which data moves
+/// in at least one direction send each other a header, so both notice a difference. For each peer the receives of two
+/// headers are posted ahead, so a peer that is one operation ahead can send its header at once.
 ///
-/// What waits throws Interrupted, or what the backend throws when the timeout is over or a connection breaks. Thread
-/// safety: one thread at a time, but for `interrupt` and `waiting_for`.
+/// Functions that wait throw Interrupted, or the backend's error when the timeout has passed or a connection breaks.
+/// Only one thread at a time may use it, except `interrupt` and `waiting_for`, which any thread may call.
 class Mail {
  public:
   static constexpr int64_t kEnclosedBytes = int64_t{8} << 10;
-  /// How many orders a transport has: Gloo's tags have room for no more.
+  /// The most orders of one transport; Gloo's tags have no room for more.
   static constexpr int kOrders = 1 << 14;
 
   struct Options {
     int rank = 0;
     std::vector<int> peers = {};  ///< the other ranks of the order
-    /// Each operation begins with meet().
+    /// True if each operation begins with meet().
     bool compares_first = false;
     std::chrono::milliseconds timeout{};
-    /// The number of this order among those of the transport, the same on both ends.
+    /// The number of this order among the transport's orders, the same on both ranks.
     int order = 0;
-    std::shared_ptr<const CountByPeer> traffic = nullptr;  ///< where data counts; null: nowhere
+    std::shared_ptr<const CountByPeer> traffic = nullptr;  ///< counts messages and bytes; may be null
   };
   Mail(std::shared_ptr<Transport> transport, Options options)
       : transport_(std::move(transport)), options_(std::move(options)) {}
 
-  /// Begins an operation, whose timeout begins too.
+  /// Begins an operation and its timeout.
   void begin(const Fingerprint& mine);
-  /// Sends a header, if none was sent in this operation, and `parcels`, whose tensors stay as they are until finish().
-  /// `answered`: whether `peer` sends this rank a header, too.
+  /// Sends a header, unless this operation has sent one to `peer`, and `parcels`, whose tensors must not change until
+  /// finish(). `answered` says whether `peer` sends a header to this rank too.
   void send(int peer, const std::vector<Parcel>& parcels = {}, bool answered = true);
-  /// Waits for the header of `peer`, unless it came in this operation, and compares it. Throws Disagreement.
+  /// Waits for the header of `peer`, unless it has come in this operation, and compares it. Throws Disagreement.
   void check(int peer);
-  /// Receives further parcels from `peer`. Nothing is written before agree(), but for tensors that are alone in a large
-  /// parcel; all tensors are there after wait() or finish().
+  /// Receives further parcels from `peer`. Before agree(), only tensors that are alone in a large parcel are written.
+  /// All tensors have their values after wait() or finish().
   void receive(int peer, std::vector<Parcel> parcels);
-  /// Checks all that answer.
+  /// Calls check() for every peer that sends a header to this rank.
   void agree();
-  /// Checks `peer`, and waits for its oldest parcel that is still to come.
+  /// Calls check() for `peer` and waits for its oldest parcel that has not arrived.
   void wait(int peer);
-  /// Checks all that answer, and waits for all data and for the headers to those that do not.
+  /// Calls check() for every peer that sends a header to this rank. Waits for all data and for this rank's headers to
+  /// peers that send none.
   void finish();
-  /// Waits until the headers of a finished operation have left, and posts the receives of the next ones. The next
-  /// operation begins with this if nobody called it.
+  /// Waits until the headers of a finished operation have been sent, and posts the receives of the next ones. The next
+  /// operation begins with this if no one called it.
   void prepare();
-  /// Returns when every peer has come to this operation: headers alone go to and from all of them.
+  /// Exchanges headers with all peers. Returns when every peer has reached this operation.
   void meet();
 
-  /// Runs `wait`, which waits for something else and which `end`, called from another thread, makes throw.
+  /// Runs `wait`, which waits for something other than mail. `end`, called from another thread, must make `wait` throw.
   void wait_elsewhere(const std::function<void()>& wait, std::function<void()> end);
-  /// Ends the wait in progress, before it returns, and all later ones.
+  /// Ends the wait in progress and all later ones. Returns when the wait in progress has ended.
   void interrupt();
   bool is_out_of_time() const { return std::chrono::steady_clock::now() >= deadline_; }
-  /// The rank that this one waits for or failed to hear from; -1 if none.
+  /// Returns the rank that this one waits for or failed to hear from; -1 if there is none.
   int waiting_for() const { return waiting_for_; }
-  /// It is this rank that a wait elsewhere did not hear from.
+  /// Records that a wait in wait_elsewhere() failed to hear from `peer`.
   void blame(int peer) { waiting_for_ = peer; }
 
  private:
-  // What may be enclosed is received later than what may not, so both have an order of their own.
+  // Small parcels are those that can be enclosed in a header. They are received later than large ones, so each kind has
+  // its own channel, in which messages keep their order.
   enum class Channel : int { kHeader, kSmall, kLarge };
   struct Transfer {
     c10::intrusive_ptr<c10d::Work> work;
@@ -131,10 +134,10 @@ class Mail {
   };
   struct Transit {
     Parcel parcel;
-    at::Tensor memory = {};  // what the message has; undefined: no receive is posted yet
-    Transfer transfer = {};  // without work: the parcel is enclosed in a header
+    at::Tensor memory = {};  // memory of the message; undefined until a receive is posted
+    Transfer transfer = {};  // has no work if a header encloses the parcel
   };
-  // Of one peer.
+  // The messages to and from one peer.
   struct Box {
     at::Tensor outgoing, incoming;  // headers
     Transfer leaving;
@@ -156,14 +159,14 @@ class Mail {
   std::map<int, Box> boxes_;
   std::vector<Transfer> sent_;
   Fingerprint mine_;
-  // This rank's latest operations, by their numbers.
+  // This rank's latest operations; operation n is at n % 16.
   std::array<Fingerprint, 16> latest_{};
   std::chrono::steady_clock::time_point deadline_{};
   std::atomic<int> waiting_for_{-1};
   Mutex mutex_;
   std::condition_variable_any changed_;
   bool interrupted_ FSDP_GUARDED_BY(mutex_) = false;
-  std::function<void()> end_ FSDP_GUARDED_BY(mutex_);  // of the wait in progress
+  std::function<void()> end_ FSDP_GUARDED_BY(mutex_);  // ends the wait in progress
 };
 
 }  // namespace fsdp

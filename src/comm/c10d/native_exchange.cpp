@@ -10,7 +10,8 @@
 namespace fsdp {
 namespace {
 
-// What is moved and not summed: NCCL knows fewer dtypes than LibTorch, and no 16-bit integers.
+// Returns the bytes of a tensor that is moved and not summed: NCCL supports fewer dtypes than LibTorch, for instance no
+// 16-bit integers.
 at::Tensor byte_view(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
 
 // Returns a tensor that the backend can sum: the given one, or a converted copy.
@@ -30,7 +31,7 @@ void put_back(const at::Tensor& tensor, const at::Tensor& summed) {
 }  // namespace
 
 void NativeExchange::run(const std::vector<Begin>& all) {
-  // With a timeout the host would wait, too.
+  // wait() gets no timeout, because with one the host would wait too.
   if (all.size() <= 1 || !backend_->supportsCoalescing()) {
     for (const auto& begin : all) begin()->wait();
     return;
@@ -42,7 +43,8 @@ void NativeExchange::run(const std::vector<Begin>& all) {
   } catch (...) {
     error = std::current_exception();
   }
-  // After an error too, because the group of launches would stay open for this thread's next collective.
+  // endCoalescing() is called even after an error, because the group of launches would otherwise stay open for this
+  // thread's next collective.
   try {
     if (const auto work = backend_->endCoalescing()) work->wait();
   } catch (...) {

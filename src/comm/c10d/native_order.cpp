@@ -24,10 +24,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kGlance{100};
-// A device that does not end what it runs must not keep the threads of the host.
+// The longest wait for aborts: a device that does not end its work must not block the host's threads.
 constexpr std::chrono::seconds kLongestAbort{10};
 
-// Of the thread that runs what follows an operation: the caller's stream, whose tensors that is about.
+// The stream of the caller of an operation, while this thread runs that operation's continuation; otherwise null. The
+// tensors of operations that the continuation starts belong to this stream.
 thread_local const c10::Stream* t_caller = nullptr;
 
 NativeOrder::Failure failure_of(std::function<Verdict()> find_out) {
@@ -38,14 +39,14 @@ bool has_failed(c10d::Backend& backend) {
   try {
     return backend.getError() != c10d::ErrorType::SUCCESS;
   } catch (const c10::Error&) {
-    return false;  // this backend does not say
+    return false;  // this backend does not report errors
   }
 }
 
 }  // namespace
 
-// The thread that looks after what goes on on accelerators, one per process. It looks a few times a second at the
-// oldest operation of each order, as long as there are orders. Thread safety: all of it.
+// The thread that watches the operations on accelerators, one in each process. While there are orders, it looks at the
+// oldest operation of each order ten times a second. Thread-safe.
 class NativeOrder::Watch {
  public:
   using Orders = std::vector<std::shared_ptr<NativeOrder>>;
@@ -69,7 +70,7 @@ class NativeOrder::Watch {
     return all;
   }
 
-  // Every order of the device fails, and then all are aborted at once. Returns when the aborts have returned, or after
+  // Makes every order of the device fail and then aborts all at once. Returns when the aborts have returned, or after
   // some seconds.
   void fail_all(c10::Device device, const Failure& failure) {
     auto failed = orders_of(device);
@@ -81,7 +82,7 @@ class NativeOrder::Watch {
       std::thread([failure, order = std::move(order), aborted = std::move(aborted)]() mutable {
         order->abort();
         aborted.set_value();
-        // The failure may have been found among other ranks than those of this order, which do not know of it yet.
+        // The failure may have been found in another group, so the ranks of this order may not know of it yet.
         const auto verdict = failure.get();
         if (!order->options_.roll_call->verdict()) order->options_.roll_call->pronounce(verdict);
       }).detach();
@@ -111,12 +112,12 @@ class NativeOrder::Watch {
 
 NativeOrder::Watch& NativeOrder::watch() { return of_this_process<Watch>(); }
 
-// The part of an operation that the watch keeps; it holds no tensors.
+// The part of an operation that the watch keeps. It holds no tensors.
 struct NativeOrder::Progress {
   c10::Event given, finished;
   Fingerprint fingerprint;
   std::atomic<bool> is_issued = false;
-  // The watch's: since when its inputs are there.
+  // The time at which the operation's inputs were there. Only the Watch uses it.
   std::optional<Clock::time_point> ready = std::nullopt;
 };
 
@@ -130,7 +131,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
     progress_->given.record(current_stream(device()));
   }
   ~Operation() override {
-    try_to([this] { release(); });  // a device that failed orders nothing any more
+    try_to([this] { release(); });  // this throws on a device that has failed
   }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -140,12 +141,12 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
     require_intact();
     {
       const MutexLock lock(order_->mutex_);
-      // After a failure the backend says that it was aborted.
+      // If there was a failure meanwhile, the backend is aborted and throws below.
       if (!order_->failure_.valid()) order_->in_flight_.push_back(progress_);
     }
     auto span = collective_span(order_->options_.ranks, fingerprint, order_->options_.name);
     const c10::StreamGuard guard(*order_->stream_);
-    // Operations write into parameters' memory: no graph, no version bumps.
+    // Operations write into parameters' memory. Autograd must record nothing, and versions must stay.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     try {
       progress_->given.block(*order_->stream_);
@@ -153,19 +154,19 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       finish();
     } catch (const std::exception& error) {
       span.end(Stage::kFailed);
-      finish();  // of what was issued all the same
+      finish();  // a part of the operation may have been issued
       require_intact();
       order_->raise_alarm(Cause::kTransport, fingerprint, first_line(error.what()));
       require_intact();
     }
     fault_point("native issued");
   }
-  /// The lane's work, done when it has issued the operation.
+  /// Sets the lane's Work, which is done when the lane has issued the operation.
   void set_issued_by(std::shared_ptr<Work> lane) { lane_ = std::move(lane); }
 
   void wait() override {
     if (lane_) lane_->wait();
-    // After a failure too: the tensors go now, and the device may still be at them.
+    // This is needed after a failure too: release() drops the tensors, and the device may still use them.
     progress_->finished.block(current_stream(device()));
     release();
     require_intact();
@@ -183,7 +184,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
     progress_->finished.record(*order_->stream_);
     progress_->is_issued = true;
   }
-  // What `next` gives the current stream comes after this operation.
+  // Runs `next` so that the work that it issues comes after this operation.
   void follow(const Next& next) {
     const c10::StreamGuard guard(*order_->stream_);
     const auto* before = std::exchange(t_caller, &caller_);
@@ -257,21 +258,21 @@ void NativeOrder::require_agreement(const std::string& operation) {
 }
 
 void NativeOrder::require_intact(const std::string& operation) {
-  // Lanes may throw a verdict before it has come here.
+  // The roll call may have a verdict that it has not passed to this order yet.
   if (!failure().valid() && options_.roll_call->verdict()) interrupt();
   if (const auto failed = failure(); failed.valid()) raise(failed.get(), options_.ranks, operation);
 }
 
-// After it every order of the device has failed.
+// Raises the alarm. When it returns, every order of the device has failed.
 void NativeOrder::raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail) {
   const auto verdict = options_.roll_call->alarm(cause, -1, describe(fingerprint, options_.ranks), detail);
-  // It has interrupted this order, unless there is no store any more.
+  // The roll call has interrupted this order, unless the store is gone.
   if (!failure().valid()) watch().fail_all(options_.device, failure_of([verdict] { return verdict; }));
 }
 
 void NativeOrder::compare_windows() {
   if (!options_.windows) return;
-  // A store that is gone is no news until an operation fails.
+  // A store that is gone matters only when an operation fails.
   try_to([this] {
     if (const auto verdict = options_.windows->compare()) options_.roll_call->pronounce(*verdict);
   });
@@ -284,7 +285,7 @@ void NativeOrder::look() {
     try {
       if (progress->is_issued && progress->finished.query()) {
         const MutexLock lock(mutex_);
-        if (!in_flight_.empty()) in_flight_.pop_front();  // a failure takes all of them away
+        if (!in_flight_.empty()) in_flight_.pop_front();  // a failure clears the queue
         continue;
       }
       MutexLock lock(mutex_);
@@ -316,10 +317,10 @@ void NativeOrder::abort() {
   MutexLock lock(mutex_);
   const auto backend = backend_;
   lock.unlock();
-  if (backend) try_to([&] { backend->abort(); });  // it may have failed already
+  if (backend) try_to([&] { backend->abort(); });  // the backend may have failed already
 }
 
-// In the roll call's thread. The first thread that throws finds out more.
+// The roll call calls it. Which operation differs is found out later, by the first thread that throws.
 void NativeOrder::interrupt() {
   const auto explain = [call = options_.roll_call, windows = options_.windows] {
     const auto verdict = *call->verdict();
@@ -327,9 +328,9 @@ void NativeOrder::interrupt() {
     if (windows && verdict.kind != Verdict::Kind::kPeerLost) try_to([&] { found = windows->disagreement(); });
     return found.value_or(verdict);
   };
-  // One that failed before may have been followed by others, which began anew.
+  // If this order failed before, the device's orders may be new ones that began after a restart, which must not fail.
   if (!failure().valid()) watch().fail_all(options_.device, failure_of(explain));
-  // Where the store is gone nobody is there to be told.
+  // If the store is gone, no rank is left to tell.
   if (options_.windows) try_to([this] { options_.windows->publish(); });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What an accelerator's own backend carries, in the order in which it is issued.
+/// Operations that an accelerator's own backend carries, in the order in which they are issued.
 
 #include <c10/core/Stream.h>
 #include <fsdp/communicator.h>
@@ -24,52 +24,53 @@
 
 namespace fsdp {
 
-/// One order of operations over one c10d backend. An operation is an event: it comes after what the caller's current
-/// stream had been given when it was called, or after the one that it follows (`Work::then`), and what a stream is
-/// given after `Work::wait()` comes after it. No thread of the host waits for it.
+/// One order of operations over one c10d backend. An operation begins after the work that the caller's current stream
+/// had at the call or, in a continuation (`Work::then`), after the operation that it follows. Work that a stream gets
+/// after `Work::wait()` comes after the operation. No host thread waits for an operation.
 ///
-/// Note [Tensors that cross streams]: an allocator hands memory out again on the stream that it was taken on as soon as
-/// the host lets it go. So the tensors of an operation, which `move_data` holds, are kept until the caller's stream has
-/// been made to wait for the operation: by `Work::wait()`, or when the Work is dropped. What an operation takes for
-/// itself lies on a stream that the order has as long as it lives.
+/// Note [Tensors that cross streams]: when the host frees memory, an allocator reuses it at once on the stream on which
+/// it was allocated. So the tensors of an operation, which `move_data` holds, are kept until the caller's stream has
+/// been made to wait for the operation: by `Work::wait()`, or when the Work is destroyed. Memory that an operation
+/// allocates for itself belongs to a stream that lives as long as the order.
 ///
-/// Note [A failure on a device]: a thread watches what was issued. When it finds an error or a passed deadline,
-/// or when the roll call has a verdict, every order of the device fails with that verdict, and then all their backends
-/// are aborted at once: a kernel may wait for one of another communicator, and the host for any. What is in flight and
-/// what comes later throws the verdict; where ranks went on as far as they can and the verdict names no lost rank, the
-/// first operation in which they differ (Note [Windows]).
+/// Note [A failure on a device]: a thread watches the operations in flight. When it finds an error or a passed
+/// deadline, or when the roll call has a verdict, every order of the device fails with that verdict. Then all their
+/// backends are aborted at once, because a kernel may wait for a kernel of another communicator, and the host for any
+/// kernel. Operations in flight and later ones throw the verdict. If the verdict names no lost rank and the ranks
+/// differ in an operation, they throw a Mismatch about the first such operation instead (Note [Windows]).
 ///
-/// Thread safety: `run` and `run_in` from one thread at a time; the others from any.
+/// Only one thread at a time may call `run` and `run_in`; any thread may call the other functions.
 class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<NativeOrder> {
  public:
   using MoveData = std::function<void(Exchange&)>;
-  /// Gives the verdict that operations throw after a failure; whoever asks first finds it out.
+  /// Returns the verdict that operations throw after a failure. The first thread that asks computes it.
   using Failure = std::shared_future<Verdict>;
 
   struct Options {
-    std::string name = {};  ///< stands in errors
+    std::string name = {};  ///< appears in errors
     Ranks ranks = {};
     c10::Device device;
     std::chrono::milliseconds timeout{};
-    /// Makes the backend, with the first operation. Collective.
+    /// Makes the backend when the first operation needs it. Collective.
     std::function<c10::intrusive_ptr<c10d::Backend>()> connect;
     std::shared_ptr<RollCall> roll_call;
-    /// Where what is issued is noted, and as which order's; null: nowhere.
+    /// Records the operations under the name `path`; null if nothing records them.
     std::shared_ptr<IssuedWindows> windows = nullptr;
     std::string path = {};
   };
 
   static std::shared_ptr<NativeOrder> start(Options options);
 
-  /// Connects now.
+  /// Makes the backend now.
   void connect() { exchange(); }
   std::shared_ptr<Work> run(Fingerprint fingerprint, MoveData move_data);
-  /// Issues it in the lane's thread, after `meet`, which returns when the ranks that it concerns are there.
+  /// Issues the operation in the lane's thread after `meet`, which returns when all ranks that take part have arrived.
   std::shared_ptr<Work> run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
                                MoveData move_data);
-  /// Compares with the other ranks what was issued so far in all orders of the device; throws as `require_intact`.
+  /// Compares with the other ranks which operations were issued so far in all orders of the device. Throws as
+  /// `require_intact` does.
   void require_agreement(const std::string& operation);
-  /// Throws the verdict after a failure. Waits for no operation.
+  /// Throws the verdict if there was a failure. Does not wait for operations.
   void require_intact(const std::string& operation);
 
   std::string status() const override;
@@ -86,24 +87,25 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail);
 
   static Watch& watch();
-  // What the watch calls. Looks at the oldest operation in flight, and raises the alarm if there is reason.
+  // Looks at the oldest operation in flight and raises the alarm if it failed or its time has passed. The Watch calls
+  // it.
   void look();
   void compare_windows();
-  // From now on operations fail. False if they did before.
+  // Makes all later operations fail. Returns false if they failed already.
   bool fail(const Failure& failure);
-  // Ends what is in flight, after `fail`.
+  // Ends the operations in flight. Called after `fail`.
   void abort();
   std::shared_ptr<Progress> oldest() const;
   Failure failure() const;
 
   const Options options_;
-  std::optional<c10::Stream> stream_;  // for what operations need beside the caller's tensors
-  uint64_t number_ = 0;                // of the newest operation
+  std::optional<c10::Stream> stream_;  // for memory that operations need beside the caller's tensors
+  uint64_t number_ = 0;                // number of the newest operation
   mutable Mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_ FSDP_GUARDED_BY(mutex_);
   std::unique_ptr<Exchange> exchange_ FSDP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Progress>> in_flight_ FSDP_GUARDED_BY(mutex_);
-  Failure failure_ FSDP_GUARDED_BY(mutex_);  // not valid: there is none
+  Failure failure_ FSDP_GUARDED_BY(mutex_);  // not valid before a failure
 };
 
 }  // namespace fsdp

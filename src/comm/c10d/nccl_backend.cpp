@@ -1,4 +1,4 @@
-// The only file that sees CUDA's and NCCL's headers.
+// This is the only file that includes the headers of CUDA and NCCL.
 #include "comm/c10d/backends.h"
 
 #include <fsdp/error.h>
@@ -19,14 +19,16 @@ bool has_nccl() { return true; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     c10::Device device) {
-  // LibTorch would end the process where NativeOrder ends what hangs; see Note [A failure on a device].
+  // By default LibTorch ends the process when a collective hangs or fails. Here NativeOrder ends the collective
+  // instead; see Note [A failure on a device].
   for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"})
     setenv(name, "0", /*overwrite=*/0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
   backend->setBoundDeviceId(device);
-  // Now, in this thread: otherwise the lanes of a communicator and its duplicates would do it at the same time.
+  // Connects now, in this thread. Otherwise the lanes of a communicator and its duplicates would connect at the same
+  // time.
   backend->eagerConnectSingleDevice(device);
   return backend;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the collectives of a call of the user's are for.
+/// Tags for the collectives that one call of the user's program runs.
 
 #include <fsdp/communicator.h>
 
@@ -8,11 +8,12 @@
 
 namespace fsdp {
 
-/// `call`, e.g. "save_checkpoint", and `tensor`, if it is one of many, are compared between ranks. `path`, the file or
-/// folder that the call is about, is not: each rank may have its own. Messages have all of it:
-/// "save_checkpoint of runs/a: blocks.0.weight".
+/// Returns the tag of a collective that `call`, e.g. "save_checkpoint", runs for one of its tensors, `tensor`, or as a
+/// whole if `tensor` is empty. Ranks compare `call` and `tensor`. They do not compare `path`, the file or folder that
+/// the call is about, because it may differ between ranks. Error messages show all three: "save_checkpoint of runs/a:
+/// blocks.0.weight".
 inline Tag call_tag(const std::string& call, const std::string& path, const std::string& tensor = {}) {
-  constexpr size_t kMostOfPath = 60;  // of its end, which tells more
+  constexpr size_t kMostOfPath = 60;  // characters; a longer path is cut at its beginning
   Tag tag{.subject = tensor.empty() ? call : call + " of " + tensor};
   if (path.empty()) return tag;
   tag.shown = call + " of " + (path.size() > kMostOfPath ? "..." + path.substr(path.size() - kMostOfPath) : path);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What errors of the library are made with, and what becomes of those that it catches.
+/// Helpers that throw the library's errors and that catch exceptions.
 
 #include <fsdp/error.h>
 
@@ -11,22 +11,22 @@
 
 namespace fsdp {
 
-/// The words of a transport's error without the backtrace that may follow them.
+/// Returns the first line of a transport's error message, without the backtrace that may follow.
 inline std::string first_line(const std::string& what) { return what.substr(0, what.find('\n')); }
 
-/// The message of an exception, without the backtrace that exceptions of LibTorch have.
+/// Returns the message of an exception without the backtrace that LibTorch's exceptions add.
 inline std::string what_without_backtrace(const std::exception& error) {
   const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
   return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
 }
 
-/// Throws UsageError made of `message` unless `ok`; the message is put together only then.
+/// Throws UsageError with the concatenated `message` unless `ok`. The message is concatenated only if it is thrown.
 template <class... Message>
 void require(bool ok, const Message&... message) {
   if (!ok) throw UsageError(str_cat(message...));
 }
 
-/// Runs `act`, whose failure is no news here. Returns whether it ended without an exception.
+/// Runs `act` and ignores the std::exception that it may throw. Returns whether `act` threw none.
 bool try_to(const auto& act) {
   try {
     act();
@@ -36,10 +36,11 @@ bool try_to(const auto& act) {
   }
 }
 
-/// Keeps the first exception of several actions on a rank that goes on, because others wait for it. One thread.
+/// Keeps the first exception of several actions on a rank that must not stop early because other ranks wait for it. One
+/// thread at a time may use it.
 class FirstError {
  public:
-  /// Runs `act`, unless an earlier one threw.
+  /// Runs `act` unless an earlier action threw.
   void run(const auto& act) {
     if (error_) return;
     try {
@@ -48,7 +49,7 @@ class FirstError {
       error_ = std::current_exception();
     }
   }
-  /// Throws what one of them threw, if one did.
+  /// Rethrows the exception that an action threw, if there is one.
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Streams of an accelerator, whichever it is.
+/// Functions on the streams of any kind of accelerator.
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
@@ -8,13 +8,13 @@
 
 namespace fsdp {
 
-/// The calling thread's.
+/// Returns the calling thread's current stream on `device`.
 inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-/// Whether the stream records a graph in place of running what it is given; false with releases of LibTorch that do not
-/// say so.
+/// Returns whether the stream records a graph instead of running what is issued to it. Returns false with releases of
+/// LibTorch whose device guard cannot tell.
 template <class Guard = c10::impl::VirtualGuardImpl>
 bool records_graph(const c10::Stream& stream) {
   const Guard guard(stream.device_type());

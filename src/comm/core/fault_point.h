@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// Places at which a test ends or stops this process: edges of the state machines, lines inside collectives.
+/// Places at which a test can interrupt or kill this process: edges of state machines and lines inside collectives.
 
 #include <atomic>
 
 namespace fsdp {
 
-/// Called at every fault point, in whatever thread passes it; null but in the process of a test.
+/// The function that every fault point calls on the thread that reaches it. Only tests set it; otherwise it is null.
 inline constinit std::atomic<void (*)(const char* place)> on_fault_point{nullptr};
 
 inline void fault_point(const char* place) {

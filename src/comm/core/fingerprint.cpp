@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// FNV-1a: the same on every rank and in every build, which std::hash does not promise.
+// FNV-1a gives the same hash on every rank and in every build; std::hash does not promise this.
 constexpr uint64_t kHashOfNothing = 0xcbf29ce484222325u;
 
 uint64_t hash_bytes(const void* data, size_t size, uint64_t hash = kHashOfNothing) {
@@ -21,7 +21,7 @@ uint64_t hash_bytes(const void* data, size_t size, uint64_t hash = kHashOfNothin
 
 bool is_point_to_point(Operation operation) { return operation == Operation::kSend || operation == Operation::kRecv; }
 
-// A send fits the recv on the other side, and nothing else.
+// A send matches only a recv and a recv only a send; any other operation matches itself.
 bool operations_fit(const Fingerprint& a, const Fingerprint& b) {
   if (a.operation == Operation::kSend) return b.operation == Operation::kRecv;
   if (a.operation == Operation::kRecv) return b.operation == Operation::kSend;
@@ -57,7 +57,7 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   fingerprint.subject_hash = hash_bytes(tag.subject.data(), tag.subject.size());
   fingerprint.count = tag.count.number;
   fingerprint.group = tag.group;
-  // A zero stays behind each of the two texts.
+  // Each of the two texts is followed by at least one zero, because `text` was zero-filled.
   const auto counted = tag.count.number == 0 ? "" : tag.count.of.substr(0, Fingerprint::kTextBytes / 2);
   const size_t kept = std::min(tag.text().size(), Fingerprint::kTextBytes - counted.size() - 2);
   std::memcpy(fingerprint.text.data(), tag.text().data(), kept);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What ranks tell each other about a collective before they exchange its data.
+/// The description of a collective that ranks compare before they exchange its data.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
@@ -34,32 +34,32 @@ enum class Operation : uint8_t {
 std::string_view name_of(Operation operation);
 Operation all_reduce_operation(ReduceOp op);
 
-/// One rank's description of the collective that it is about to run. Sent as it lies in memory.
+/// One rank's description of the collective that it is about to run. Ranks send each other the bytes of this struct.
 struct Fingerprint {
   static constexpr size_t kTextBytes = 128;
 
   uint64_t sequence = 0;
-  /// Of the whole operation, so that it is the same on every rank.
+  /// Number of bytes of all ranks' data in the operation, which is the same on every rank.
   uint64_t bytes = 0;
-  /// A hash of the planes' lengths.
+  /// Hash of the planes' lengths in elements.
   uint64_t lengths = 0;
-  /// Hash of the whole subject; `text` has the beginning of what messages say of it.
+  /// Hash of the whole Tag::subject. `text` may hold only its beginning.
   uint64_t subject_hash = 0;
-  /// A hash of the planes' dtypes.
+  /// Hash of the planes' dtypes.
   uint64_t dtypes = 0;
   uint32_t planes = 0;
-  /// Broadcast: the root. Send and recv: the other rank. Otherwise -1.
+  /// The root of a broadcast, the other rank of a send or recv, otherwise -1.
   int32_t peer = -1;
-  /// Of the tag.
+  /// Tag::Count::number and Tag::group.
   uint32_t count = 0;
   uint32_t group = 0;
   Operation operation = Operation::kBarrier;
-  /// Of the first plane.
+  /// Dtype of the first plane (c10::ScalarType); -1 if the operation has no data.
   int8_t dtype = -1;
-  /// c10::DeviceType; -1: no data.
+  /// Device type of the planes (c10::DeviceType); -1 if the operation has no data.
   int8_t device = -1;
   std::array<uint8_t, 5> unused{};
-  /// Tag::text, and behind it what is counted, each up to a zero.
+  /// The beginning of Tag::text() and then that of Tag::Count::of, each followed by a zero.
   std::array<char, kTextBytes> text{};
 
   std::string subject() const { return text.data(); }
@@ -68,22 +68,25 @@ struct Fingerprint {
 static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) == 192);
 
 Fingerprint make_fingerprint(Operation operation, const Tag& tag);
-/// `planes`: at least one, on one device. `times`: how many times their bytes the whole operation has.
+/// Fills in the fields that describe the data. `planes` are at least one tensor, all on one device. The whole operation
+/// has `times` times their bytes.
 void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes, int times = 1);
 
-/// A hash of what `difference` compares, and of the hash `before`.
+/// Returns a hash of `before` and of all fields except `text`.
 uint64_t hash_compared(const Fingerprint& fingerprint, uint64_t before);
 
-/// "reduce_scatter of 'blocks.1' (#17)"
+/// Returns a short description, e.g. "reduce_scatter of 'blocks.1' (#17)".
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
-/// "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float"
+/// Returns a description with the size, dtype and other data, e.g. "reduce_scatter of 'blocks.1' (#17), 4096 bytes of
+/// Float".
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
-/// Begins the collective on the rank's timeline. `order`: the name of the communicator whose order it is in; empty: the
-/// main one.
+/// Begins an entry for the collective on the rank's timeline. `order` is the name of the communicator that runs it; it
+/// is empty for the main communicator.
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order);
 
-/// What keeps the two from being the same collective, e.g. "operation, bytes"; empty if nothing does.
+/// Returns the fields that keep two ranks' operations from being the same collective, e.g. "operation, bytes"; empty if
+/// the operations match.
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b);
 
 }  // namespace fsdp

@@ -16,7 +16,7 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-/// One call while it is checked.
+/// Checks the arguments of one call and builds its fingerprint.
 class Front::Call {
  public:
   Call(const Front& front, Operation operation, const Tag& tag)
@@ -53,7 +53,8 @@ class Front::Call {
            rank, ".");
   }
 
-  /// Of a call with all these tensors. `peer`: the root or the other rank, if there is one. `times`: see describe_data.
+  /// Returns the fingerprint of a call with these tensors. `peer` is the root or the other rank, or -1 if the operation
+  /// has neither. See describe_data for `times`.
   Fingerprint of(std::span<const at::Tensor> tensors, int peer = -1, int times = 1) {
     expect(!tensors.empty(), "expected at least one tensor, found none.");
     for (const auto& tensor : tensors)

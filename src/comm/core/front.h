@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What every kind of communicator does before anything is communicated.
+/// The checks of arguments that every kind of communicator makes before it communicates.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
@@ -14,11 +14,12 @@
 
 namespace fsdp {
 
-/// Checks what callers pass, and describes it for the other ranks: each `checked_` function gives the call's
-/// fingerprint, or throws UsageError naming the operation, its subject, what was expected and what was found.
+/// Base class of communicators that checks the arguments of calls. Each `checked_` function returns the call's
+/// fingerprint, or throws a UsageError with the operation, its subject, what was expected and what was found.
 class Front : public Communicator {
  public:
-  /// `carrier`, e.g. "Gloo", moves tensors of the CPU and of `device`; empty: of any device.
+  /// `carrier`, e.g. "Gloo", is the transport that moves tensors on the CPU and on `device`. If it is empty, tensors
+  /// may be on any device.
   Front(Ranks ranks, std::string_view carrier, c10::Device device)
       : ranks_(std::move(ranks)), carrier_(carrier), device_(device) {}
 
@@ -34,7 +35,7 @@ class Front : public Communicator {
  protected:
   const Ranks& ranks() const { return ranks_; }
 
-  /// A send or a recv.
+  /// Starts the send or recv that `fingerprint` describes, on the checked `tensor`.
   virtual std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) = 0;
 
   Fingerprint checked_all_gather(std::span<const GatherPlane> planes, const Tag& tag) const;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which ranks are on which host. Pure.
+/// Pure functions that tell which ranks are on which host.
 
 #include <algorithm>
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace fsdp {
 
-/// Hosts that have as many consecutive ranks each. What goes from a rank to another host goes to the one that has the
-/// same number there, its counterpart, which passes it on.
+/// A grid of hosts with the same number of consecutive ranks each. A rank's counterpart on another host is the rank
+/// with the same position on that host. Ranks exchange data with other hosts mostly through their counterparts.
 struct HostGrid {
   int ranks_per_host = 1, hosts = 1, rank = 0;
 
@@ -20,7 +20,8 @@ struct HostGrid {
   int first_on(int host) const { return host * ranks_per_host; }
   int counterpart_on(int host) const { return first_on(host) + rank % ranks_per_host; }
   bool is_inside(int other) const { return other / ranks_per_host == own_host(); }
-  /// The hosts but this one, each rank's next one first.
+  /// Returns all hosts except this rank's own, beginning with the host after it. The rotation spreads the ranks over
+  /// the hosts.
   std::vector<int> others() const {
     std::vector<int> others;
     for (int step = 1; step < hosts; ++step) others.push_back((own_host() + step) % hosts);
@@ -28,12 +29,13 @@ struct HostGrid {
   }
 };
 
-/// `hosts`: by rank, the number of its host, counted from 0 in the order of ranks. See why_no_grid.
+/// Returns the grid seen from `rank`. `hosts` holds for each rank the number of its host; hosts are numbered from 0 in
+/// the order of ranks. `why_no_grid(hosts)` must be empty.
 inline HostGrid grid_of(std::span<const int> hosts, int rank) {
   return {static_cast<int>(std::ranges::count(hosts, 0)), hosts.back() + 1, rank};
 }
 
-/// Why these hosts are no grid, in one sentence; empty if they are.
+/// Returns one sentence that says why these hosts do not form a grid; empty if they do.
 inline std::string why_no_grid(std::span<const int> hosts) {
   const auto each = static_cast<size_t>(std::ranges::count(hosts, 0));
   for (size_t rank = 0; rank < hosts.size(); ++rank)

@@ -13,7 +13,8 @@
 namespace fsdp {
 namespace {
 
-// Done by the stream that was current then; another one that waits comes after it.
+// Work that is done once the stream that was current at its construction reaches this point. wait() makes the waiting
+// thread's current stream wait for that stream.
 class DoneWork : public Work {
  public:
   explicit DoneWork(c10::Device device) : device_(device) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The communicator of a program of one rank.
+/// The communicator of a group of one rank.
 
 #include <fsdp/communicator.h>
 
@@ -10,7 +10,8 @@
 
 namespace fsdp {
 
-/// Collectives of one rank end at once. Thread safe.
+/// Makes a communicator of one rank, whose collectives are done when the call returns; on a device, when the current
+/// stream reaches them. Thread-safe.
 std::shared_ptr<Communicator> make_local_communicator(Ranks ranks = {});
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Locks that clang checks: with -Wthread-safety it refuses code that reads or writes a member without the lock that
-/// guards it.
+/// Locks that clang checks: with -Wthread-safety, clang rejects code that reads or writes a member without holding the
+/// lock that guards the member.
 
 #include <mutex>
 
@@ -11,14 +11,14 @@
 #define FSDP_THREAD_SAFETY(attribute)
 #endif
 
-/// Follows a member that is read and written only under `lock`.
+/// Marks a member that is read and written only while `lock` is held.
 #define FSDP_GUARDED_BY(lock) FSDP_THREAD_SAFETY(guarded_by(lock))
-/// Follows a function whose callers hold `lock`. A predicate that waits on a condition variable is one too.
+/// Marks a function that must be called with `lock` held. Predicates that wait on a condition variable need it too.
 #define FSDP_REQUIRES(lock) FSDP_THREAD_SAFETY(requires_capability(lock))
 
 namespace fsdp {
 
-/// A std::mutex.
+/// A std::mutex with clang's annotations.
 class FSDP_THREAD_SAFETY(capability("mutex")) Mutex {
  public:
   void lock() FSDP_THREAD_SAFETY(acquire_capability()) { mutex_.lock(); }
@@ -29,7 +29,7 @@ class FSDP_THREAD_SAFETY(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a Mutex, or another lock, as std::unique_lock does. std::condition_variable_any waits with it.
+/// Holds a Mutex, or another lockable, as std::unique_lock does. Pass it to std::condition_variable_any to wait.
 template <class Lock>
 class FSDP_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:

@@ -16,8 +16,9 @@ std::vector<at::Tensor> of_each(const auto& planes, const auto& tensor_of) {
   return tensors;
 }
 
-// Less than ATen splits among threads (at::internal::GRAIN_SIZE, 32768): a sum is bound by memory and by the network,
-// and a second pool of threads would take cores from the computation. Also small enough for the caches.
+// Elements that one call of an ATen kernel processes. The number is below the size from which ATen splits an operation
+// among threads (at::internal::GRAIN_SIZE, 32768): memory and the network limit a sum, and a second thread pool would
+// take cores from the computation. Blocks of this size also fit into the caches.
 constexpr int64_t kBlock = 32'000;
 
 void combine(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
@@ -150,8 +151,9 @@ void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> 
 
 void scale_in_place(const at::Tensor& tensor, double scale) {
   if (scale == 1.0) return;
-  // LibTorch rounds a plain number to the dtype of a tensor of low precision first: 1/3 would be 0.19 % larger in bf16.
-  const at::Tensor factor = c10::scalar_to_tensor(scale);  // fp64
+  // LibTorch first rounds a Scalar to the dtype of a low-precision tensor: 1/3 would be 0.19 % larger in bf16. An fp64
+  // tensor without dims keeps the factor's precision.
+  const at::Tensor factor = c10::scalar_to_tensor(scale);
   const int64_t numel = tensor.numel(), block = tensor.is_cpu() ? kBlock : numel;
   for (int64_t begin = 0; begin < numel; begin += block)
     narrow_flat(tensor, begin, std::min(block, numel - begin)).mul_(factor);

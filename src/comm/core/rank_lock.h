@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A lock of one rank's state, which is let go while the thread that holds it waits for other ranks.
+/// A lock of one rank's state. The thread that holds it releases it while the thread waits for other ranks.
 
 #include <atomic>
 #include <thread>
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-/// Recursive. Satisfies BasicLockable.
+/// A recursive mutex. Satisfies BasicLockable.
 class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
  public:
   void lock() FSDP_THREAD_SAFETY(acquire_capability()) {
@@ -27,7 +27,8 @@ class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
     mutex_.unlock();
   }
 
-  /// While it lives, the lock that the calling thread holds, however often, is free.
+  /// Releases the lock completely, however often the calling thread has locked it, and locks it again in the
+  /// destructor.
   class ScopedRelease {
    public:
     explicit ScopedRelease(RankLock& lock) : lock_(lock), depth_(std::exchange(lock.depth_, 1)) { lock_.unlock(); }
@@ -46,7 +47,7 @@ class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
  private:
   std::mutex mutex_;
   std::atomic<std::thread::id> owner_{};
-  int depth_ = 0;  // the owner's
+  int depth_ = 0;  // how often the owner has locked; only the owner writes it
 };
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which rank this is among which others, and what errors call them.
+/// This rank's number in its group, and the names that error messages give to ranks.
 
 #include <algorithm>
 #include <memory>
@@ -15,37 +15,39 @@ namespace fsdp {
 
 class Timeline;
 
-/// A rank's number in its group. Ranks count from 0 in each group; errors call them by their global ranks, which are
-/// their numbers in the group from which all others were split.
+/// A rank's number in its group. In each group ranks are numbered from 0. Error messages name a rank by its global
+/// rank, which is its number in the group from which all other groups were split.
 struct Ranks {
   int rank = 0, world_size = 1;
-  /// Of a group that was split from another one: its name, its ranks' global ones, ascending, and how many there are in
-  /// all. Of another group they are as here.
+  /// Set only for a group that was split from another: the group's name, the ascending global ranks of its members, and
+  /// the number of all global ranks. `global` is empty in other groups, where `rank` is the global rank.
   std::string group = {};
   std::vector<int> global = {};
   int global_size = 0;
-  /// Where what this rank does is written down, in whichever of its groups; null: nowhere.
+  /// The timeline that records what this rank does in any of its groups; null if there is none.
   std::shared_ptr<Timeline> timeline = {};
 
-  /// The global rank of the one with this number in the group.
+  /// Returns the global rank of the rank that has this number in the group.
   int name_of(int number) const { return global.empty() ? number : global.at(static_cast<size_t>(number)); }
-  /// And back; -1: none in the group.
+  /// Returns the number in the group of the rank with the global rank `name`; -1 if the group has no such rank.
   int number_of(int name) const {
     if (global.empty()) return name < world_size ? name : -1;
     const auto place = std::ranges::lower_bound(global, name);
     return place != global.end() && *place == name ? static_cast<int>(place - global.begin()) : -1;
   }
-  /// This rank's own.
+  /// Returns this rank's global rank.
   int name() const { return name_of(rank); }
 
-  /// How errors begin: "[fsdp rank 1/4] all_gather: ", in a subgroup "[fsdp rank 5/8, 'pairs' 1/2] all_gather: ".
+  /// Returns the beginning of error messages: "[fsdp rank 1/4] all_gather: ", in a subgroup "[fsdp rank 5/8, 'pairs'
+  /// 1/2] all_gather: ".
   std::string where(std::string_view operation) const {
     const std::string own = str_cat(rank, '/', world_size);
     if (global.empty()) return str_cat("[fsdp rank ", own, "] ", operation, ": ");
     return str_cat("[fsdp rank ", name(), '/', global_size, ", '", group, "' ", own, "] ", operation, ": ");
   }
 
-  /// The same rank in a subgroup of `members`, global ranks of this group in ascending order, this one among them.
+  /// Returns this rank's Ranks in a subgroup called `called`. `members` are the ascending global ranks of the subgroup,
+  /// this rank's included.
   Ranks in_subgroup(std::string called, std::vector<int> members) const {
     const auto place = std::ranges::lower_bound(members, name()) - members.begin();
     const auto size = static_cast<int>(members.size());

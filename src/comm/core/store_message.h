@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What ranks leave for each other in the store, as text. A message lists its fields once, for both ways:
+/// Messages that ranks write to the store for each other, as text. A message type lists its fields once, for writing
+/// and for reading:
 ///
 ///     struct Report {
 ///       int rank;
@@ -32,8 +33,8 @@ int64_t pass_number(Stream& stream, int64_t number) {
   return number;
 }
 
-/// Writes a field or reads it: numbers, texts (behind their length, so of any bytes), messages, and lists and maps of
-/// these.
+/// Writes a field to an output stream or reads it from an input stream. A field is a number, a text (written after its
+/// length, so it may hold any bytes), a message, or a list or map of these.
 template <class Stream, class T>
 void pass_field(Stream& stream, T& field) {
   if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {

@@ -52,7 +52,7 @@ void Timeline::put(const TimelineEntry& entry) {
   put_held(entry);
 }
 
-// One that has gone out of the room goes out again.
+// An entry that was erased for lack of room still has the smallest number, so it is erased again.
 void Timeline::put_held(const TimelineEntry& entry) {
   for (const auto& recorded : recorded_) {
     auto& entries = recorded->entries;

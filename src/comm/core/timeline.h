@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a rank does, written down while somebody asks for it: a trace, a flight recorder.
+/// A record of what a rank does, which is written only while a trace or the flight recorder asks for it.
 
 #include <atomic>
 #include <cstdint>
@@ -14,54 +14,55 @@
 
 namespace fsdp {
 
-/// Whether a thread of the program does it, or it goes on beside them: a collective.
+/// Whether a thread of the program does the work, or it is a collective that goes on beside the threads.
 enum class Track : uint8_t { kCompute, kCommunication };
 
-/// How far it is.
+/// How far an entry's work is.
 enum class Stage : uint8_t { kBegun, kDone, kFailed };
 std::string_view name_of(Stage stage);
 
-/// One thing that a rank does or did.
+/// One piece of work that a rank does or did.
 struct TimelineEntry {
   Track track = Track::kCompute;
-  std::string name = {}, subject = {};  ///< the subject: a group
-  /// Of a collective: its order, its number there, and the bytes of all ranks' data.
+  std::string name = {}, subject = {};  ///< `subject`: the parameter group or other subject of the work
+  /// For a collective: the name of the communicator that runs it (empty for the main one), its number there, and the
+  /// bytes of all ranks' data.
   std::string order = {};
   uint64_t sequence = 0, bytes = 0;
   Stage stage = Stage::kBegun;
-  /// From 1, in the order of beginnings on this rank.
+  /// The entry's number on this rank; entries are numbered from 1 in the order in which they begin.
   uint64_t number = 0;
-  /// Nanoseconds since 1970; an end of 0: it goes on.
+  /// Nanoseconds since 1970. `ended` is 0 while the work goes on.
   int64_t begun = 0, ended = 0;
-  /// The system's number of the thread in which it began.
+  /// The operating system's id of the thread in which the entry began.
   int32_t thread = 0;
 };
 
-/// The newest entries by their numbers, as many as there is room for. Under the timeline's lock.
+/// The newest `room` entries, by their numbers. The lock of the timeline that records into them guards them.
 struct TimelineEntries {
   explicit TimelineEntries(size_t its_room) : room(its_room) {}
   const size_t room;
   std::map<uint64_t, TimelineEntry> entries;
 };
 
-/// Of a rank: all its communicators and groups write here. Thread safety: all of it.
+/// The timeline of a rank; all its communicators and parameter groups write to it. Thread-safe.
 class Timeline {
  public:
-  /// Whether anybody asks: all that an entry costs where nobody does.
+  /// Returns whether anyone records. While no one does, this check is the only cost of an entry.
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
   void record_into(std::shared_ptr<TimelineEntries> entries);
   void forget(const std::shared_ptr<TimelineEntries>& entries);
-  /// Gives the entry a number, the time and the thread.
+  /// Sets the entry's number, time and thread and records it.
   void begin(TimelineEntry& entry);
-  /// A later state of an entry.
+  /// Records a later state of an entry.
   void put(const TimelineEntry& entry);
-  /// What is in one of those into which it records, in the order of numbers.
+  /// Returns a copy of `entries`, which the timeline records into, in the order of their numbers.
   std::vector<TimelineEntry> read(const TimelineEntries& entries);
-  /// Nanoseconds since 1970, which never go back.
+  /// Returns the nanoseconds since 1970 from a clock that never goes back.
   int64_t now() const;
 
-  /// What the flight recorder keeps, and where it writes that when something fails; null: there is none. Set before
-  /// anybody else knows the timeline.
+  /// The entries that the flight recorder keeps, and the file to which it writes them when something fails.
+  /// `flight_entries` is null if there is no flight recorder. Both are set before other threads know the timeline.
   std::shared_ptr<TimelineEntries> flight_entries;
   std::string flight_file;
 
@@ -77,7 +78,8 @@ class Timeline {
   std::vector<std::shared_ptr<TimelineEntries>> recorded_ FSDP_GUARDED_BY(mutex_);
 };
 
-/// An entry from its beginning to its end. Empty where the timeline is off or null.
+/// Records one entry on a timeline, from the Span's construction to its end. A Span does nothing if the timeline is off
+/// or null.
 ///
 ///     const Span span(rank.timeline, Track::kCompute, "reduce", group.name);
 class Span {
@@ -85,20 +87,20 @@ class Span {
   Span() = default;
   Span(const std::shared_ptr<Timeline>& timeline, Track track, std::string_view name, std::string_view subject,
        uint64_t bytes = 0);
-  /// Begins `entry` on a timeline that is on.
+  /// Begins `entry` on `timeline`, which must be on.
   Span(std::shared_ptr<Timeline> timeline, TimelineEntry entry);
   Span(Span&&) noexcept = default;
   Span& operator=(Span&& other) noexcept;
-  /// Done, or failed if an exception passes.
+  /// Ends the entry: as failed if an exception unwinds the stack, otherwise as done.
   ~Span() { end_by_scope(); }
 
-  /// Later calls do nothing.
+  /// Ends the entry with `stage`. Later calls do nothing.
   void end(Stage stage);
 
  private:
   void end_by_scope() noexcept;
 
-  std::shared_ptr<Timeline> timeline_;  // null: it is empty or has ended
+  std::shared_ptr<Timeline> timeline_;  // null if the Span records nothing or has ended
   TimelineEntry entry_;
   int exceptions_ = 0;
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Counting what a rank exchanges with others.
+/// Counters of the data that a rank exchanges with other ranks.
 
 #include <fsdp/traffic.h>
 
@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-/// What a rank sent and received over one kind of link. Thread safety: all of it.
+/// Bytes that a rank sent and received over one kind of link. Thread-safe.
 class LinkCount {
  public:
   void add_sent(size_t bytes) { sent_ += static_cast<int64_t>(bytes); }
@@ -28,22 +28,22 @@ class LinkCount {
   std::atomic<int64_t> sent_ = 0, received_ = 0;
 };
 
-/// Of a rank: all its communicators count here. Thread safety: all of it.
+/// The counters of a rank; all its communicators write to them. Thread-safe.
 struct TrafficCount {
   LinkCount between_hosts, inside_host;
-  /// Messages that it sent over a network: those that say what an operation is, and those that have data alone.
+  /// Messages that this rank sent over a network: `headers` describe an operation, `messages` have only data.
   std::atomic<int64_t> headers = 0, messages = 0;
-  /// Calls of the rendezvous store.
+  /// Number of calls of the rendezvous store.
   std::atomic<int64_t> store_calls = 0;
   Traffic total() const { return {between_hosts.total(), inside_host.total()}; }
 
-  /// `peer`: a global rank.
+  /// Counts a message to `peer`, a global rank.
   void add_message(int peer, bool is_header) {
     ++(is_header ? headers : messages);
     const MutexLock lock(mutex_);
     peers_.insert(peer);
   }
-  /// How many ranks it sent messages to.
+  /// Returns the number of ranks to which this rank sent messages.
   int64_t peers() const {
     const MutexLock lock(mutex_);
     return std::ssize(peers_);
@@ -54,7 +54,7 @@ struct TrafficCount {
   std::set<int> peers_ FSDP_GUARDED_BY(mutex_);
 };
 
-/// Counts what goes to and comes from each rank of a group.
+/// Counts the messages and bytes that this rank exchanges with each rank of a group.
 struct CountByPeer {
   void note_sent(int peer, size_t bytes, bool is_header) const {
     traffic->add_message(ranks.name_of(peer), is_header);
@@ -67,7 +67,7 @@ struct CountByPeer {
   }
 
   const std::shared_ptr<TrafficCount> traffic;
-  const std::vector<int> hosts;  ///< by rank, the number of its host
+  const std::vector<int> hosts;  ///< `hosts[rank]` is the number of that rank's host
   const Ranks ranks;
 };
 

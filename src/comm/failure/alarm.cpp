@@ -18,14 +18,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A wait that ends by itself begins again.
+// Timeout of one wait for the key. After it the wait begins again.
 constexpr std::chrono::hours kLongWait{24};
-// How long a store that does not answer may keep this process from ending.
+// The longest time for which a store that does not answer keeps this process from ending.
 constexpr std::chrono::seconds kFarewell{3};
-// From a ring to the look: what others have done ends here too, and a rank whose own timeout is about to come says so
-// itself before it answers that it has nothing to say.
+// Pause between a ring and the look. Meanwhile operations that other ranks have completed end here too, and a rank
+// whose own timeout is about to pass raises the alarm itself instead of answering without a cause.
 constexpr std::chrono::milliseconds kMoment{200};
-// What a process sent before it ended arrives meanwhile.
+// Milliseconds from the end of a process until roll calls hear of it, so that the data that the process sent before
+// arrives first.
 constexpr int kArrivalMilliseconds = 500;
 
 std::string key_of(int rank) { return str_cat("alarm/", rank); }
@@ -33,11 +34,11 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 }  // namespace
 
 // Note [Alarm]
-// Whoever has something for other ranks (a question, a verdict) first writes it under keys of their group, then sets
-// the key alarm/R of each of them. Rank R waits for that key, deletes it and then looks at what there is: what is
-// written after it has looked comes with another ring. A rank ends its own wait by setting its own key.
+// A rank that has a message for other ranks (a question or a verdict) first writes it under keys of their group and
+// then sets the key alarm/R of each of them. Rank R waits for that key, deletes it and then reads the messages. A
+// message that is written after R has read comes with another ring. A rank ends its own wait by setting its own key.
 
-// Shared with the threads, which may have to be left behind.
+// The alarm's state, which its threads share because they may outlive the Alarm.
 struct Alarm::State {
   template <class Act>
   void tell(Act act) {
@@ -56,7 +57,7 @@ struct Alarm::State {
         if (is_stopping) break;
         listening->deleteKey(key_of(rank));
       } catch (const std::exception&) {
-        // A store that went away is no news until a collective fails: ranks may leave in any order.
+        // A store that is gone matters only when a collective fails: ranks may leave in any order.
         if (Clock::now() - begin < kLongWait) break;
       }
       std::this_thread::sleep_for(kMoment);
@@ -80,12 +81,12 @@ struct Alarm::State {
     ringing->multiSet(keys, std::vector(keys.size(), std::vector<uint8_t>{'1'}));
   }
 
-  // Idempotent. In a child that was forked there are no threads.
+  // Ends the threads. May be called again. Does nothing in a forked child, which has no such threads.
   void stop() {
     if (process != getpid() || is_stopping.exchange(true)) return;
     const uint64_t one = 1;
     static_cast<void>(!write(ending.number(), &one, sizeof one));
-    // Where this fails the thread has ended, or never will because the store does not answer.
+    // If the ring fails, the listening thread has ended or never will, because the store does not answer.
     std::chrono::milliseconds patience = kFarewell;
     try {
       ring({rank});
@@ -107,12 +108,12 @@ struct Alarm::State {
   std::promise<void> has_listened{};
   Mutex mutex{};
   std::vector<std::weak_ptr<RollCall>> calls FSDP_GUARDED_BY(mutex){};
-  std::thread ear{}, eye{};  // of listen, of watch_processes
+  std::thread ear{}, eye{};  // the threads that run listen() and watch_processes()
 };
 
 namespace {
 
-// leave_all() walks through these.
+// The alarms of this process, for leave_all().
 struct Started {
   Mutex mutex;
   std::vector<std::weak_ptr<Alarm::State>> alarms FSDP_GUARDED_BY(mutex);

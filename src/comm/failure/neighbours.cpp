@@ -13,7 +13,8 @@
 namespace fsdp {
 namespace {
 
-// Whether the kernel has one of these letters for the process's state; X: there is no such process.
+// Returns whether one of these letters is the kernel's state of the process. X also stands for a process that does not
+// exist.
 bool is_in_state(pid_t process, std::string_view states) {
   std::ifstream file(str_cat("/proc/", process, "/stat"));
   std::string line;  // "pid (name) state ...", where the name may hold anything

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The processes of other ranks on this host, as the kernel sees them.
+/// Watches the processes of other ranks on this host through the kernel.
 
 #include <sys/types.h>
 
@@ -12,30 +12,31 @@
 
 namespace fsdp {
 
-/// Connections tell of a rank's death unless a child that it forked lives on and keeps them open; this does always.
-/// Thread safety: all of it, but for `wait`.
+/// Tells whether the processes of ranks on this host have ended or are stopped. A closed connection does not always
+/// show that a rank died: a child that the rank forked may keep the connection open. Thread-safe except `wait`.
 class Neighbours {
  public:
-  /// `processes`: by rank. Ranks are called here as the caller calls them.
+  /// `processes` maps each rank to its process id. The other functions number ranks as `processes` does.
   explicit Neighbours(const std::map<int, pid_t>& processes);
 
   bool empty() const { return processes_.empty(); }
   bool has_ended(int rank) const;
-  /// Whether the rank's process is there and not stopped by a signal.
+  /// Returns whether the rank's process exists and is not stopped by a signal.
   bool is_running(int rank) const;
-  /// Whether the rank is one of these, whose process is stopped by a signal.
+  /// Returns whether the rank is one of `processes` and its process is stopped by a signal.
   bool is_stopped(int rank) const;
-  /// Blocks until a process ends; the ranks whose processes have ended since the last call. None once the descriptor
-  /// `stop` can be read, nor where the kernel or a sandbox has no descriptors for processes. Thread safety: one thread.
+  /// Blocks until a process ends or the descriptor `stop` is readable. Returns the ranks whose processes have ended
+  /// since the last call; none if `stop` is readable. If the kernel or a sandbox does not offer descriptors for
+  /// processes, only `stop` ends the wait. Only one thread may call it.
   std::vector<int> wait(int stop);
 
  private:
   struct Process {
     pid_t number;
-    Descriptor end;  // can be read once the process has ended
+    Descriptor end;  // readable once the process has ended
   };
   std::map<int, Process> processes_;
-  std::set<int> ended_;  // those that `wait` has told
+  std::set<int> ended_;  // ranks that `wait` has returned
 };
 
 }  // namespace fsdp

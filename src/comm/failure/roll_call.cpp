@@ -12,9 +12,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The rank that hosts the store waits for so long at least for the others.
+// Shortest time for which the rank that hosts the store waits for the others to read the verdict.
 constexpr milliseconds kLeastFarewell{3000};
-// How long the store may take beyond the time in which a rank answers.
+// Time that a call of the store may take beyond the time in which a rank must answer.
 constexpr milliseconds kStoreTime{2000};
 
 std::string report_key(int rank) { return str_cat("report/", rank); }
@@ -24,17 +24,17 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 }  // namespace
 
 // Note [Roll call]
-// Keys, all under the group's prefix:
+// The keys, all under the group's prefix:
 //   alarm       the first rank whose collective failed: the judge
-//   report/R    rank R's answer; no answer means lost
-//   left/R      rank R destroyed its process group; stands in for its answer
-//   answers     how many ranks have answered or left
+//   report/R    rank R's answer; a rank without an answer is lost
+//   left/R      rank R has destroyed its process group; this replaces its answer
+//   answers     the number of ranks that have answered or left
 //   verdict     set once; every rank throws it
-//   told/R      rank R has read the verdict, or has left
-// The rank whose answer is the last one decides, or the judge when the others' time to answer is over. Should the judge
-// be lost meanwhile, whoever else raised the alarm decides.
-// The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
-// may end of it, and would take the verdict with it.
+//   told/R      rank R has read the verdict or has left
+// The rank that answers last decides, or the judge when the time to answer is over. If the judge is lost meanwhile, any
+// other rank that raised the alarm decides.
+// Before the rank that hosts the store throws, it waits a few seconds at most until the others have read the verdict:
+// its program may end because of the error, and the verdict would be lost with the store.
 
 std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                           int beginning) {
@@ -42,7 +42,7 @@ std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks r
   auto store = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginning), connect());
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
   call->options_.alarm->add(call);
-  call->look();  // it may have rung before
+  call->look();  // another rank may have rung before this roll call was added
   return call;
 }
 
@@ -77,7 +77,7 @@ Verdict RollCall::pronounce(const Verdict& verdict) {
   return verdict_after([&] { publish(verdict); });
 }
 
-// What holds after `act`, which makes a verdict known unless the store is gone.
+// Runs `act`, which makes a verdict known unless the store is gone, and returns the verdict that holds.
 Verdict RollCall::verdict_after(const std::function<void()>& act, int waiting_for) {
   try {
     act();
@@ -87,8 +87,9 @@ Verdict RollCall::verdict_after(const std::function<void()>& act, int waiting_fo
   return *verdict();
 }
 
-// A rank that needed no more of the others may have ended with the store that it hosts. One whose process is stopped
-// keeps others waiting, whatever became of that.
+// Returns the verdict when the store does not answer. If the process of the rank that this rank waits for is stopped,
+// that rank is to blame: the process that hosted the store may have ended because it needed nothing more from the
+// others.
 Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_for) const {
   const std::string last = " This rank's last operations: " + operations() + '.';
   const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
@@ -108,8 +109,8 @@ std::optional<Verdict> RollCall::known() const {
   return verdict_;
 }
 
-// Whoever calls it returns when that is said: the process may end then. Where the store is gone nobody is there to be
-// told.
+// Every caller returns only after the store knows that this rank leaves, because the process may end then. If the store
+// is gone, no rank is left to tell.
 void RollCall::leave() {
   if (process_ != getpid()) return;
   std::call_once(leaves_, [this] {
@@ -123,7 +124,7 @@ void RollCall::leave() {
   });
 }
 
-// A store that went away is no news until a collective fails.
+// A store that is gone is not an error here; it matters only when a collective fails.
 void RollCall::look() {
   if (known()) return;
   try_to([this] {
@@ -135,7 +136,7 @@ void RollCall::look() {
   });
 }
 
-// A rank of this host whose process has ended, and that has not left, is lost: its connections may be open still.
+// A rank of this host is lost if its process has ended and the rank has not left. Its connections may still be open.
 void RollCall::note_end(int rank) {
   const int number = ranks_.number_of(rank);
   if (number < 0 || known()) return;
@@ -146,7 +147,7 @@ void RollCall::note_end(int rank) {
   });
 }
 
-// Whether this was the last rank's answer.
+// Answers once. Returns whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
   {
     const MutexLock lock(mutex_);
@@ -163,7 +164,8 @@ void RollCall::ring() const {
   options_.alarm->ring(ranks);
 }
 
-// The first one holds, whose rank rings.
+// Writes the verdict to the store unless another verdict is there, and makes the one in the store known. The rank that
+// wrote it rings the others.
 void RollCall::publish(const Verdict& verdict) {
   const std::string own = encode(verdict), holds = store_->compareSet("verdict", "", own);
   conclude(decode<Verdict>(holds));
@@ -175,7 +177,7 @@ void RollCall::conclude(const Verdict& verdict) {
   store_->set(told_key(ranks_.rank), "1");
 }
 
-// Makes the verdict known in this rank and ends what its lanes wait for.
+// Makes the verdict known on this rank and ends the waits of its orders.
 void RollCall::end_operations(const Verdict& verdict) {
   {
     const MutexLock lock(mutex_);
@@ -199,7 +201,7 @@ void RollCall::let_others_follow() {
   std::vector<std::string> keys;
   for (int rank = 1; rank < ranks_.world_size; ++rank)
     if (ranks_.name_of(rank) != known()->rank) keys.push_back(told_key(rank));
-  // Whoever is gone need not follow.
+  // A rank that is gone does not read the verdict, so a timeout is ignored.
   try_to([&] { store_->wait(keys, std::max(options_.answer_time, kLeastFarewell)); });
 }
 

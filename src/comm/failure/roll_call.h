@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How a process hears of a failure elsewhere, and how ranks find out, through the store, who is to blame for it.
+/// How a process hears that another rank failed, and how ranks find out through the store which rank is to blame.
 
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -22,31 +22,33 @@ namespace fsdp {
 
 class RollCall;
 
-/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, another
-/// one for the end of processes of this host, so nothing is asked while nothing fails. See Note [Alarm].
+/// Hears of failures for all process groups of a rank. One thread waits for a key of the store on a connection of its
+/// own, another for the end of processes on this host, so the store gets no requests while nothing fails. See Note
+/// [Alarm].
 ///
-/// Thread safety: all of it.
+/// Thread-safe.
 class Alarm {
  public:
   using StorePtr = c10::intrusive_ptr<c10d::Store>;
-  /// Makes a connection to the store that nothing else waits on.
+  /// Makes a connection to the store on which nothing else waits.
   using Connect = std::function<StorePtr()>;
 
   Alarm() = default;
-  /// Ends its threads, within seconds.
+  /// Ends its threads within seconds.
   ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
-  /// keys there.
+  /// Starts to listen for the rank `ranks.name()`. Only the first call has an effect. Ranks that ring each other must
+  /// see the same keys through `connect`.
   void start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
-  /// This roll call hears of failures, in the alarm's threads.
+  /// Adds a roll call, which hears of failures in the alarm's threads.
   void add(std::weak_ptr<RollCall> call);
-  /// Makes the roll calls of these global ranks look. Throws what the store throws.
+  /// Makes the roll calls of these global ranks look into the store. Throws what the store throws.
   void ring(const std::vector<int>& ranks) const;
 
-  /// Leaves with every roll call of this process that is still there, before the process exits.
+  /// Calls leave() on every roll call of this process that still exists and ends the alarms. Called before the process
+  /// exits.
   static void leave_all();
 
   struct State;
@@ -58,58 +60,62 @@ class Alarm {
   }
 
   mutable Mutex mutex_;
-  std::shared_ptr<State> state_ FSDP_GUARDED_BY(mutex_);  // null: it has not started
+  std::shared_ptr<State> state_ FSDP_GUARDED_BY(mutex_);  // null before start()
 };
 
 struct RollCallOptions {
-  /// How long a rank may take to answer before it counts as lost.
+  /// The time in which a rank must answer before it counts as lost.
   std::chrono::milliseconds answer_time = std::chrono::seconds(5);
-  /// True if the store lives in rank 0, so that a broken store means that rank 0 is lost.
+  /// True if rank 0 hosts the store, so a store that does not answer means that rank 0 is lost.
   bool store_in_rank_0 = false;
-  /// That of the rank, for all its groups.
+  /// The rank's alarm, which all its groups share.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  /// Ranks of this host whose end is noticed though their connections stay open; may be null.
+  /// The processes of other ranks on this host. If it is set, the end of such a process is noticed even if its
+  /// connections stay open. May be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
 };
 
-/// One per rank and process group, shared by its lanes.
+/// Asks all ranks of a process group what failed and draws the verdict. Each rank has one for each process group, which
+/// the group's communicators share.
 ///
-/// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
-/// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
-/// same rank, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
+/// A rank whose collective fails raises the alarm. Every living rank, even one that is idle or computes, answers with
+/// its last operations and ends its own waits. The first verdict in the store is the verdict of all ranks, so all name
+/// the same rank, whichever rank exits first. After a verdict the group is unusable. See Note [Roll call]. Thread-safe.
 class RollCall {
  public:
-  /// An order of operations, about which a rank can be asked. Called from the alarm's thread.
+  /// A sequence of operations whose state this rank reports. The alarm's threads and the threads of other orders call
+  /// the functions.
   class Order {
    public:
     virtual ~Order() = default;
-    /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
+    /// Returns a description of the last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
-    /// The rank that it waits for; -1: none.
+    /// Returns the rank that the operation waits for; -1 if it waits for none.
     virtual int waiting_for() const { return -1; }
     /// Ends the operation in progress.
     virtual void interrupt() = 0;
   };
 
-  /// `connect`: see Alarm; the keys are this group's alone. `beginning`: how often the ranks have started over.
+  /// Makes the roll call of a group, whose keys `connect` must keep apart from other groups' keys. `beginning` counts
+  /// how often the ranks have started over.
   static std::shared_ptr<RollCall> start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                          int beginning = 0);
 
   void enroll(std::weak_ptr<Order> order);
 
-  /// Raises the alarm and waits, for a few seconds at most, for the verdict.
+  /// Raises the alarm and waits for the verdict, at most a few seconds.
   Verdict alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail);
 
-  /// Publishes a verdict that needs no roll call. Returns the one that holds: the first.
+  /// Publishes a verdict that needs no roll call. Returns the verdict that holds, which is the first in the store.
   Verdict pronounce(const Verdict& verdict);
 
-  /// The verdict, if there is one; the rank that hosts the store gets it when the others have it too.
+  /// Returns the verdict if there is one. On the rank that hosts the store, waits until the others have it too.
   std::optional<Verdict> verdict();
 
-  /// Tells the others that this rank leaves on purpose. Bounded; idempotent.
+  /// Tells the other ranks that this rank leaves on purpose. Waits a bounded time. Later calls have no effect.
   void leave();
 
-  /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
+  /// Reads what other ranks wrote to the store before they rang for this rank. Does not wait for other ranks.
   void look();
   /// Notes that the process of this global rank has ended.
   void note_end(int rank);
@@ -132,7 +138,7 @@ class RollCall {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
   const RollCallOptions options_;
-  const pid_t process_ = getpid();  // a child that it forks tells nobody anything
+  const pid_t process_ = getpid();  // a forked child does not speak for this rank
   mutable Mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<std::weak_ptr<Order>> orders_ FSDP_GUARDED_BY(mutex_);

@@ -25,7 +25,7 @@ std::string names(const Ranks& ranks, const std::vector<int>& some) {
   return text;
 }
 
-// The first rank that raised the alarm for this reason; -1: none.
+// Returns the first rank that raised the alarm for this reason; -1 if there is none.
 int first_with(Cause cause, std::span<const std::optional<Report>> reports) {
   const auto first = std::ranges::find_if(reports, [&](const auto& one) { return one && one->cause == cause; });
   return first == reports.end() ? -1 : static_cast<int>(first - reports.begin());
@@ -109,7 +109,8 @@ int find_blocking_rank(std::span<const int> waits_for, int rank) {
 }
 
 Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports, const std::string& silence) {
-  // A timeout is the origin of the broken connections that it leaves.
+  // Gloo closes connections after a timeout, so a timeout is the cause of the broken connections that other ranks
+  // report.
   const int timed_out = first_with(Cause::kTimeout, reports);
   const int alarmed = timed_out >= 0 ? timed_out : first_with(Cause::kTransport, reports);
   const Report* alarm = alarmed < 0 ? nullptr : &*reports[static_cast<size_t>(alarmed)];
@@ -120,7 +121,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
   for (size_t rank = 0; rank < reports.size(); ++rank)
     if (!reports[rank]) silent.push_back(static_cast<int>(rank));
   if (!silent.empty()) {
-    // Of several silent ranks, the one that somebody was waiting for.
+    // Of several silent ranks, blame the one for which the rank that raised the alarm waited.
     const bool is_awaited = alarm != nullptr && std::ranges::count(silent, alarm->waiting_for) > 0;
     const int rank = is_awaited ? alarm->waiting_for : silent.front();
     return lost(ranks, rank,
@@ -128,7 +129,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
                 alarm, reports);
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
-    // While ranks connect, Gloo does not say whose end was closed: a rank that was faster may have left already.
+    // While ranks connect, Gloo does not tell which rank closed a connection. A faster rank may have left already.
     if (const int rank = first_with(Cause::kLeft, reports); rank >= 0) return left(rank);
     return {Verdict::Kind::kError, -1,
             str_cat(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(ranks, reports))};
@@ -161,7 +162,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
                   " Look at the output of the other ranks, then start all ranks again.")};
 }
 
-// Ranks have an entry each, which is whom they blame + 1, so that zeros blame nobody.
+// The board has one int for each rank: the rank that it blames plus 1, so zeros blame nobody.
 Descriptor make_blame_board() { return Descriptor(memfd_create("fsdp-blame", 0)); }
 
 void blame(int rank, int whom) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the library's own code keeps with a process group, and knows of it.
+/// Objects that the library's own code keeps with a process group, and internals of the group that this code needs.
 
 #include <fsdp/process_group.h>
 
@@ -15,20 +15,20 @@
 namespace fsdp {
 
 struct Attachment {
-  /// The one object of this type, made when it is first asked for. Thread safety: the caller serialises.
+  /// Returns the group's only object of type Kept, which the first call makes. The caller must serialise the calls.
   template <class Kept>
   static std::shared_ptr<Kept> of(ProcessGroup& group) {
     auto& object = all_of(group).objects[typeid(Kept)];
     if (!object) object = std::make_shared<Kept>();
     return std::static_pointer_cast<Kept>(object);
   }
-  /// A duplicate of its reductions with an order of its own, one for each `user`. The first call makes it: collective.
-  /// Thread safety: the caller serialises.
+  /// Returns a duplicate of the group's reductions() with an order of its own, one for each `user`. The first call for
+  /// a user makes it and is collective. The caller must serialise the calls.
   static std::shared_ptr<Communicator> order_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
                                                  const std::string& name);
-  /// What its errors call its ranks, and where what its rank does is written down.
+  /// Returns the names of the group's ranks for error messages, and its rank's timeline.
   static Ranks ranks_of(const ProcessGroup& group);
-  /// What its rank exchanges, counted; null over a communicator of one's own.
+  /// Returns the counters of the rank's traffic; null for a user's own communicator.
   static std::shared_ptr<TrafficCount> traffic_of(const ProcessGroup& group);
 
  private:

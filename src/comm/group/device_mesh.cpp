@@ -10,14 +10,14 @@
 namespace fsdp {
 namespace {
 
-// "replicate=2, shard=4"
+// Formats axes as "replicate=2, shard=4".
 std::string describe_axes(const std::vector<int>& shape, const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < shape.size(); ++i) text += str_cat(i > 0 ? ", " : "", names[i], '=', shape[i]);
   return text;
 }
 
-// Whether the product of the sizes, each at least 1, is `ranks`.
+// Returns whether the product of the sizes, each at least 1, is `ranks`.
 bool has_ranks(const std::vector<int>& shape, int ranks) {
   for (const int size : shape) {
     if (ranks % size != 0) return false;

@@ -29,29 +29,29 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
 
-// A name that no other page has, not even that of a process which has this one's number later.
+// Returns a name that no other host page has, not even that of a later process with the same id.
 std::string page_name() {
   std::random_device random;
   return str_cat("fsdp-", random(), '-', random());
 }
 
-// How errors begin.
+// Returns the beginning of error messages.
 std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
 
-// How long the rank that hosts the store waits for the others to learn of a failure before it fails itself.
+// Time for which the rank that hosts the store waits, before it fails, for the others to learn of a failure.
 constexpr std::chrono::seconds kFarewell{4};
 
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
 constexpr const char* kRoster = "roster";
 
-// Keys of this group alone.
+// Returns a store with keys that only this group uses.
 StorePtr group_store(const Membership& membership, const StorePtr& store) {
   auto attempt = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/attempt_", membership.parameters.attempt), store);
   const auto round = attempt->add(str_cat("joined/", membership.rank()), 1);
   return c10::make_intrusive<c10d::PrefixStore>(str_cat("group_", round), attempt);
 }
 
-// Ranks of another run that come to the same address go no further. What the first rank says holds.
+// Throws UsageError on ranks of another run that use the same address. The first rank to come decides which run it is.
 void require_same_run(const Membership& membership, c10d::Store& store) {
   const std::string own = membership.parameters.run_id, found = store.compareSet(kRunKey, "", own);
   require(found == own, prefix_of(membership), "expected the ranks of run '", own, "' at ", membership.parameters.host,
@@ -60,7 +60,7 @@ void require_same_run(const Membership& membership, c10d::Store& store) {
           "as fsdprun does.");
 }
 
-// The ranks that have not come, a hundred at most.
+// Returns the ranks that have not come, at most a hundred.
 std::vector<int> missing_ranks(const Membership& membership, c10d::Store& store) {
   std::vector<int> missing;
   for (int rank = 0; rank < membership.world_size() && missing.size() < 100; ++rank)
@@ -68,7 +68,8 @@ std::vector<int> missing_ranks(const Membership& membership, c10d::Store& store)
   return missing;
 }
 
-// What ranks have written under these keys, for which this waits as long as the store does.
+// Returns what ranks have written under these keys. Waits for the keys as long as the store does; then throws PeerLost
+// with the ranks that are missing.
 std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, const std::vector<std::string>& keys) {
   const auto& membership = rendezvous.membership;
   try {
@@ -91,7 +92,7 @@ std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, 
   }
 }
 
-// What must be the same on every rank.
+// Returns the settings that must be the same on every rank, as text.
 std::string claims_of(const Membership& membership) {
   std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
@@ -117,8 +118,8 @@ std::vector<Profile> read_profiles(const Rendezvous& rendezvous, c10d::Store& st
   return profiles;
 }
 
-// Rank 0 reads what each rank wrote, and writes what all need. Ranks that differ from rank 0 learn it though rank 0 may
-// wait for further ones.
+// Rank 0 reads what each rank wrote and writes the roster, which all ranks need. Other ranks first compare their claims
+// with those of rank 0, so a rank that differs fails even while rank 0 still waits for others.
 Roster read_roster(const Rendezvous& rendezvous, const Profile& own, c10d::Store& store) {
   const auto& membership = rendezvous.membership;
   if (membership.rank() == 0) {
@@ -152,7 +153,7 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
   rendezvous.roster = std::make_shared<const Roster>(read_roster(rendezvous, own, store));
   compare_claims(membership, own.claims, rendezvous.roster->claims);
   const auto hosts = rendezvous.roster->hosts.unpack();
-  std::vector<int> beside;  // the ranks of this host
+  std::vector<int> beside;  // the ranks of this rank's host
   for (int rank = 0; rank < membership.world_size(); ++rank)
     if (hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(membership.rank())]) beside.push_back(rank);
   if (beside.size() > 1) {
@@ -162,9 +163,10 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
   fault_point("joined");
 }
 
-// Runs `act`, of which a rank may fail alone. All ranks throw the verdict of the first one that says it, since one that
-// gives up looks lost to others from then on: those that connect already hear of it as of any other one. Without a
-// store it is that rank 0, which hosted it, is lost: ranks may have given up because of it.
+// Runs `act`, which may fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
+// verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as of any other
+// verdict. If the store is gone, the verdict is that rank 0 is lost, if it hosted the store: other ranks may have given
+// up for the same reason.
 void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
   const auto& ranks = rendezvous.membership.ranks;
   const auto agree = [&](const Verdict& own) {
@@ -180,7 +182,7 @@ void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
     if (holds.rank == error.rank()) throw;
     raise(holds, ranks, kOperation);
   } catch (const c10::DistError&) {
-    throw;  // the store's own
+    throw;  // the store failed, so it cannot take a verdict
   } catch (const std::exception& error) {
     try_to([&] { agree({Verdict::Kind::kError, -1, what_without_backtrace(error)}); });
     throw;
@@ -217,7 +219,7 @@ C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>
   return options;
 }
 
-// The ranks of this rank's host that are in the group.
+// Connects the ranks of the group that are on this rank's host.
 std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous) {
   std::vector<int> members;
   std::vector<shm::Contact> contacts;
@@ -228,7 +230,8 @@ std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous) {
   const auto& all = rendezvous.membership.ranks;
   const bool has_all = std::ssize(members) == all.world_size;
   const auto ranks = has_all ? all : all.in_subgroup("host", std::move(members));
-  // In the middle of a collective of several hosts it is its lane that goes on.
+  // In a group of several hosts only the lanes may advance collectives inside the host, so these get an OwnRank of
+  // their own.
   const auto own_rank = has_all ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
   return make_shm_communicator(contacts, ranks, rendezvous.timeout, own_rank, rendezvous.traffic);
 }
@@ -240,7 +243,7 @@ std::shared_ptr<Communicator> join_ranks(Rendezvous& rendezvous) {
   return communicator;
 }
 
-// The store with keys of this group alone, of which every call ends.
+// Returns a store with keys that only this group uses and whose calls all end.
 StorePtr rendezvous_store(const Rendezvous& rendezvous) {
   const auto& membership = rendezvous.membership;
   const std::shared_ptr<std::atomic<int64_t>> calls(rendezvous.traffic, &rendezvous.traffic->store_calls);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// From a membership to a communicator.
+/// Makes the communicator and the process group of the ranks of a membership.
 
 #include <fsdp/communicator.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -21,51 +21,53 @@ namespace fsdp {
 
 struct Rendezvous;
 
-/// The communicator of ranks that know each other: of the kind that the backend and the hosts call for. Collective.
+/// Makes the communicator of ranks that know each other, of the kind that suits the backend and the hosts. Collective.
 std::shared_ptr<Communicator> connect_ranks(const Rendezvous& rendezvous, const std::vector<int>& hosts);
 
-/// Where ranks meet, and this one's place among them.
+/// The place where ranks meet, and this rank's place among them.
 struct Rendezvous {
   Membership membership;
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout{};
   /// See RollCallOptions.
   bool store_in_rank_0 = false;
-  /// The same for the groups that are split from this one.
+  /// The groups that are split from this one share these three.
   std::shared_ptr<shm::OwnRank> own_rank = std::make_shared<shm::OwnRank>();
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
   std::shared_ptr<TrafficCount> traffic = std::make_shared<TrafficCount>();
-  /// What the ranks know of each other: of a subgroup from the start, else null until they have met, when the store is
-  /// one of this group's keys alone, too.
+  /// What the ranks know of each other. A subgroup has it from the start, other groups once their ranks have met. If it
+  /// is set, only this group uses the keys of `store`.
   std::shared_ptr<const Roster> roster = nullptr;
-  /// By rank, how to find those on this one's host, itself among them; none if it is alone there.
+  /// The contacts of the ranks on this rank's host, including this rank, by rank; empty if it is alone there.
   std::map<int, shm::Contact> contacts = {};
-  /// What this rank has made for them to meet on; null once they have.
+  /// The host page that this rank made for the ranks of its host; null once they have joined.
   std::shared_ptr<const Descriptor> page = nullptr;
-  /// Called once the ranks know each other; simulations have one of their own.
+  /// Makes the communicator once the ranks know each other. Simulations replace this function.
   std::function<std::shared_ptr<Communicator>(const Rendezvous&, const std::vector<int>& hosts)> connect =
       connect_ranks;
-  /// How many groups were split from this one, the same on every rank.
+  /// Number of groups that were split from this one, the same on every rank.
   mutable int splits = 0;
 };
 
-/// Connects to the other ranks, after all have met in the store unless they know each other: then `rendezvous` says
-/// what they know. Collective.
+/// Connects to the other ranks. Ranks that do not know each other (`rendezvous.roster` is null) first meet in the
+/// store. Collective.
 ///
-/// The n-th call of a rank meets the n-th calls of the others, so one store serves any number of groups one after
-/// another. Each rank writes one entry, which rank 0 and the ranks of its host read; rank 0 writes the roster, which
-/// all others read: at most 8 calls of the store a rank, however many there are. Throws PeerLost naming the ranks that
-/// do not come within the timeout, Mismatch if ranks disagree about the world size or backend.
+/// The n-th call of a rank meets the n-th calls of the other ranks, so one store serves any number of groups one after
+/// another. Each rank writes one entry, which rank 0 and the ranks of its host read, and rank 0 writes the roster,
+/// which all others read. That is at most 8 calls of the store on each rank, for any number of ranks. Throws PeerLost
+/// with the ranks that do not come within the timeout, and Mismatch if ranks disagree about the world size or the
+/// backend.
 std::shared_ptr<Communicator> join(Rendezvous& rendezvous);
 
-/// The same, as a process group.
+/// Joins as `join` does and returns a process group.
 std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& rendezvous);
 
-/// Where the next subgroup split from these ranks meets: this rank's, of `members`, their global ranks. They know each
-/// other, so they read nothing in the store. Makes a page for those on this rank's host. Throws shm::Obstacle.
+/// Returns the rendezvous of the next subgroup that is split from these ranks and contains this one. `members` are its
+/// global ranks. They know each other, so they read nothing from the store. Makes a host page for the members on this
+/// rank's host. Throws shm::Obstacle.
 Rendezvous subgroup_of(const Rendezvous& all, const std::string& name, const std::vector<int>& members);
 
-/// A subgroup of this rank alone, which needs nobody else.
+/// Makes a subgroup of this rank alone. Not collective.
 std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name);
 
 }  // namespace fsdp

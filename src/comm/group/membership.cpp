@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-// "host:port", "[::1]:port"
+// Parses "host:port" or "[::1]:port".
 void parse_address(const std::string& address, RendezvousParameters& rendezvous) {
   const size_t colon = address.rfind(':');
   require(colon != std::string::npos && colon > 0, kInitPrefix, "expected the address \"host:port\", found \"", address,
@@ -42,7 +42,7 @@ const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
   return *options.device_backend;
 }
 
-// Who the rank is among which others.
+// Returns this rank's place among the ranks, and the address at which they meet.
 RendezvousParameters resolve_rendezvous(const ProcessGroupOptions& options) {
   require(options.timeout.count() > 0, kInitPrefix, "expected a timeout above zero, found ", options.timeout.count(),
           " ms.");

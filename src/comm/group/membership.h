@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Who this rank is, where the ranks meet, and which backend carries its data: options first, then the environment.
+/// This rank's number, the place where the ranks meet, and the backend. Options come first, then the environment.
 
 #include <c10/core/Device.h>
 #include <fsdp/process_group.h>
@@ -14,53 +14,54 @@
 
 namespace fsdp {
 
-/// How errors begin before a rank knows who it is.
+/// The beginning of error messages before a rank knows its number.
 inline constexpr std::string_view kInitPrefix = "[fsdp] init_process_group: ";
 
-/// What a process finds on its machine.
+/// The CUDA support that a process finds.
 struct CudaSupport {
-  /// This build of fsdp has NCCL.
+  /// True if this build of fsdp has NCCL.
   bool has_nccl = false;
-  /// How many CUDA devices this process sees; CUDA_VISIBLE_DEVICES can hide some.
+  /// Number of CUDA devices that this process sees; CUDA_VISIBLE_DEVICES can hide some.
   int devices = 0;
 };
 
 struct BackendChoice {
-  /// "nccl", "cpu", "shm", "gloo" or "hierarchical"
+  /// "nccl", "cpu", "shm", "gloo" or "hierarchical".
   std::string backend;
-  /// With "nccl": the device of this rank.
+  /// The device of this rank; set only with "nccl".
   std::optional<c10::Device> device = std::nullopt;
 };
 
-/// "auto" is NCCL where it is compiled in and there is a device, else "cpu". With NCCL, a rank takes the device that
-/// has its local rank's number. A pure function. Throws UsageError for an unknown name, for "nccl" if that is not
-/// available, and for a local rank that has no device.
+/// Resolves the backend that the user asked for. "auto" is "nccl" if this build has NCCL and there is a device,
+/// otherwise "cpu". With "nccl", a rank gets the device with its local rank's number. A pure function. Throws
+/// UsageError for an unknown name, for "nccl" if that is not available, and for a local rank that has no device.
 BackendChoice choose_backend(const std::string& asked, int local_rank, const CudaSupport& cuda);
 
-/// Asks LibTorch; makes no CUDA context.
+/// Asks LibTorch for the CUDA support. Makes no CUDA context.
 CudaSupport cuda_support();
 
-/// Makes `device` the one that the calling thread's "cuda" tensors are on.
+/// Makes `device` the current device of the calling thread.
 void make_current(c10::Device device);
 
 struct Membership {
   RendezvousParameters parameters;
   Ranks ranks = {};
-  /// "nccl", "shm", "gloo", "hierarchical", or "cpu"; see ProcessGroupOptions.
+  /// "nccl", "shm", "gloo", "hierarchical" or "cpu"; see ProcessGroupOptions.
   std::string backend;
-  /// With "nccl", or the caller's own.
+  /// The backend for tensors on an accelerator: that of "nccl" or the user's own.
   std::optional<DeviceBackend> device_backend = std::nullopt;
 
-  /// What the user calls this host (FSDP_HOST); empty: the kernel tells hosts apart.
+  /// The user's name for this host (FSDP_HOST). If it is empty, the kernel tells hosts apart.
   std::string host = "";
-  /// Whether all ranks compare each operation before it begins (FSDP_CHECK=each).
+  /// True if all ranks compare each operation before it begins (FSDP_CHECK=each).
   bool compares_first = false;
 
   int rank() const { return ranks.rank; }
   int world_size() const { return ranks.world_size; }
 };
 
-/// Throws UsageError naming the option or variable that is missing or wrong. Communicates nothing.
+/// Resolves the options and the environment. Throws UsageError with the option or variable that is missing or wrong.
+/// Communicates nothing.
 Membership resolve_membership(const ProcessGroupOptions& options);
 
 }  // namespace fsdp

@@ -24,7 +24,7 @@ namespace {
 struct Default {
   Mutex mutex;
   std::shared_ptr<ProcessGroup> group FSDP_GUARDED_BY(mutex);
-  pid_t has_group FSDP_GUARDED_BY(mutex) = 0;  // the process that made it; a child that was forked may make another one
+  pid_t has_group FSDP_GUARDED_BY(mutex) = 0;  // the process that made it; a forked child may make another group
   std::atomic<pid_t> leaves_at_exit{0};
 
   bool is_taken() const FSDP_REQUIRES(mutex) { return group != nullptr && has_group == getpid(); }
@@ -38,8 +38,8 @@ Default& process_wide() {
 
 thread_local std::shared_ptr<ProcessGroup> t_group;
 
-// A program that ends without destroy_process_group() still leaves, and ends the threads that talk to the store while
-// LibTorch's own state is there. A child that it forked leaves nothing: see make_group.
+// Leaves the group when a program ends without destroy_process_group(), and ends the threads that use the store before
+// LibTorch's own state is destroyed. A forked child leaves nothing; see make_group.
 void leave_at_exit() {
   if (process_wide().leaves_at_exit != getpid()) return;
   destroy_process_group();
@@ -47,10 +47,10 @@ void leave_at_exit() {
   close_stores();
 }
 
-// A child that was forked has no thread of its rank, shares its connections, and may find locks held for ever: it never
-// destroys a group, however it exits.
+// A forked child never destroys a group, however it exits: it lacks the rank's threads, shares its connections, and may
+// find locks that stay locked for ever.
 std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<Communicator> communicator, int local_rank) {
-  static auto* left_alone = new std::vector<ProcessGroup*>;  // so that nobody takes them for leaks
+  static auto* left_alone = new std::vector<ProcessGroup*>;  // keeps the groups reachable, so they are not leaks
   const auto let_go = [process = getpid()](ProcessGroup* group) {
     if (getpid() == process)
       delete group;
@@ -131,7 +131,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   for (auto& group : groups) {
     std::ranges::sort(group);
     for (const int member : group) {
-      if (!std::ranges::binary_search(global_ranks_, member))  // the list is long where there are many ranks
+      if (!std::ranges::binary_search(global_ranks_, member))  // require() would build the long list for every member
         throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ",
                                  str_join(", ", global_ranks_), ", found ", member, "."));
       require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
@@ -140,14 +140,14 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
     wanted += str_cat(" {", str_join(", ", group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
-  // Before the others know that this rank is here, they can find its page.
+  // The host page is made before the barrier, so that other ranks find it afterwards.
   std::optional<Rendezvous> rendezvous;
   try {
     if (!own.empty()) rendezvous = subgroup_of(*rendezvous_, name, own);
   } catch (const shm::Obstacle& obstacle) {
     communicator_->fail(str_cat("split into '", name, "'"), str_cat(obstacle.what(), '.'));
   }
-  ++rendezvous_->splits;  // also where the barrier fails, so that ranks count alike
+  ++rendezvous_->splits;  // even if the barrier fails, so that all ranks count alike
   communicator_->barrier({str_cat("split into '", name, "':", wanted), {}})->wait();
   return rendezvous ? join_as_group(*rendezvous) : nullptr;
 }
@@ -160,7 +160,7 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   if (!store && membership.world_size() > 1) {
     store = connect_store(membership.parameters, options.timeout);
   }
-  if (process_wide().leaves_at_exit.exchange(getpid()) == 0)  // a child has its parent's handler
+  if (process_wide().leaves_at_exit.exchange(getpid()) == 0)  // a forked child has its parent's handler
     TORCH_INTERNAL_ASSERT(std::atexit(leave_at_exit) == 0);
   const bool store_in_rank_0 = !options.store && !membership.parameters.agent_hosts_store;
   return join_as_group({membership, store, options.timeout, store_in_rank_0});

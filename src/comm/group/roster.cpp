@@ -10,7 +10,8 @@
 namespace fsdp {
 namespace {
 
-// A number for each key: equal keys have one number, counted from 0 in the order of the first ones.
+// Returns a number for each key. Equal keys have equal numbers, which count from 0 in the order in which keys first
+// appear.
 template <class Key>
 std::vector<int> number(const std::vector<Key>& keys) {
   std::vector<int> numbers;
@@ -19,9 +20,9 @@ std::vector<int> number(const std::vector<Key>& keys) {
   return numbers;
 }
 
-// See Roster.
+// Returns Roster::obstacle.
 std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> hosts) {
-  std::map<int, size_t> first_of;  // by host
+  std::map<int, size_t> first_of;  // the first rank of each host
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
     const size_t first = first_of.try_emplace(hosts[rank], rank).first->second;
     if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
@@ -33,7 +34,7 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
   return "";
 }
 
-// Why not all ranks are on one host; empty if they are.
+// Returns the reason why not all ranks are on one host; empty if they are.
 std::string several_hosts(const Ranks& ranks, std::span<const int> hosts) {
   const auto other = std::ranges::find_if(hosts, [&](int host) { return host != hosts[0]; });
   if (other == hosts.end()) return "";

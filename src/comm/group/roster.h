@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What ranks tell each other about themselves when they meet, what all of them need of it, and what then carries their
-/// data. Pure.
+/// What ranks tell each other about themselves when they meet, what all ranks need to know of it, and the choice of
+/// what carries their data. All functions are pure.
 
 #include <map>
 #include <span>
@@ -15,20 +15,20 @@
 
 namespace fsdp {
 
-/// What a rank says of itself.
+/// What a rank tells about itself.
 struct Profile {
   std::string claims;    ///< what must be the same on every rank
-  std::string domain;    ///< equal for processes that reach each other over the loopback interface and know each other
-  std::string host;      ///< what the user calls its host, if that is not its domain
+  std::string domain;    ///< see host_domain()
+  std::string host;      ///< the user's name for its host (FSDP_HOST); may be empty
   std::string obstacle;  ///< why it cannot share memory; empty if it can
-  int user = 0;          ///< its number
-  shm::Contact contact;  ///< how ranks of its host find it
+  int user = 0;          ///< the id of the rank's user
+  shm::Contact contact;  ///< how the ranks of its host find its shared memory
 
   auto fields() { return std::tie(claims, domain, host, obstacle, user, contact); }
 };
 
-/// A number for each rank. Where neighbours differ alike, as ranks on like hosts do, it takes a few bytes for any
-/// number of ranks.
+/// A list with a number for each rank. It takes a few bytes for any number of ranks if the numbers are regular, like
+/// the host numbers of equal hosts.
 class PackedNumbers {
  public:
   PackedNumbers() = default;
@@ -38,7 +38,8 @@ class PackedNumbers {
   auto fields() { return std::tie(runs_); }
 
  private:
-  // `times` runs of `length` equal numbers each, every run `step` above the one before it.
+  // `times` runs of `length` equal numbers each. The numbers of each run are greater by `step` than those of the run
+  // before.
   struct Runs {
     int length = 0, step = 0, times = 0;
     auto fields() { return std::tie(length, step, times); }
@@ -48,39 +49,41 @@ class PackedNumbers {
 
 /// What a rank needs to know of all ranks of a group.
 struct Roster {
-  std::map<int, std::string> claims;  ///< each that some rank has, by the first rank that has it
-  PackedNumbers hosts;                ///< hosts are counted in the order of their first ranks
-  bool is_one_domain = true;          ///< of all ranks, also in the roster of a subgroup
-  /// Why the ranks of some host that has several cannot share memory, in one sentence; empty if they can. Of all ranks.
+  std::map<int, std::string> claims;  ///< each different text, by the first rank that has it
+  PackedNumbers hosts;                ///< each rank's host, numbered in the order of first ranks
+  bool is_one_domain = true;          ///< whether all ranks, even those outside a subgroup, have one domain
+  /// The reason why the ranks of some host cannot share memory, in one sentence; empty if all can. A subgroup has the
+  /// value of the group of all ranks.
   std::string obstacle;
 
   auto fields() { return std::tie(claims, hosts, is_one_domain, obstacle); }
 };
 
-/// Ranks of one domain are on one host unless the user says otherwise.
+/// Makes the roster from each rank's profile. Ranks of one domain are on one host unless their names of the host
+/// differ.
 Roster roster_of(std::span<const Profile> profiles);
 
-/// The roster of a subgroup: of the ranks with these numbers, in ascending order.
+/// Returns the roster of the subgroup of the ranks with these numbers, which ascend.
 Roster roster_of(const Roster& roster, std::span<const int> ranks);
 
-/// What carries tensors of the CPU.
+/// What carries tensors on the CPU.
 enum class Carrier {
   kSharedMemory,  ///< all ranks are on one host
   kHierarchical,  ///< shared memory inside each host, Gloo between them
-  kNetwork,       ///< Gloo, or what a device has
+  kNetwork,       ///< Gloo
 };
 
 struct CarrierChoice {
   Carrier carrier = Carrier::kNetwork;
-  /// Why it is not the one that these hosts call for, for the user to know; empty if it is.
+  /// The reason, for the user, why the carrier is not the one that suits these hosts; empty if it is.
   std::string obstacle;
 };
 
-/// Whether this backend makes use of shared memory where it can.
+/// Returns whether this backend uses shared memory if it can.
 bool may_share_memory(std::string_view backend);
 
-/// By the backend that was asked for. The same on every rank. Throws UsageError where ranks cannot share the memory
-/// that "shm" or "hierarchical" needs; `prefix`: how that begins.
+/// Chooses the carrier for the backend that the user asked for. The result is the same on every rank. Throws
+/// UsageError, which begins with `prefix`, if ranks cannot share the memory that "shm" or "hierarchical" needs.
 CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, const Roster& roster,
                              const std::string& prefix);
 

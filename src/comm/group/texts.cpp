@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// The bytes of a text, which outlives the tensor.
+// Returns the bytes of a text, which must outlive the tensor.
 at::Tensor bytes_of(const std::string& text) {
   return at::from_blob(const_cast<char*>(text.data()), {std::ssize(text)}, at::kByte);
 }
@@ -19,7 +19,7 @@ std::string_view text_in(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
-// The length of each rank's text.
+// Returns the length of each rank's text.
 std::vector<int64_t> gather_sizes(const ProcessGroup& group, const std::string& own, const Tag& tag) {
   const auto size = at::full({1}, static_cast<int64_t>(own.size()), at::kLong);
   const auto sizes = at::empty({group.world_size()}, at::kLong);

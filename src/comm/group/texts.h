@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Texts of any length that ranks tell each other.
+/// Exchanges texts of any length between ranks.
 
 #include <fsdp/process_group.h>
 
@@ -10,11 +10,11 @@
 
 namespace fsdp {
 
-/// Gives every rank the text of each, by rank. Collective.
+/// Returns the text of every rank, by rank. Collective.
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& own, const Tag& tag);
 
-/// Gives the text of each rank to `take` on rank `root`, in the order of ranks, one after the other; the other ranks
-/// get nothing. `take` must not throw, since ranks wait whose texts come later. Collective.
+/// Calls `take` on rank `root` with the text of each rank, one after the other in the order of ranks. Other ranks get
+/// nothing. `take` must not throw, because ranks whose texts come later wait. Collective.
 void collect_texts(const ProcessGroup& group, const std::string& own, int root, const Tag& tag,
                    const std::function<void(int rank, const std::string& text)>& take);
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// File descriptors: one with an owner, writing all bytes to one, and the standard ones that a process was started
-/// without.
+/// File descriptors: a class that owns one, functions that write all bytes to one, and a function that opens the
+/// standard streams that a process was started without.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -40,8 +40,8 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// Writes all of it, however long that takes. Returns 0, or an errno: EPIPE and EFBIG too, where the system would end
-/// the process. Some of it may have been written then.
+/// Writes all bytes, however long that takes. Returns 0 or an errno, also EPIPE and EFBIG, whose signals would end the
+/// process. After an error, some of the bytes may have been written.
 inline int write_all(int file, std::span<const std::byte> bytes) {
   const PipeSignalBlocked no_pipe_signal;
   const FileLimitSignalBlocked no_limit_signal;
@@ -49,7 +49,7 @@ inline int write_all(int file, std::span<const std::byte> bytes) {
     const auto count = ::write(file, bytes.data(), bytes.size());
     if (count >= 0) {
       bytes = bytes.subspan(static_cast<size_t>(count));
-    } else if (errno == EAGAIN) {  // a terminal that another program made non-blocking
+    } else if (errno == EAGAIN) {  // e.g. a terminal that another program made non-blocking
       pollfd waiting{file, POLLOUT, 0};
       poll(&waiting, 1, -1);
     } else if (errno != EINTR) {
@@ -60,11 +60,12 @@ inline int write_all(int file, std::span<const std::byte> bytes) {
 }
 inline int write_all(int file, std::string_view text) { return write_all(file, std::as_bytes(std::span(text))); }
 
-/// Opens /dev/null on those of the descriptors 0 to 2 that are closed, as after `2>&-`: the next socket or file would
-/// get the number of a standard stream, and what the program prints would go there. Call it before anything is opened.
+/// Opens /dev/null on those of the descriptors 0 to 2 that are closed, as after `2>&-`. Otherwise the next socket or
+/// file would get the number of a standard stream and receive what the program prints. Call it before anything else is
+/// opened.
 inline void open_standard_streams() {
   int file = -1;
-  do {  // a new descriptor has the lowest number that is free
+  do {  // open() returns the lowest number that is free
     file = open("/dev/null", O_RDWR);
   } while (file >= 0 && file <= STDERR_FILENO);
   if (file >= 0) close(file);

@@ -14,19 +14,20 @@
 #include <system_error>
 
 // Note [Temporary files]
-// NAME.0123456789abcdef.tmp, with digits that are drawn for each file, is opened with O_EXCL: neither another writer of
-// NAME nor a file of the user's has that name. Its writer holds it locked (flock), and the system takes the lock back
-// from a process that is killed, so a file of such a name that can be locked is a leftover. One that was just made can
-// be taken for one before it is locked; its writer sees that it was removed and makes another.
+// A temporary file is called NAME.0123456789abcdef.tmp, with random digits, and is opened with O_EXCL, so neither
+// another writer of NAME nor a file of the user's has that name. Its writer holds a lock on it (flock). The system
+// releases the lock when a process is killed, so a temporary file that can be locked is a leftover. Another process can
+// mistake a file that was just made for a leftover before its writer has locked it; the writer then sees that the file
+// was removed and makes another.
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
 
-// So much at a time is given to the disk while the rest is still to come.
+// Number of bytes after which the disk begins to write while later bytes are still to come.
 constexpr uint64_t kBytesToBegin = uint64_t{8} << 20;
-constexpr int kMostLinks = 40;  // of links to links, as the system follows them
+constexpr int kMostLinks = 40;  // as many symbolic links as Linux follows in one path
 constexpr size_t kDigits = 16, kMostNameBytes = 255;
 constexpr std::string_view kTemporary = ".tmp";
 
@@ -51,7 +52,7 @@ Descriptor open_file(const std::string& path, int flags) {
   return Descriptor(static_cast<int>(TEMP_FAILURE_RETRY(::open(path.c_str(), flags | O_CLOEXEC, 0666))));
 }
 
-// Where the file lies that a path names, which need not be there: the links at its end are followed.
+// Returns the path after following symbolic links at its end. The file need not exist.
 std::string followed(std::string path) {
   for (int links = 0; links < kMostLinks; ++links) {
     std::error_code is_no_link;
@@ -67,13 +68,13 @@ bool is_same_file(const std::string& path, const struct stat& other) {
   return ::lstat(path.c_str(), &status) == 0 && status.st_dev == other.st_dev && status.st_ino == other.st_ino;
 }
 
-// A regular file, or nothing.
+// Returns true if the path names a regular file or nothing.
 bool is_replaceable(const std::string& path) {
   struct stat status{};
   return ::lstat(path.c_str(), &status) == 0 ? S_ISREG(status.st_mode) : errno == ENOENT;
 }
 
-// The beginning of the names of a file's temporary files.
+// Returns the beginning of the names of a file's temporary files.
 std::string stem_of(const std::string& name) {
   return name.substr(0, kMostNameBytes - kDigits - kTemporary.size() - 1) + ".";
 }
@@ -91,16 +92,16 @@ bool is_temporary_of(const std::string& target, const std::string& name) {
          name.ends_with(kTemporary) && name.find_first_not_of("0123456789abcdef", stem.size()) == stem.size() + kDigits;
 }
 
-// Locks a file that this process made. Returns false if another process has taken it for a leftover meanwhile.
+// Locks a file that this process made. Returns false if another process has mistaken the file for a leftover.
 bool lock_own(const Descriptor& file) {
-  // Where a file system has no locks, nobody removes anything either.
+  // Where a file system has no locks, no other process can lock the file, so none removes it.
   if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   struct stat status{};
   return ::fstat(file.number(), &status) == 0 && status.st_nlink > 0;
 }
 
-// A signal ends the system's call, which on some file systems leaves nothing of it. So the room is taken in pieces that
-// are done between two signals of a timer.
+// A signal interrupts posix_fallocate, and some file systems then undo the whole call. So the room is reserved in
+// pieces that are small enough to be done between two signals of a timer.
 int take_room(int file, off_t size) {
   constexpr off_t kPiece = off_t{1} << 20;
   for (off_t done = 0; done < size;) {
@@ -119,7 +120,7 @@ std::string absolute_path(const std::string& path) {
   if (path.empty()) return path;
   std::error_code error;
   const auto absolute = fs::absolute(path, error);
-  return error ? path : absolute.string();  // its folder is gone, as whoever opens it will say
+  return error ? path : absolute.string();  // the working folder is gone; opening the file will fail with the reason
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)), file_(open_file(path_, O_RDONLY | O_NONBLOCK)) {
@@ -158,7 +159,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (!is_there && errno != ENOENT) fail_to(path_, "create the file");
   if (is_there && S_ISDIR(there.st_mode)) fail_to(path_, "create the file", EISDIR);
   target_ = followed(absolute_path(path_));
-  // What the links under /proc name need not lie there.
+  // A link under /proc may name a path at which its file does not lie.
   if (is_there && !(S_ISREG(there.st_mode) && is_same_file(target_, there))) {
     target_.clear();
     file_ = open_file(path_, O_WRONLY | O_TRUNC | O_NOCTTY);
@@ -166,7 +167,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     return;
   }
   make_temporary();
-  if (is_there) static_cast<void>(::fchmod(file_.number(), there.st_mode & 07777));  // or it has that of a new file
+  if (is_there) static_cast<void>(::fchmod(file_.number(), there.st_mode & 07777));  // a failure does no harm
 }
 
 // See Note [Temporary files].
@@ -190,7 +191,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 }
 
 void OutputFile::begin_writing() {
-  // Only makes `commit` shorter, so where a disk cannot, nothing is lost.
+  // This only makes `commit` faster, so a disk that cannot do it does no harm.
   ::sync_file_range(file_.number(), static_cast<off_t>(begun_), static_cast<off_t>(bytes_ - begun_),
                     SYNC_FILE_RANGE_WRITE);
   begun_ = bytes_;
@@ -198,7 +199,7 @@ void OutputFile::begin_writing() {
 
 void OutputFile::commit() {
   const bool is_synced = TEMP_FAILURE_RETRY(::fsync(file_.number())) == 0;
-  // Most devices cannot, and FIFOs need not.
+  // Most devices cannot be flushed, and FIFOs need not be.
   if (!is_synced && !(temporary_.empty() && (errno == EINVAL || errno == EROFS)))
     fail_to(path_, "flush the file to the disk");
   if (!temporary_.empty()) {
@@ -218,14 +219,14 @@ void remove_leftovers(const std::string& path) noexcept try {
     if (file.is_open() && ::flock(file.number(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
   }
 } catch (const std::exception&) {
-  // What is left takes room, nothing else.
+  // A leftover that stays only takes room.
 }
 
 void sync_folder(const std::string& path) {
   const auto folder = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (!folder.is_open() && errno == EACCES) return;  // one may write to it, but not read it
+  if (!folder.is_open() && errno == EACCES) return;  // a folder that this user may write to but not read
   if (!folder.is_open()) fail_to(path, "open the folder");
-  // Some network file systems cannot, and need not.
+  // Some network file systems cannot flush a folder and need not.
   if (TEMP_FAILURE_RETRY(::fsync(folder.number())) != 0 && errno != EINVAL)
     fail_to(path, "flush the folder to the disk");
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Files that are read in places, and files that are there whole or not at all.
+/// Files that are read at any offset, and files that exist either complete or not at all.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,29 +13,29 @@
 
 namespace fsdp {
 
-/// A file cannot be read or written. Says which one, what went wrong and what to do.
+/// The error that a file cannot be read or written. The message says which file, what went wrong and what to do.
 class FileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// An errno of a file in words: "File too large. Raise the limit on the size of files (ulimit -f)".
+/// Describes an errno of a file operation: "File too large. Raise the limit on the size of files (ulimit -f)".
 std::string why_and_what_to_do(int error);
 
-/// The path from the root, which means the same file after the program has changed its working folder. An empty path
+/// Returns the absolute path, which names the same file after the program has changed its working folder. An empty path
 /// stays empty.
 std::string absolute_path(const std::string& path);
 
-/// A file that is read where one asks. It is not mapped: a file that shrinks while it is read is an error here, not a
-/// signal, and pages that were read do not count as this process's memory. Thread safety: all of it.
+/// A file that is read at any offset. It is not mapped, so a file that shrinks while it is read causes an error and not
+/// a signal, and pages that were read do not count as this process's memory. Thread-safe.
 class InputFile {
  public:
-  /// Throws FileError if it cannot be opened or is no regular file.
+  /// Opens the file. Throws FileError if it cannot be opened or is not a regular file.
   explicit InputFile(std::string path);
   const std::string& path() const { return path_; }
-  /// When it was opened.
+  /// Returns the file's size when it was opened.
   uint64_t bytes() const { return bytes_; }
-  /// Fills `out` with the bytes from `offset` on. Throws FileError if they are not there, or the disk fails.
+  /// Fills `out` with the bytes from `offset` on. Throws FileError if the file has fewer bytes or the disk fails.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -44,53 +44,54 @@ class InputFile {
   uint64_t bytes_ = 0;
 };
 
-/// All of a small file. Throws FileError, also for more than `most_bytes`.
+/// Returns the contents of a small file. Throws FileError if the file cannot be read or has more than `most_bytes`.
 std::string text_of_file(const std::string& path, uint64_t most_bytes);
 
-/// A file that gets its name when it is complete and on the disk. Until then it lies in the same folder under a name
-/// that nobody else has, so several that write to one name do not meet: the last to commit counts.
+/// A file that gets its name only when it is complete and on the disk. Until then it lies in the same folder under a
+/// unique name, so several writers of one name do not disturb each other: the last to commit wins.
 ///
-/// A link stays, and what it names is replaced. Nothing but a regular file is: a device or a FIFO is written to as the
-/// bytes come, and opening a FIFO waits for a reader.
+/// If the name is a symbolic link, the link stays and the file that it names is replaced. Only a regular file is
+/// replaced: the bytes for a device or a FIFO are written to it at once, and opening a FIFO waits for a reader.
 class OutputFile {
  public:
-  /// Throws FileError if it cannot be made.
+  /// Creates the file. Throws FileError if it cannot be created.
   explicit OutputFile(std::string path);
-  /// Without `commit` nothing is left of it.
+  /// Deletes what was written unless `commit` has succeeded.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   const std::string& path() const { return path_; }
-  /// For those who map it.
+  /// Returns the descriptor, for callers that map the file.
   int number() const { return file_.number(); }
-  /// Throws FileError, e.g. when the disk is full.
+  /// Appends bytes. Throws FileError, e.g. when the disk is full.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// Waits until the disk has it, then gives it its name and waits until the disk has that. What had the name before is
-  /// replaced. Throws FileError.
+  /// Waits until the bytes are on the disk, gives the file its name, which replaces a file that had the name before,
+  /// and waits until the name is on the disk. Throws FileError.
   void commit();
 
  private:
   void make_temporary();
   void begin_writing();
 
-  // `path_` as it was given. The others are empty where the bytes go straight to what has the name.
+  // `path_` is the path as the caller gave it. `target_`, the place of the complete file, and `temporary_` are empty
+  // where the bytes are written to an existing device or FIFO.
   std::string path_, target_, temporary_;
   Descriptor file_;
-  uint64_t bytes_ = 0, begun_ = 0;  // of the file; what of it the disk was told to take
+  uint64_t bytes_ = 0, begun_ = 0;  // bytes written; bytes that the disk was told to write
 };
 
 /// Removes temporary files beside `path` whose writers ended before they could commit, for instance because they were
-/// killed. Those that still write are left alone. Throws nothing.
+/// killed. Files that are still being written stay. Throws nothing.
 void remove_leftovers(const std::string& path) noexcept;
 
-/// Waits until the disk has the names in a folder. Throws FileError.
+/// Waits until the names of a folder's files are on the disk. Throws FileError.
 void sync_folder(const std::string& path);
-/// Writes a file of this text; when it returns, the disk has the file and its name. Throws FileError.
+/// Writes a file with this text. When the function returns, the file and its name are on the disk. Throws FileError.
 void write_text(const std::string& path, std::string_view text);
 
-/// Makes the file so long, and takes the room for it now if `now`, else as it is written. Returns 0 or an errno, EFBIG
-/// beyond the limit on the size of files (ulimit -f).
+/// Sets the file's size to `bytes`. The space is reserved now if `now`, otherwise when it is written. Returns 0 or an
+/// errno, e.g. EFBIG beyond the limit on the size of files (ulimit -f).
 int set_file_size(int file, size_t bytes, bool now);
 
 }  // namespace fsdp

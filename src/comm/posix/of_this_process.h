@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a process has once, and a child that it forks does not have in common with it.
+/// Objects that a process has once and does not share with a child that it forks.
 
 #include <unistd.h>
 
@@ -8,14 +8,14 @@
 
 namespace fsdp {
 
-/// The process's own T, made when it is first asked for and never destroyed. A child that was forked makes its own;
-/// that of its parent, with connections that both have and locks that may be held for ever, stays as it is. Thread
-/// safe.
+/// Returns the process's own T, which is constructed when it is first asked for and never destroyed. A forked child
+/// constructs its own and never uses its parent's, which may hold connections that both processes share and locks that
+/// stay locked for ever. Thread-safe.
 template <class T>
 T& of_this_process() {
   struct Own {
     const pid_t process = getpid();
-    Own* const parents = nullptr;  // so that nobody takes it for a leak
+    Own* const parents = nullptr;  // keeps the parent's object reachable, so it is not a leak
     T value{};
   };
   static std::atomic<Own*> newest{nullptr};

@@ -1,19 +1,19 @@
 #pragma once
 /// \file
-/// Signals that the library keeps from ending the process, and those that nobody handles.
+/// Signals that would end the process and that the library blocks, and signals that it leaves alone.
 
 #include <signal.h>
 
 namespace fsdp {
 
 // Note [SIGPIPE]
-// Gloo and the server of the rendezvous store write to sockets without MSG_NOSIGNAL: a write to a connection whose
-// other end has gone raises SIGPIPE in the thread that writes, which ends a program that did not ask for anything else.
-// (Python ignores the signal, so its users do not see this.) What a program does about a signal is its own business, so
-// the library leaves the disposition alone and blocks the signal in the threads that write: its own, and those that
-// Gloo and the store start, which inherit the mask of the thread that starts them. The write fails with EPIPE then.
+// Gloo and the server of the rendezvous store write to sockets without MSG_NOSIGNAL. A write to a connection that the
+// peer has closed raises SIGPIPE in the writing thread, which by default ends the program. (Python ignores the signal,
+// so its users do not see this.) The program decides how it handles signals, so the library leaves the disposition
+// alone and blocks the signal in the threads that write: its own, and those that Gloo and the store start, which
+// inherit the mask of the thread that starts them. The write then fails with EPIPE.
 
-/// Blocks a signal that the thread's own writes raise, while it lives.
+/// While it lives, blocks a signal that the calling thread's own writes raise.
 template <int kSignal>
 class WriteSignalBlocked {
  public:
@@ -26,7 +26,7 @@ class WriteSignalBlocked {
   }
   ~WriteSignalBlocked() {
     if (was_blocked_) return;
-    // One that came meanwhile would be delivered as soon as it is let through.
+    // A signal that arrived meanwhile would be delivered when it is unblocked, so it is consumed here.
     const timespec at_once{};
     sigtimedwait(&blocked_, nullptr, &at_once);
     pthread_sigmask(SIG_UNBLOCK, &blocked_, nullptr);
@@ -39,14 +39,15 @@ class WriteSignalBlocked {
   bool was_blocked_ = false;
 };
 
-/// See Note [SIGPIPE].
+/// Blocks SIGPIPE. See Note [SIGPIPE].
 using PipeSignalBlocked = WriteSignalBlocked<SIGPIPE>;
-/// Beyond the limit on the size of files (ulimit -f) writing to a file and making it longer raise SIGXFSZ. They fail
-/// with EFBIG then.
+/// Blocks SIGXFSZ. Beyond the limit on the size of files (ulimit -f), writes to a file and calls that extend it raise
+/// this signal. While it is blocked they fail with EFBIG.
 using FileLimitSignalBlocked = WriteSignalBlocked<SIGXFSZ>;
 
-/// Whether the process ignores the signal. One that it ignored from its start, as after nohup or in the background of
-/// a script, was not meant for it, so nobody handles it or blocks it: a blocked signal waits although it is ignored.
+/// Returns whether the process ignores the signal. A signal that the process has ignored from its start, as after nohup
+/// or in the background of a script, is not meant for it. The library neither handles nor blocks such a signal, because
+/// a blocked signal stays pending even if it is ignored.
 inline bool is_ignored(int signal) {
   struct sigaction action{};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;

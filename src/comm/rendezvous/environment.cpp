@@ -30,7 +30,7 @@ class Environment {
     return value;
   }
 
-  /// The first of `names` that is set, or `otherwise`.
+  /// Returns the first of `names` that is set, or `otherwise` if none is.
   const char* first_set(std::initializer_list<const char*> names, const char* otherwise = nullptr) const {
     const auto* found = std::ranges::find_if(names, [&](const char* name) { return find(name).has_value(); });
     return found == names.end() ? otherwise : *found;
@@ -59,7 +59,7 @@ class Environment {
   const EnvironmentLookup& lookup_;
 };
 
-/// The names under which a launcher tells a rank its place; null: it does not tell.
+/// The variables in which a launcher tells a rank its place; null for a value that the launcher does not tell.
 struct PlaceVariables {
   const char *rank, *world_size, *local_rank = nullptr, *local_size = nullptr;
 };
@@ -77,7 +77,7 @@ RendezvousParameters read_place(const Environment& environment, const PlaceVaria
   return place;
 }
 
-/// Open MPI and PMI tell no address.
+/// Open MPI and PMI do not set the address of rank 0.
 RendezvousParameters from_variables(const Environment& environment, const PlaceVariables& names) {
   RendezvousParameters place = read_place(environment, names);
   place.port = environment.find("MASTER_PORT") ? environment.port("MASTER_PORT") : kDefaultPort;
@@ -111,7 +111,8 @@ RendezvousParameters from_torchrun(const Environment& environment) {
   const auto host = environment.find("MASTER_ADDR");
   if (!host) refuse("MASTER_ADDR", "not set", "the host of rank 0");
   place.host = without_brackets(*host);
-  // PyTorch's env:// does without it. Ranks that meet on the loopback device are on one host.
+  // PyTorch's env:// works without LOCAL_RANK. Ranks that meet on the loopback device are on one host, so their local
+  // ranks are their ranks.
   const bool is_needed = place.world_size > 1 && !is_loopback(place.host);
   place.local_rank =
       is_needed || environment.find("LOCAL_RANK") ? environment.whole_number("LOCAL_RANK", 0, kLargest) : place.rank;
@@ -166,7 +167,7 @@ std::optional<std::string> first_slurm_host(std::string_view hosts) {
     const std::string_view numbers = hosts.substr(at + 1, close - at - 1);
     const std::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
     if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-    host += first;  // As text: zero padding is part of the name.
+    host += first;  // kept as text, because zero padding is part of the name
     at = close;
   }
   if (host.empty()) return std::nullopt;

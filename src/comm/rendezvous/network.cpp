@@ -19,7 +19,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// `error`: of getaddrinfo; there are no addresses then.
+// Stores the result of getaddrinfo in `error`. Returns null if that is not 0.
 Addresses addresses_of(const std::string& host, uint16_t port, int type, int* error = nullptr) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = type;
@@ -38,7 +38,8 @@ bool is_number_or_localhost(const std::string& host) {
          host == "localhost" || host.starts_with("localhost.");
 }
 
-/// Not open, with errno set, if that fails. Listening at once shows whether the port is taken.
+/// Returns a socket that listens at `address` and `port`, or a closed descriptor with errno set. It listens at once
+/// because only that shows whether the port is taken.
 Descriptor listen_at(sockaddr_storage address, uint16_t port) {
   port_in(address) = htons(port);
   Descriptor file(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -56,7 +57,7 @@ Descriptor listen_at(sockaddr_storage address, uint16_t port) {
   return file;
 }
 
-/// Every address of this host, IPv6 and IPv4, or IPv4 alone where there is no IPv6.
+/// Listens at every address of this host: at IPv6 and IPv4 addresses, or at IPv4 alone if the host has no IPv6.
 Descriptor listen_everywhere(uint16_t port) {
   sockaddr_storage address{};
   address.ss_family = AF_INET6;
@@ -74,7 +75,7 @@ std::string host_domain() {
   std::error_code unknown;
   std::string network = std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
   if (unknown) {
-    // Without /proc, host names have to do.
+    // Without /proc, the host name stands for the network namespace.
     std::array<char, 128> name{};
     gethostname(name.data(), name.size() - 1);
     network = name.data();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which addresses reach which ranks, and the port of the store at which they meet.
+/// Functions that find addresses of hosts and the port of the store at which ranks meet.
 
 #include <cstdint>
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace fsdp {
 
-/// Equal for two processes of one kernel that reach each other over the loopback interface and know each other under
-/// the same numbers: their namespaces of networks and of processes are the same.
+/// Returns a text that is equal for two processes if they run on one kernel, reach each other over the loopback
+/// interface and see the same process ids, that is, share a network namespace and a process namespace.
 std::string host_domain();
 
-/// The address of this machine on the route to host:port; empty if there is none.
+/// Returns the address of this host on the route to host:port; empty if there is no route.
 std::string address_towards(const std::string& host, uint16_t port);
 
 struct StoreListener {
@@ -22,18 +22,19 @@ struct StoreListener {
   Result result;
   Descriptor socket = {};
   uint16_t port = 0;
-  /// With kUnknownHost and kRefused: what the system says.
+  /// The system's error message if `result` is kUnknownHost or kRefused.
   std::string problem = {};
 };
 
-/// Binds `port` (0: any free one) for a store that is reached as `host`, and listens. An address, such as 127.0.0.1 or
-/// 192.0.2.7, is listened at itself, localhost on the loopback device; for any other name all addresses of this host
-/// are, because other hosts may know it under another one. kNotHere: `host` is another host's address; kOccupied:
-/// another program uses the port; kUnknownHost: `host` is no host's name.
+/// Binds `port` (0 for any free one) for a store that ranks reach as `host`, and listens. If `host` is an address, such
+/// as 127.0.0.1 or 192.0.2.7, the socket listens at that address; if it is localhost, on the loopback device. For any
+/// other name the socket listens at all addresses of this host, because other hosts may resolve the name to another
+/// address. The result is kNotHere if `host` is another host's address, kOccupied if another program uses the port,
+/// kUnknownHost if `host` cannot be resolved, and kRefused after any other error.
 StoreListener listen_for_store(const std::string& host, uint16_t port);
 
-/// 0 if somebody, a store or not, accepts connections there, else an errno. Waits as long as the system does, which may
-/// be minutes.
+/// Returns 0 if a program, whether a store or not, accepts connections there, otherwise an errno. Waits as long as the
+/// system does, which may be minutes.
 int try_to_connect(const std::string& host, uint16_t port);
 
 }  // namespace fsdp

@@ -28,8 +28,8 @@ using Bytes = std::vector<uint8_t>;
 using Keys = std::vector<std::string>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// The result of `act`, which runs in a thread of its own; nothing if that takes longer than `limit`: the thread is
-// left behind then, so `act` must own what it uses. Rethrows what `act` throws.
+// Runs `act` in a thread of its own and returns its result, or nothing if that takes longer than `limit`. The thread is
+// then left behind, so `act` must own what it uses. Rethrows what `act` throws.
 template <class Act>
 auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::optional<decltype(act())> {
   std::packaged_task<decltype(act())()> task([act = std::move(act)] {
@@ -46,17 +46,18 @@ auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::optional<decl
   return result.get();
 }
 
-// Beyond the time that a wait for keys takes by itself.
+// Time that a call may take beyond the timeout with which it waits for keys.
 constexpr milliseconds kGrace{1000};
 
-// What all clones of a store have in common.
+// State that all clones of a store share.
 struct Shared {
   std::shared_ptr<std::atomic<int64_t>> calls;
   std::atomic<bool> is_silent = false;
 };
 
 class JobStore : public c10d::Store {
-  // What `act` gives for the store, which it must own.
+  // Returns what `act` returns for the store. Throws if the store does not answer within `limit` or has not answered an
+  // earlier call. `act` must own what it uses.
   template <class Act>
   auto ask(milliseconds limit, Act act) const {
     if (shared_->calls) ++*shared_->calls;
@@ -103,7 +104,8 @@ class JobStore : public c10d::Store {
   void wait(const Keys& keys, const milliseconds& time) override {
     ask(time + kGrace, [=](Store& store) { return store.wait(keys, time), true; });
   }
-  // Of this connection alone: clones of a store inside one process are one store.
+  // Changes the timeout of this object only. Within one process the clones of a store may be one object, so the timeout
+  // of `store_` stays.
   void setTimeout(const milliseconds& timeout) override { timeout_ = timeout; }
 
   bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
@@ -122,10 +124,11 @@ class JobStore : public c10d::Store {
   const std::shared_ptr<Shared> shared_;
 };
 
-// Threads of groups that nobody destroyed may still use them while the process exits.
+// The connections of this process. They are never destroyed, because threads of process groups that were not destroyed
+// may use them while the process exits.
 struct Connections {
   Mutex mutex;
-  // By address and by whether this process hosts the store.
+  // The key is the address and whether this process hosts the store.
   std::map<std::pair<std::string, bool>, StorePtr> open FSDP_GUARDED_BY(mutex);
 };
 
@@ -145,16 +148,18 @@ struct Connections {
   throw Error(text);
 }
 
-// Only at the address that the ranks are given: LibTorch alone listens at every one. An address that is not this
-// host's, but leads here, is LibTorch's matter, and so is whatever else is wrong with it.
+// Makes the store listen at the given address only, unless that is a host name (see listen_for_store); LibTorch alone
+// would listen at every address. If the port is not occupied but this function cannot listen, LibTorch tries: the
+// address may lead to this host without being its own.
 void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptions& options) {
   StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
   if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
   if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
 }
 
-// LibTorch waits for ever for the answer of a program that accepts connections and is no store, and for longer than the
-// timeout where nobody listens; a thread of its own is left waiting then.
+// If a program accepts connections but is not a store, LibTorch waits for its answer for ever, and if nothing listens,
+// it waits longer than the timeout. So the connection is made in a thread of its own, which is left behind after the
+// timeout.
 StorePtr open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
   auto store = run_in_time(options.timeout, [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
   if (!store) throw std::runtime_error("nothing answers there, or what answers is not a rendezvous store");

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The store over which ranks find each other, which may be in a process that is stopped.
+/// The store over which ranks find each other. The process that hosts it may be stopped.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -13,22 +13,21 @@
 
 namespace fsdp {
 
-/// Connects to the store at the rendezvous, which rank 0 hosts unless the launcher does.
+/// Connects to the store at the rendezvous. Rank 0 hosts the store unless the launcher does.
 ///
-/// A process keeps its connections, and rank 0 the store, until `close_stores()`: a rank may ask for its next group
-/// before rank 0 has given up the last one. Throws UsageError if the port is taken; if nobody answers there within
-/// `timeout` PeerLost, naming rank 0, or Error where the launcher hosts the store. Thread safe.
+/// A process keeps its connections, and rank 0 the store, until `close_stores()`, because another rank may ask for its
+/// next process group before rank 0 has released the last one. Throws UsageError if the port is taken. If nobody
+/// answers within `timeout`, throws PeerLost with rank 0, or Error if the launcher hosts the store. Thread-safe.
 c10::intrusive_ptr<c10d::Store> connect_store(const RendezvousParameters& rendezvous,
                                               std::chrono::milliseconds timeout);
 
-/// Closes what `connect_store` opened, as soon as nobody uses it.
+/// Releases the connections that `connect_store` made. Each is closed when its last user releases it.
 void close_stores();
 
-/// `store`, of which every call ends: those that wait for keys a second after their own time, the others after
-/// `limit`, which `setTimeout` changes. A store that did not answer in time once is silent for good: every later call,
-/// also on clones, throws at once. LibTorch alone bounds some of its waits only: `clone`, for one, waits
-/// for ever for a host that is stopped, whose connections the system still accepts. `calls` counts them all; null:
-/// nobody does.
+/// Returns a wrapper of `store` whose calls always end: calls that wait for keys end at most a second after their own
+/// timeout, other calls after `limit`, which `setTimeout` changes. Once the store has not answered in time, every later
+/// call throws at once, also on clones. LibTorch bounds only some of its waits: `clone`, for instance, waits for ever
+/// for a host that is stopped, because the system still accepts connections. `calls` counts all calls; it may be null.
 c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store,
                                                    std::chrono::milliseconds limit,
                                                    std::shared_ptr<std::atomic<int64_t>> calls = nullptr);

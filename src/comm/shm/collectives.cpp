@@ -11,7 +11,7 @@
 
 namespace fsdp::shm {
 
-// One collective, or message, and what its caller holds of it.
+// One collective or message, and the Work that its caller holds.
 class Collectives::Operation : public Work, public std::enable_shared_from_this<Operation> {
  public:
   Operation(std::weak_ptr<Collectives> owner, const Fingerprint& its_fingerprint, const Ranks& ranks,
@@ -33,28 +33,29 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
     if (const auto owner = owner_.lock()) owner->then(shared_from_this(), std::move(next));
   }
 
-  /// It will never be done.
+  /// Ends the operation without a result.
   void drop() {
     is_dropped_ = true;
     next_ = nullptr;
     span.end(Stage::kFailed);
   }
-  /// Nothing more will become of it.
+  /// Returns whether the operation is done or dropped.
   bool is_over() const { return is_dropped_ || is_done(); }
 
   bool is_done() const { return read == steps.count; }
-  /// Whether the next round may be posted, as far as this collective is concerned.
+  /// Returns whether this operation allows its next round to be posted now.
   bool wants_to_post() const { return !is_all_posted() && (steps.overlap || posted == read); }
   bool is_all_posted() const { return posted == steps.count; }
   bool has_unread() const { return read < posted; }
 
   void end_round() {
     if (++read < steps.count) return;
-    steps = {.count = steps.count};  // lets tensors go
+    steps = {.count = steps.count};  // releases the tensors
     span.end(Stage::kDone);
     if (const auto next = std::exchange(next_, nullptr)) next();
   }
-  /// Whether `next` is still to come.
+  /// Stores `next` and returns true if the operation is in flight. Otherwise returns false, after calling `next` if the
+  /// operation is done.
   bool follow(Next next) {
     if (is_done()) next();
     if (is_over()) return false;
@@ -66,7 +67,7 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
   const std::string description;
   Steps steps;
   Span span;
-  int64_t posted = 0, read = 0;  // rounds
+  int64_t posted = 0, read = 0;  // rounds that this rank has posted and read
 
  private:
   const std::weak_ptr<Collectives> owner_;
@@ -88,7 +89,8 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
   peers_->orders.push_back(this);
 }
 
-// In a child that was forked the lock may be held for ever, and there are no such threads to join.
+// A forked child must not take the lock, which may stay locked there for ever. It leaks the futures in `followed_`,
+// whose destructors would join threads that the child does not have.
 Collectives::~Collectives() {
   if (peers_->is_own_process()) {
     const MutexLock lock(peers_->own_rank->mutex);
@@ -157,7 +159,7 @@ void Collectives::then(const std::shared_ptr<Operation>& work, Work::Next next) 
 
 void Collectives::guarded(const std::function<void()>& act) {
   if (failure_) std::rethrow_exception(failure_);
-  // Collectives write into parameters' memory: no graph, no version bumps.
+  // Collectives write into parameters' memory. Autograd must record nothing, and versions must stay.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   try {
     act();
@@ -169,7 +171,7 @@ void Collectives::guarded(const std::function<void()>& act) {
   }
 }
 
-// See Note [Waiting threads]. The timeout is each operation's.
+// See Note [Waiting threads]. The timeout begins anew whenever another operation becomes the oldest.
 void Collectives::advance_until(const std::function<bool()>& is_over) {
   std::shared_ptr<Operation> oldest;
   std::chrono::nanoseconds waited{0};
@@ -183,8 +185,9 @@ void Collectives::advance_until(const std::function<bool()>& is_over) {
   }
 }
 
-// Waits for a member that has not posted the oldest round in flight, if `to_read`, or else for one that keeps this rank
-// from posting the next one; or until `is_over`. While this thread sleeps, others may go on to later rounds.
+// If `to_read`, waits for a member that has not posted the oldest round in flight; otherwise for a member that keeps
+// this rank from posting its next round. Also returns when `is_over`. While this thread sleeps, other threads may go on
+// to later rounds.
 void Collectives::wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited) {
   for (size_t i = 0; i < members_.size(); ++i) {
     const auto has_come = [&, round = to_read ? closed_ : posted_] {
@@ -203,7 +206,7 @@ void Collectives::compare(size_t member) {
   if (!found.empty()) peers_->fail(disagreement(peers_->ranks(), mine, members_[member], theirs, found));
 }
 
-// Posts a round of the first collective that is not all posted.
+// Posts the next round of the first operation that is not all posted. Returns false if that is not possible yet.
 bool Collectives::post_next() {
   const auto next = std::ranges::find_if(queue_, [](const auto& work) { return !work->is_all_posted(); });
   if (next == queue_.end() || !(*next)->wants_to_post() || posted_ - closed_ == 2) return false;
@@ -225,7 +228,7 @@ bool Collectives::post_next() {
   return true;
 }
 
-// Reads a round of the oldest collective.
+// Reads the next round of the oldest operation. Returns false if that is not possible yet.
 bool Collectives::read_next() {
   if (queue_.empty() || !queue_.front()->has_unread()) return false;
   for (size_t i = 0; i < members_.size(); ++i)

@@ -1,7 +1,6 @@
 #pragma once
 /// \file
-/// The collectives, or the messages, of one order over shared memory: every member writes into memory of its own, all
-/// read.
+/// Collectives, or messages, over shared memory: every member writes into slots of its own, and all members read them.
 
 #include <fsdp/communicator.h>
 
@@ -22,15 +21,15 @@
 
 namespace fsdp::shm {
 
-/// The slot of a member, by its index, in the round that is read.
+/// Returns the slot of the member with this index in the round that is read.
 using Slots = std::function<const std::byte*(size_t member)>;
 
-/// What a collective does in each of its rounds.
+/// What a collective does on this rank in each of its rounds.
 struct Steps {
   int64_t count = 1;
-  /// How much of its slot a rank fills at most.
+  /// The most bytes of its slot that this rank fills.
   size_t slot_bytes = 0;
-  /// Whether a round may be written before the one before it is read.
+  /// Whether a round may be written before the previous one has been read.
   bool overlap = true;
   /// Fills this rank's slot.
   std::function<void(int64_t round, std::byte* slot)> write = {};
@@ -38,38 +37,40 @@ struct Steps {
   std::function<void(int64_t round, const Slots& slots)> read = {};
 };
 
-/// Who writes into which memory.
+/// The rank that writes, and its slots.
 struct Writer {
   int rank, world_size;
   size_t slot_bytes;
-  std::shared_ptr<LinkCount> traffic;  ///< where what is copied counts
+  std::shared_ptr<LinkCount> traffic;  ///< counts the bytes that are copied
 };
 
-/// Gives every rank's slices to all.
+/// Gathers every rank's slices on all ranks.
 Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer);
-/// Sums the ranks' contributions to this rank's slices in rank order. A rank publishes only what others own; its own
-/// slices are read where they lie.
+/// Sums the ranks' contributions to this rank's slices in rank order. A rank writes only its contributions to other
+/// ranks' slices into its slot; it reads those to its own slices in place.
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer);
-/// Even rounds reduce some elements on each rank, odd ones give them to all.
+/// In even rounds each rank reduces some of the elements, and in odd rounds it passes them to all ranks.
 Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer& writer);
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer);
-/// The source's tensor becomes the others'. `source`: an index of a member.
+/// Copies the tensor of the member with the index `source` to the other members' tensors.
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer);
 
-/// A slot of a collective; larger reductions go through in several rounds, so that slots stay in caches. And one of a
-/// message between two ranks.
+/// The size of a slot of a collective, and of a slot of messages between two ranks. Larger data take several rounds, so
+/// that slots stay in caches.
 inline constexpr size_t kCollectiveSlotBytes = size_t{2} << 20, kMessageSlotBytes = size_t{64} << 10;
 
-/// First in, first out. A collective goes through in rounds: in each a member fills a slot and posts it, waits for the
-/// others' posts, reads their slots and closes the round. A member has two slots, so at most two rounds of a collective
-/// and its successors wait for slower peers. Ranks that post different operations in one round fail with Mismatch.
+/// The collectives of one communicator, or the messages from one rank to another, which run in the order in which they
+/// were started. A collective runs in rounds: in each round every member fills a slot and posts it, waits for the other
+/// members' posts, reads their slots and closes the round. A member has two slots, so it is at most two rounds ahead of
+/// its slowest peer. Ranks that post different operations in one round fail with Mismatch.
 ///
-/// What was started goes on in later calls of this rank. Only if something follows a collective a thread waits for it,
-/// so that what follows begins when it is done, not when a thread of the rank next comes by. Thread safety: all of it.
+/// A collective advances whenever this rank makes a later call. Only a collective with a continuation (Work::then) has
+/// a thread that waits for it, so the continuation begins when the collective is done and not at the rank's next call.
+/// Thread-safe.
 ///
-/// Note [Waiting threads]. What is done here is done under the peers' lock and without waiting. A thread that has
-/// nothing left to do but to wait sleeps without the lock, and looks at everything again when it wakes: others may have
-/// advanced the queue, finished what it waits for, failed, or started over.
+/// Note [Waiting threads]. All work here is done under the rank's lock and without waiting. A thread that can do
+/// nothing but wait sleeps without the lock. When it wakes it checks everything again, because meanwhile other threads
+/// may have advanced the queue, finished the operation that it waits for, failed, or started over.
 class Collectives : public Order, public std::enable_shared_from_this<Collectives> {
   struct alignas(64) Post {
     std::atomic<uint64_t> posted, closed;
@@ -77,21 +78,22 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   };
 
  public:
-  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share. `name`: of the
-  /// order, on the rank's timeline.
+  /// `members` are the ranks that take part, this rank included. `memory` is `bytes_needed` zero bytes that they share.
+  /// `name` is the name of the communicator on the rank's timeline.
   Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
               size_t slot_bytes, std::string name);
   ~Collectives() override;
-  /// `slot_bytes`: a multiple of 64. `writers`: the first members, which have slots; others see what these publish.
+  /// Returns the bytes that the constructor needs. `slot_bytes` is a multiple of 64. Only the first `writers` members
+  /// have slots; the others only read.
   static constexpr size_t bytes_needed(size_t members, size_t slot_bytes, size_t writers) {
     return head_bytes(members) + 2 * writers * slot_bytes;
   }
-  /// What of it is in front of the slots.
+  /// Returns the bytes in front of the slots.
   static constexpr size_t head_bytes(size_t members) { return members * sizeof(Post); }
 
-  /// Waits for nothing.
+  /// Starts an operation without waiting.
   std::shared_ptr<Work> start(Fingerprint fingerprint, Steps steps);
-  /// Finishes everything that was started.
+  /// Blocks until every operation that was started is done.
   void finish_all();
 
   void progress() override;
@@ -109,23 +111,23 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
       FSDP_REQUIRES(peers_->own_rank->mutex);
   void wait_for(Operation& work);
   void then(const std::shared_ptr<Operation>& work, Work::Next next);
-  /// Runs `act`; a failure ends this and every later collective.
+  /// Runs `act`. If it throws, this and every later operation fails with the same error.
   void guarded(const std::function<void()>& act) FSDP_REQUIRES(peers_->own_rank->mutex);
 
-  /// Whether the member has read what this rank's slot, which the round uses again, held before.
+  /// Returns whether the member has read the previous contents of the slot of this rank that `round` reuses.
   bool has_read(size_t member, uint64_t round) const {
     return posts_[member].closed.load(std::memory_order_acquire) + 2 > round;
   }
   bool has_posted(size_t member, uint64_t round) const {
     return posts_[member].posted.load(std::memory_order_acquire) > round;
   }
-  /// Throws Mismatch if the member's operation in the oldest round is another one.
+  /// Throws Mismatch if the member's operation in the oldest round differs from this rank's.
   void compare(size_t member) FSDP_REQUIRES(peers_->own_rank->mutex);
   std::byte* slot(size_t member, uint64_t round) const { return slots_ + (2 * member + round % 2) * slot_bytes_; }
 
   const std::shared_ptr<Peers> peers_;
   const std::vector<int> members_;
-  const size_t own_;  // this rank's index
+  const size_t own_;  // this rank's index in `members_`
   const std::shared_ptr<std::byte> memory_;
   Post* const posts_;
   std::byte* const slots_;
@@ -133,11 +135,11 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   const std::string name_;
   uint64_t posted_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0, closed_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
   uint64_t sequence_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
-  // Of this rank's slots, the bytes that have memory.
+  // The bytes of each of this rank's slots that already have memory.
   size_t taken_[2] FSDP_GUARDED_BY(peers_->own_rank->mutex) = {};
   std::deque<std::shared_ptr<Operation>> queue_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
   std::exception_ptr failure_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
-  // Threads that wait for collectives which something follows.
+  // The threads that wait for operations with continuations.
   std::deque<std::future<void>> followed_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
 };
 

@@ -23,17 +23,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds, std::chrono::nanoseconds;
 
-// A peer that is nearly there comes before a system call would return.
+// Time for which a thread spins before it sleeps: a peer that is almost ready arrives before a system call would
+// return.
 constexpr std::chrono::microseconds kSpin{50};
-// How long a waiting thread sleeps at most while other Peers of its rank have something in flight, whose bells it does
-// not hear.
+// The longest sleep of a waiting thread while other Peers of its rank have operations in flight, because it does not
+// hear their bells.
 constexpr milliseconds kGlance{1};
-// How long it sleeps before it looks whether its waiting is in vain.
+// The longest sleep otherwise. After each sleep the thread checks whether the wait is useless.
 constexpr milliseconds kLook{100};
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
-// Sleeps while `word`, of shared memory, holds `seen`, until `wake_all` or for `limit` at most; may return early.
+// Sleeps while `word` in shared memory is `seen`, until `wake_all` or for at most `limit`. May return early.
 void sleep_while(const std::atomic<uint32_t>& word, uint32_t seen, milliseconds limit) {
   const timespec time{limit.count() / 1000, (limit.count() % 1000) * 1'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
@@ -85,7 +86,7 @@ Descriptor make_host_page(int world_size, const std::string& name) {
       "the shared memory of a process cannot be found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
 }
 
-// A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
+// While it lives, other ranks see that this rank waits for `peer`. Constructed and destroyed under the lock.
 class Peers::WaitingThread {
  public:
   WaitingThread(Peers& peers, int peer, nanoseconds& waited) : peers_(peers), peer_(peer), waited_(waited) {
@@ -102,7 +103,8 @@ class Peers::WaitingThread {
   WaitingThread(const WaitingThread&) = delete;
   WaitingThread& operator=(const WaitingThread&) = delete;
 
-  /// Why waiting is in vain, if it is; call after each sleep.
+  /// Returns a verdict if the wait is useless, because the peer has left or the timeout has passed. Call it after each
+  /// sleep.
   std::optional<Verdict> look() {
     count();
     const bool has_left = peers_.has_left(peer_);
@@ -110,13 +112,13 @@ class Peers::WaitingThread {
     auto reports = peers_.reports();
     auto& own = *reports[peers_.rank()];
     own.cause = has_left ? Cause::kTransport : Cause::kTimeout;
-    own.waiting_for = peer_;  // whatever other threads of this rank do
+    own.waiting_for = peer_;  // other threads of this rank may wait for other ranks
     own.failed_operation = peers_.operation();
     return decide(peers_.ranks_, reports, has_left ? "ended" : "did not arrive within " + in_seconds(peers_.timeout_));
   }
 
  private:
-  // While this rank was stopped, it did not wait.
+  // Counts the time since the last look as waiting, but at most 2 * kLook: the process may have been stopped.
   void count() {
     const auto now = Clock::now();
     waited_ += std::min<nanoseconds>(now - last_look_, 2 * kLook);
@@ -141,7 +143,7 @@ Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds tim
   try {
     page = find_segment(first_.process, first_.page);
   } catch (const Obstacle&) {
-    if (!neighbours_.has_ended(0)) throw;  // else the system does not show what it had
+    if (!neighbours_.has_ended(0)) throw;  // a process that has ended has no descriptors in /proc
   }
   if (!page.is_open())
     throw PeerLost(ranks_.name_of(0), str_cat(ranks_.where("init_process_group"), "rank ", ranks_.name_of(0),
@@ -171,7 +173,7 @@ void Peers::announce(const std::string& operation) {
   status(rank()).is_busy = 1;
 }
 
-// What every rank of this host does.
+// Returns what every rank of this host does; nothing for a rank whose process does not run.
 std::vector<std::optional<Report>> Peers::reports() const {
   std::vector<std::optional<Report>> reports;
   for (int rank = 0; rank < world_size(); ++rank) {
@@ -205,14 +207,15 @@ void Peers::wake_threads() {
   }
 }
 
-// What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
+// Returns the failure that ends every collective, if there is one. While the ranks start over, the recorded failure
+// does not count, only a loss that this rank has found.
 std::optional<Verdict> Peers::failure() const {
   if (lost_ || is_starting_over_) return lost_;
   const int failed = page_->failed.load(std::memory_order_acquire);
   return failed == 0 ? std::nullopt : std::optional(decode<Verdict>(status(failed - 1).verdict.get()));
 }
 
-// The first one holds.
+// Records the verdict unless another one is recorded.
 void Peers::record(Verdict verdict) {
   if (page_->failed.load() != 0) return;
   verdict.text.resize(std::min<size_t>(verdict.text.size(), 2000));
@@ -227,7 +230,7 @@ void Peers::check() const {
   if (const auto verdict = failure()) raise(*verdict, ranks_, operation());
 }
 
-// Who does not come when all meet is lost.
+// A rank that does not come when all ranks meet counts as lost.
 void Peers::fail(Verdict verdict) {
   if (is_starting_over_ || !has_joined_) verdict.kind = Verdict::Kind::kPeerLost;
   if (is_starting_over_) lost_ = verdict;
@@ -246,7 +249,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
   if (ready() || (may_spin_ && spin_until(ready))) return;
   const auto& bell = status(peer).bell;
   uint32_t heard = bell.load();
-  make_progress();  // Before others see that this rank waits: what they wait for may come of it.
+  make_progress();  // before others see that this rank waits, because they may wait for this progress
   WaitingThread waiting(*this, peer, waited);
   const uint64_t meetings = meetings_;
   while (true) {
@@ -256,17 +259,17 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
       const RankLock::ScopedRelease others_go_on(own_rank->mutex);
       sleep_while(bell, heard, limit);
     }
-    if (ready()) return;  // what was ready does not fail for what goes on beside it
+    if (ready()) return;  // an operation that is ready does not fail because another one fails
     heard = bell.load();
     make_progress();
     if (ready()) return;
-    if (meetings_ != meetings)  // another thread of this rank has dropped what this one waits for
+    if (meetings_ != meetings)  // another thread of this rank dropped the operation
       throw Error(prefix() +
                   "this operation was dropped, because the ranks started over after an exception. Start the iteration "
                   "again on every rank.");
     const auto verdict = waiting.look();
-    // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
-    // is ready on every rank.
+    // The order of these checks matters: a rank that ends because of a failure has recorded the failure before, and an
+    // operation that was ready before a failure is ready on every rank.
     const auto failed = failure();
     if (ready()) return;
     if (failed) raise(*failed, ranks_, operation());
@@ -284,9 +287,9 @@ void Peers::start_over() {
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
   for (auto* order : orders) order->drop();
   meet();
-  // Every rank is here, and none goes on before the next meeting.
+  // Every rank is here, and none continues before the next meeting.
   fault_point("starting over");
-  segments_ = meetings_ << 32;  // no rank has seen a segment with such a number
+  segments_ = meetings_ << 32;  // no earlier segment has such a number
   for (auto* order : orders) order->begin_anew();
   if (rank() == 0) page_->failed = 0;
   meet();
@@ -294,7 +297,7 @@ void Peers::start_over() {
   blame(ranks_.name(), -1);
 }
 
-// Returns when every rank has come as far in what `count` counts.
+// Sets this rank's `count` to `number` and returns when the counts of all ranks have reached it.
 void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, nanoseconds& waited) {
   (status(rank()).*count).store(number);
   ring();
@@ -302,7 +305,8 @@ void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, nan
     if (peer != rank()) wait_for(peer, [&] { return (status(peer).*count).load() >= number; }, waited);
 }
 
-// A failure elsewhere ends what waits there, whose collective keeps it, and nothing here.
+// Advances the operations of all Peers of this rank. A failure in other Peers does not end the wait here: their
+// Collectives keep the error and throw it to their own callers.
 void Peers::make_progress() {
   for (size_t i = 0; i < own_rank->peers.size(); ++i) {
     auto* peers = own_rank->peers[i];
@@ -311,7 +315,7 @@ void Peers::make_progress() {
   make_progress_here();
 }
 
-// Others may be added meanwhile.
+// The loop uses indices because orders may be added meanwhile.
 void Peers::make_progress_here() {
   const MutexLock lock(own_rank->mutex);
   for (size_t i = 0; i < orders.size(); ++i) orders[i]->progress();
@@ -327,7 +331,7 @@ bool Peers::is_under_way_elsewhere() const {
                              [this](const Peers* peers) { return peers != this && peers->is_under_way(); });
 }
 
-// Rank 0 makes the segment, the others find it; then all see whether all have it.
+// Rank 0 makes the segment, and the others open it. Then every rank sees whether all have mapped it.
 std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose, Paging paging, size_t head) {
   const MutexLock lock(own_rank->mutex);
   std::unique_lock turn(sharing_, std::defer_lock);
@@ -353,7 +357,8 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
     error = str_cat("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
   }
   fault_point("segment mapped");
-  // A rank that shares the next one waits there for those that still read these.
+  // Two alternating texts suffice: before a rank writes these again, it meets all ranks for the next segment, and by
+  // then every rank has read these.
   const auto error_of = [&](int rank) -> auto& { return status(rank).errors[number % 2]; };
   error_of(rank()).set(error);
   meet(&RankStatus::segments, number, waited);

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// The other ranks of this host: what they share, waiting for them, and what happens when they do not come.
+/// The other ranks of this host: the state that they share, how a rank waits for them, and how it fails if they do not
+/// come.
 
 #include <unistd.h>
 
@@ -26,7 +27,8 @@
 
 namespace fsdp::shm {
 
-/// How ranks of one host find a rank, and the page that it has made, of which they use one: that of the first rank.
+/// What other ranks of the host need to find a rank's shared memory: its process id and the name of the host page that
+/// it made. All ranks use the first rank's page.
 struct Contact {
   int process = 0;
   std::string page = {};
@@ -34,7 +36,8 @@ struct Contact {
   auto fields() { return std::tie(process, page); }
 };
 
-/// Text that one rank writes while others may read it; a reader may see half of a new one. It is cut if it is too long.
+/// Text that one rank writes while others may read it. A reader may see parts of the old and the new text. Text that is
+/// too long is cut.
 template <size_t kBytes>
 class SharedText {
  public:
@@ -61,24 +64,25 @@ class SharedText {
   std::array<std::atomic<uint64_t>, kBytes / sizeof(uint64_t)> words_;
 };
 
-/// Note [Bells]. A rank that publishes something (in any shared word) rings its own bell, and whoever waits for that
-/// rank sleeps on its bell. `sleepers` spares the system call when nobody sleeps.
+/// Note [Bells]. A rank that changes a shared word rings its own bell, and a thread that waits for that rank sleeps on
+/// its bell. `sleepers` saves the system call when no thread sleeps.
 struct alignas(64) RankStatus {
   std::atomic<uint32_t> bell, sleepers;
-  std::atomic<int32_t> waits_for;  // the rank + 1; 0: it does not wait
+  std::atomic<int32_t> waits_for;  // the rank for which it waits, plus 1; 0 if it does not wait
   std::atomic<uint32_t> is_busy;   // whether `operation` is in progress
-  std::atomic<uint32_t> has_left;  // it destroyed its process group
-  std::atomic<uint64_t> meetings;  // how often it has met the others, see Peers
-  std::atomic<uint64_t> segments;  // the newest one that it has mapped, or has failed to
-  SharedText<512> errors[2];       // why it failed to, of segments with even numbers and of those with odd ones
-  SharedText<256> operation;       // what it does or did last
-  SharedText<2048> verdict;        // why it says that the ranks failed; see HostPage::failed
+  std::atomic<uint32_t> has_left;  // whether it destroyed its process group
+  std::atomic<uint64_t> meetings;  // how often it has met all other ranks, see Peers::meet
+  std::atomic<uint64_t> segments;  // number of the newest segment that it mapped or failed to map
+  SharedText<512> errors[2];       // why mapping failed, for even and odd segment numbers
+  SharedText<256> operation;       // its current or last operation
+  SharedText<2048> verdict;        // its verdict after a failure; see HostPage::failed
 };
 
-/// `ranks` is as long as there are ranks.
+/// Memory that all ranks of a host map. `ranks` has an element for each rank.
 struct HostPage {
-  /// The rank + 1 whose verdict ends every collective of all ranks alike, the first one that came; 0: none. A rank
-  /// writes its verdict before it puts itself here, so one that dies in between leaves nothing half done.
+  /// The rank, plus 1, whose verdict ends every collective on all ranks; it is the first rank that recorded one. 0 if
+  /// there is none. A rank writes its verdict before it sets this word, so a rank that dies in between leaves no
+  /// half-written verdict.
   std::atomic<int32_t> failed;
   RankStatus ranks[1];
 
@@ -87,45 +91,47 @@ struct HostPage {
   }
 };
 
-/// A host page for up to so many ranks, under a name that nobody else has. Throws Obstacle, also where other processes
-/// would not find it.
+/// Makes a host page for up to `world_size` ranks; `name` must be unique. Throws Obstacle if that fails or if other
+/// processes could not find the page.
 Descriptor make_host_page(int world_size, const std::string& name);
 
 class Peers;
 
-/// An order of this rank's that goes on while the rank waits for something else, and begins anew after a failure.
+/// A sequence of operations of this rank that advances while the rank waits for something else and begins anew after a
+/// failure.
 class Order {
  public:
   virtual ~Order() = default;
-  /// Does what can be done without waiting.
+  /// Advances the operations as far as possible without waiting.
   virtual void progress() = 0;
-  /// Whether there may be something to do as soon as a peer has done its part.
+  /// Returns whether operations are in flight, which may advance when a peer has done its part.
   virtual bool is_under_way() const = 0;
-  /// Drops what is in flight.
+  /// Drops the operations in flight.
   virtual void drop() = 0;
-  /// Counts from the beginning again; every rank has dropped what was in flight.
+  /// Numbers operations from the beginning again. Called when every rank has dropped its operations in flight.
   virtual void begin_anew() = 0;
 };
 
-/// What a rank's Peers have in common: those of the ranks that it joined and those of the groups split from them. A
-/// thread that waits in one of them moves on what is in flight in all, so that who waits there for this rank does not
-/// wait for what it waits for here.
+/// State that all Peers of a rank share: those of its process group and those of the groups split from it. A thread
+/// that waits in one of them also advances the operations of all others. Without this, a rank that waits for this one
+/// in another group would also wait for whatever this thread waits for.
 struct OwnRank {
   RankLock mutex;
   std::vector<Peers*> peers FSDP_GUARDED_BY(mutex);
 };
 
-/// Every wait ends: with what it waited for, with the loss of a rank, or with the timeout. The first rank that sees a
-/// failure records it on the host page for all.
+/// The ranks of a group on this host, as one of them sees the others. Every wait ends: because the awaited event
+/// occurred, a rank was lost, or the timeout passed. The first rank that sees a failure records it on the host page for
+/// all.
 ///
-/// Thread safety: all of it. What a rank's threads do with communicators they do under the rank's one lock, which
-/// `wait_for` lets go while it sleeps.
+/// Thread-safe. All threads of a rank use its communicators under the rank's one lock, which `wait_for` releases while
+/// it sleeps.
 class Peers {
  public:
-  /// Meets the others on the first one's host page, see make_shm_communicator. Collective.
+  /// Joins the other ranks on the first one's host page; see make_shm_communicator. Collective.
   Peers(const std::vector<Contact>& contacts, Ranks ranks, std::chrono::milliseconds timeout,
         std::shared_ptr<OwnRank> its_own_rank);
-  /// Leaves: whoever still waits for this rank learns that it will not come.
+  /// Leaves: ranks that still wait for this one learn that it will not come.
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -134,50 +140,51 @@ class Peers {
   int rank() const { return ranks_.rank; }
   int world_size() const { return ranks_.world_size; }
 
-  /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
-  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages. `head`: the number of bytes at the
-  /// beginning whose memory is taken at once, even with Paging::kWhenUsed.
+  /// Returns zero-filled memory that all ranks share. Collective: all ranks get it or all throw Error, which names the
+  /// rank that could not take part and why. `purpose`, e.g. "rows of 'blocks.0'", is for messages. The first `head`
+  /// bytes get their memory at once, even with Paging::kWhenUsed.
   std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce,
                                    size_t head = 0);
-  /// Takes the memory of a part of what was shared with Paging::kWhenUsed. Throws Error if there is none.
+  /// Takes memory now for a part of what was shared with Paging::kWhenUsed. Throws Error if there is none.
   void take_pages_of(std::byte* begin, size_t bytes) const;
 
-  /// Says what this rank does, for other ranks' messages.
+  /// Publishes what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
-  /// What was announced is done.
+  /// Publishes that the announced operation is done.
   void announce_end() { status(rank()).is_busy = 0; }
-  /// Wakes whoever waits for this rank; call after a change of shared memory.
+  /// Wakes the threads of all ranks that wait for this rank. Call it after a change of shared memory.
   void ring();
-  /// Wakes this rank's own threads that wait; call after a change that they do not hear of from a peer.
+  /// Wakes this rank's own threads that wait. Call it after a change that no peer makes known to them.
   void wake_threads() FSDP_REQUIRES(own_rank->mutex);
-  /// Returns once `ready` is true, which becomes so by an act of `peer`'s that rings its bell, or by one of this rank's
-  /// that wakes its threads; it is asked under the lock. Throws PeerLost, Mismatch or Error, the same on every rank.
-  /// `waited`: how long its operation has waited before, which the timeout bounds together with this wait; it grows by
-  /// the time that this one takes.
+  /// Blocks until `ready` returns true. Either `peer` makes it true and rings its bell, or this rank does and wakes its
+  /// threads. `ready` is called under the lock. Throws PeerLost, Mismatch or Error, the same on every rank. `waited` is
+  /// the time that the operation has waited before; the timeout bounds its sum with this wait, and the function adds
+  /// this wait to it.
   void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited)
       FSDP_REQUIRES(own_rank->mutex);
-  /// Whether the peer's process ended or left.
+  /// Returns whether the peer's process has ended or the peer has destroyed its process group.
   bool has_left(int peer) const { return status(peer).has_left.load() != 0 || neighbours_.has_ended(peer); }
-  /// Not in a child that was forked: there nothing must be written for this rank.
+  /// Returns false in a forked child, which must not write anything for this rank.
   bool is_own_process() const { return getpid() == process_; }
 
-  /// Begins anew, whatever happened before: everything in flight is dropped on every rank, and so is the failure. Until
-  /// all ranks are here, those that go on fail. Collective. Throws PeerLost if one was lost or does not come.
+  /// Restarts the ranks after any failure: every rank drops its operations in flight, and the failure is forgotten.
+  /// Until all ranks have called it, calls of the others fail. Collective. Throws PeerLost if a rank was lost or does
+  /// not call it.
   void start_over();
 
-  /// Records the failure for every rank and throws the one that was recorded first.
+  /// Records the failure for every rank, and throws the failure that was recorded first.
   [[noreturn]] void fail(Verdict verdict) FSDP_REQUIRES(own_rank->mutex);
-  /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own,
-  /// or with the loss of a global rank.
+  /// Tells the other ranks that `operation` failed on this rank, with an error of its own or because global rank `lost`
+  /// was lost. Does nothing if a failure is known already.
   void tell(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt)
       FSDP_REQUIRES(own_rank->mutex);
-  /// The operation that was announced.
+  /// Does the same for the operation that was announced.
   void tell(const std::string& error) FSDP_REQUIRES(own_rank->mutex) { tell(operation(), error); }
-  /// Throws the failure that is recorded, if one is.
+  /// Throws the recorded failure if there is one.
   void check() const FSDP_REQUIRES(own_rank->mutex);
 
   const std::shared_ptr<OwnRank> own_rank;
-  /// Those of this rank that use this.
+  /// This rank's orders that use this object.
   std::vector<Order*> orders FSDP_GUARDED_BY(own_rank->mutex);
 
  private:
@@ -200,9 +207,9 @@ class Peers {
   bool is_under_way_elsewhere() const FSDP_REQUIRES(own_rank->mutex);
 
   const pid_t process_ = getpid();
-  std::mutex sharing_;  // for as long as a segment is shared; never waited for under the rank's lock
+  std::mutex sharing_;  // held while a segment is shared; no thread waits for it under the rank's lock
   std::vector<int> awaited_ FSDP_GUARDED_BY(own_rank->mutex);  // the peers that this rank's threads wait for
-  const Contact first_;                                        // makes the segments
+  const Contact first_;                                        // the rank that makes the segments
   const Neighbours neighbours_;
   const Ranks ranks_;
   const std::chrono::milliseconds timeout_;
@@ -210,7 +217,7 @@ class Peers {
   uint64_t segments_ FSDP_GUARDED_BY(own_rank->mutex) = 0, meetings_ FSDP_GUARDED_BY(own_rank->mutex) = 0;
   bool has_joined_ FSDP_GUARDED_BY(own_rank->mutex) = false;
   bool is_starting_over_ FSDP_GUARDED_BY(own_rank->mutex) = false;
-  std::optional<Verdict> lost_ FSDP_GUARDED_BY(own_rank->mutex);  // why starting over came to nothing
+  std::optional<Verdict> lost_ FSDP_GUARDED_BY(own_rank->mutex);  // why start_over() failed
   std::shared_ptr<std::byte> memory_;
   HostPage* page_ = nullptr;
 };

@@ -11,28 +11,28 @@
 namespace fsdp::shm {
 namespace {
 
-/// Elements of one plane that move in one round.
+/// Consecutive elements of one plane that move in one round.
 struct Range {
   size_t plane;
-  int64_t in_slice;  ///< the first one, as an element of the rank's slice
-  int64_t in_whole;  ///< the same, as an element of the flat tensor
+  int64_t in_slice;  ///< index of the first element in the rank's slice
+  int64_t in_whole;  ///< index of the first element in the flat tensor
   int64_t count;
-  size_t position;  ///< where they lie in the window, in bytes
+  size_t position;  ///< offset of the elements in the window, in bytes
 };
 
-/// Several flat tensors, the planes, of which ranks have slices. The slices of one rank lie behind one another, each
-/// from a multiple of 16 bytes on, and go through a window that takes the same number of their bytes in each round. A
-/// slot has a window for each reader, or one for all.
+/// Divides the data of a collective into rounds. The data are several flat tensors, the planes, which consist of the
+/// ranks' slices. All slices of one rank, each beginning at a multiple of 16 bytes, pass through a window that takes
+/// the same number of bytes in each round. A slot has a window for each reader, or one for all readers.
 class Windows {
  public:
   struct Plane {
-    int64_t numel;  ///< of one slice, or of the whole tensor
+    int64_t numel;  ///< number of elements of one slice, or of the whole tensor
     int64_t element_bytes;
   };
 
-  /// `targets`: the windows that a slot must hold. `turns`: 0 if planes are of slices of equal length; else they are
-  /// whole tensors of any length, of which so many ranks take turns, and what a rank has of them differs from round to
-  /// round.
+  /// A slot holds `targets` windows. If `turns` is 0, planes consist of slices of equal length. Otherwise planes are
+  /// whole tensors of any length, and `turns` ranks take turns: in each round each rank handles the next window of
+  /// them.
   Windows(std::vector<Plane> planes, int targets, size_t slot_bytes, int turns = 0)
       : planes_(std::move(planes)), turns_(turns) {
     int64_t bytes = 0;
@@ -47,15 +47,15 @@ class Windows {
     slot_bytes_ = rounds_ == 0 ? 0 : static_cast<size_t>(length_ * std::max(1, targets));
   }
 
-  /// At least one, so that ranks meet.
+  /// Returns the number of rounds, at least one, so that ranks meet.
   int64_t rounds() const { return std::max<int64_t>(1, rounds_); }
-  /// How much of a slot the windows take.
+  /// Returns the bytes of a slot that the windows take.
   size_t slot_bytes() const { return slot_bytes_; }
-  /// Where `reader`'s window begins in the slot of `writer`. A slot has no window for its own writer.
+  /// Returns the offset of `reader`'s window in the slot of `writer`. A slot has no window for its own writer.
   size_t position(int writer, int reader) const {
     return static_cast<size_t>((reader <= writer ? reader : reader - 1) * length_);
   }
-  /// Calls `visit(range)` for what moves of `rank`'s slices in a round; gives the number of bytes.
+  /// Calls `visit(range)` for each range of `rank`'s elements that moves in this round. Returns their number of bytes.
   template <class Visit>
   size_t visit(int rank, int64_t round, const Visit& visit) const {
     const int64_t begin = (turns_ == 0 ? round : round * turns_ + rank) * length_, end = begin + length_;
@@ -74,7 +74,7 @@ class Windows {
 
  private:
   std::vector<Plane> planes_;
-  std::vector<int64_t> begins_;  // of the planes, in bytes
+  std::vector<int64_t> begins_;  // the first byte of each plane among a rank's slices
   int64_t length_ = 0, rounds_ = 0;
   size_t slot_bytes_ = 0;
   int turns_;
@@ -96,7 +96,7 @@ Windows::Plane plane_of(int64_t numel, const at::Tensor& tensor) {
 
 struct Reduction {
   std::vector<std::vector<Piece>> inputs;
-  std::vector<at::Tensor> outputs;  // of which this rank fills its slices, or what it has of whole tensors
+  std::vector<at::Tensor> outputs;  // this rank's slices, or whole tensors of which it fills its turns
   Windows windows;
   ReduceOp op;
   double scale;
@@ -136,7 +136,7 @@ struct Reduction {
   }
 };
 
-// Copies slices of `input` to the other ranks: the same to all, or a window for each.
+// Copies slices of `input` to the other ranks: the same slices to all, or another slice to each.
 struct Exchange {
   std::vector<GatherPlane> planes;
   Windows windows;
@@ -166,13 +166,13 @@ struct Exchange {
   }
 
   size_t begin_of(int from, int to) const { return is_for_each ? windows.position(from, to) : 0; }
-  // What this rank gives to whom the range is for.
+  // Returns the address of this rank's elements for the readers of the range.
   const std::byte* own(const Range& range) const {
     return address_of(planes[range.plane].input, is_for_each ? range.in_whole : range.in_slice);
   }
 };
 
-// One that is gone through round by round.
+// Makes the steps of a collective that has the same steps in each round.
 template <class Collective>
 Steps steps_of(Collective all) {
   const auto collective = std::make_shared<const Collective>(std::move(all));

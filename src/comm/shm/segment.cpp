@@ -25,7 +25,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The number behind `key` at the beginning of a line, such as "inactive_file 4096" or "MemAvailable:  12 kB".
+// Returns the number after `key` at the beginning of a line, such as "inactive_file 4096" or "MemAvailable:  12 kB".
 std::optional<uint64_t> field(const std::string& text, std::string_view key) {
   TextReader lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -35,7 +35,7 @@ std::optional<uint64_t> field(const std::string& text, std::string_view key) {
   return std::nullopt;
 }
 
-// What the control groups around this process leave.
+// Returns the bytes that the control groups of this process still give; nullopt if none has a limit.
 std::optional<uint64_t> left_by_control_groups() {
   std::optional<uint64_t> left;
   TextReader lines(text_of("/proc/self/cgroup"));
@@ -71,19 +71,19 @@ void require_room(size_t bytes) {
                          " available. Use a smaller model, more memory or the backend \"gloo\""));
 }
 
-// The process's own.
+// The mappings of this process.
 struct Mappings {
   Mutex mutex;
   std::map<ino_t, std::weak_ptr<std::byte>> by_inode FSDP_GUARDED_BY(mutex);
-  size_t tidy_at FSDP_GUARDED_BY(mutex) = 64;  // how many there are when those that are gone are forgotten
+  size_t tidy_at FSDP_GUARDED_BY(mutex) = 64;  // number of entries at which expired ones are erased
 };
 
 }  // namespace
 
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat) {
-  const auto most = field(limit, ""), now = field(used, "");  // "max" is no number: no limit
+  const auto most = field(limit, ""), now = field(used, "");  // "max", which means no limit, is not a number
   if (!most || !now) return std::nullopt;
-  // Pages of files are given up when memory is short.
+  // The kernel drops cached pages of files when memory is short.
   const uint64_t files = field(stat, "inactive_file ").value_or(0) + field(stat, "active_file ").value_or(0);
   const uint64_t held = *now > files ? *now - files : 0;
   return *most > held ? *most - held : 0;
@@ -111,7 +111,7 @@ Descriptor find_segment(pid_t process, const std::string& name) {
     if (std::filesystem::read_symlink(next->path(), gone) != link) continue;
     Descriptor segment(open(next->path().c_str(), O_RDWR | O_CLOEXEC));
     if (segment.is_open()) return segment;
-    // The process may have ended, or closed it, since its link was read.
+    // The process may have ended or closed the segment since its link was read.
     if (errno != ENOENT) throw Obstacle(problem("opening a segment of another process", errno));
   }
   if (error && error.value() != ENOENT && error.value() != ESRCH)

@@ -17,17 +17,18 @@ std::string purpose_of(const char* what, std::span<const SharedPart> parts) {
                  parts.size() > 1 ? str_cat(" and ", parts.size() - 1, " others") : "");
 }
 
-// In front of the buffer, one word per rank says in which epoch it reads (0: it does not).
+// Rows of a flat buffer that all ranks map. In front of the buffer, each rank has a word with the epoch in which it
+// reads; 0 if it does not read.
 //
-// A reader sets its word before it posts the barrier that opens its epoch, so whoever has met it there sees the word.
-// The gate is at the write: readers never wait for each other, and a writer only for slower readers. Thread safety: all
-// of it; `begin_read` and `end_read` take no lock.
+// A reader sets its word before it posts the barrier that opens its epoch, so every rank that has passed the barrier
+// sees the word. Only writers wait: readers never wait for each other, and a writer waits only for slower readers.
+// Thread-safe; `begin_read` and `end_read` take no lock.
 class SharedRows : public SharedBuffer {
  public:
-  // Zeros of `bytes_needed`, which every rank has.
+  // `memory` is `bytes_needed` zero bytes that all ranks share.
   SharedRows(std::shared_ptr<Peers> peers, std::shared_ptr<std::byte> memory, const std::string& subject)
       : peers_(std::move(peers)), subject_("the rows of '" + subject + "'"), memory_(std::move(memory)) {}
-  // For a buffer of `bytes`, among others alike.
+  // Returns the size of a buffer of `bytes` with its words, rounded up so that another one can follow.
   static size_t bytes_needed(size_t bytes, int world_size) {
     constexpr size_t kLine = alignof(Reading);
     return sizeof(Reading) * static_cast<size_t>(world_size) + (bytes + kLine - 1) / kLine * kLine;
@@ -55,7 +56,7 @@ class SharedRows : public SharedBuffer {
     fault_point("rows gate");
     std::chrono::nanoseconds waited{0};
     for (int peer = 0; peer < peers_->world_size(); ++peer) {
-      if (peer == peers_->rank()) continue;  // another thread may have begun to read
+      if (peer == peers_->rank()) continue;  // another thread of this rank may have begun to read
       const auto& reading = words()[peer].epoch;
       const auto reads_no_more = [&] {
         const uint64_t read = reading.load(std::memory_order_acquire);
@@ -87,8 +88,9 @@ struct alignas(64) Holds {
   std::atomic<uint64_t> count;
 };
 
-// In front of the buffers is a count of the holds on each, of all ranks. Who gives the last one back gives the pages
-// back too; nobody writes meanwhile, since a gather begins when every rank has let go of what was gathered before.
+// Memory that the ranks of a host share. In front of the buffers is, for each buffer, the number of all ranks' holds.
+// The rank that releases the last hold returns the pages to the system. No rank writes meanwhile, because a gather
+// begins only when every rank has released what was gathered before.
 class HostMemory : public HostBuffer, public std::enable_shared_from_this<HostMemory> {
  public:
   HostMemory(std::shared_ptr<Holds> holds, std::shared_ptr<std::byte> memory, size_t bytes, int ranks)
@@ -104,7 +106,7 @@ class HostMemory : public HostBuffer, public std::enable_shared_from_this<HostMe
   }
 
  private:
-  // A child that was forked has no hold of its own. Where pages cannot be given back they stay.
+  // A forked child has no holds. If the system does not take the pages back, they stay.
   void release() {
     if (getpid() == process_ && --holds_->count == 0) madvise(memory_.get(), whole_pages(bytes_), MADV_REMOVE);
   }

@@ -17,7 +17,7 @@ using shm::kCollectiveSlotBytes, shm::kMessageSlotBytes;
 using shm::Peers;
 using shm::Writer;
 
-// What messages from one rank to another take: two slots, and less than a page beside them.
+// Bytes for the messages from one rank to another: two slots, and less than a page for the rest.
 constexpr size_t kMessageBytes = 2 * kMessageSlotBytes + 4096;
 static_assert(Collectives::bytes_needed(2, kMessageSlotBytes, /*writers=*/1) <= kMessageBytes);
 
@@ -138,10 +138,11 @@ class ShmCommunicator : public Front {
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<TrafficCount> traffic_;
   const std::string name_;
-  // For collectives, and behind that by sender and receiver for messages; pages come as they are used.
+  // Memory for collectives, followed by memory for the messages of each pair of sender and receiver. Pages get memory
+  // when they are used.
   const std::shared_ptr<std::byte> memory_;
   const std::shared_ptr<Collectives> collectives_;
-  // By peer, and whether this rank sends.
+  // The key is the peer and whether this rank sends.
   std::map<std::pair<int, bool>, std::shared_ptr<Collectives>> messages_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks of one host that share memory.
+/// The communicator of ranks of one host that share memory.
 
 #include <fsdp/communicator.h>
 
@@ -14,10 +14,10 @@
 
 namespace fsdp {
 
-/// Connects the ranks, which are processes or threads on one host. `contacts`: by rank; the first one's page stays open
-/// until all have joined. `own_rank`: what the rank's communicators over shared memory have in common; `traffic`: where
-/// what it copies counts. Collective. Throws PeerLost naming a rank that is gone or does not come, Obstacle, and Error
-/// when a rank has no room for what they share.
+/// Connects ranks that are processes or threads on one host. `contacts` has an element for each rank; the first one's
+/// page must stay open until all ranks have joined. `own_rank` is shared by all of the rank's communicators over shared
+/// memory, and `traffic` counts the bytes that the rank copies. Collective. Throws PeerLost with a rank that has ended
+/// or does not come, Obstacle, and Error if a rank has no room for the shared memory.
 std::shared_ptr<Communicator> make_shm_communicator(const std::vector<shm::Contact>& contacts, const Ranks& ranks,
                                                     std::chrono::milliseconds timeout,
                                                     std::shared_ptr<shm::OwnRank> own_rank,
