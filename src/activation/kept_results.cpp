@@ -186,9 +186,9 @@ bool KeptResults::Scope::gave(const at::Tensor& tensor) const {
 std::optional<std::vector<c10::IValue>> KeptResults::Scope::next_results(const c10::OperatorHandle& op) {
   const auto& calls = results_.calls_;
   require(next_ < calls.size() && calls[next_].op == op,
-          "fsdp::activation_checkpoint: when fn is computed again it calls ", op.operator_name().name,
+          "fsdp::activation_checkpoint: when fn is computed again, it calls ", op.operator_name().name,
           " where forward called ", next_ < calls.size() ? calls[next_].op.operator_name().name : "nothing",
-          ", so the results that were kept do not match. fn and CheckpointOptions::keeps_results must do the same both "
+          ", so the kept results do not match. fn and CheckpointOptions::keeps_results must do the same both "
           "times");
   const auto& call = calls[next_++];
   if (call.results.empty() || !call.is_unwritten()) return std::nullopt;

@@ -170,8 +170,9 @@ void Segment::refuse_written(size_t index) {
   const auto& slot = slots_[index];
   throw UsageError(str_cat(where(), "a tensor that fn uses was changed after fn used it: tensor ", index,
                            " of those that autograd saves for fn, ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
-                           slot.device, ", was written in place by fn or before backward. ",
-                           "Write to a copy, or after backward"));
+                           slot.device,
+                           ", was written in place, either by fn itself or between fn and backward. Write to a copy, "
+                           "or wait until after backward"));
 }
 
 void Segment::refuse_other_run(const std::string& found) const {
@@ -219,10 +220,9 @@ void Segment::take(const at::Tensor& tensor) {
     if (next_ < slots_.size()) {
       auto& slot = slots_[next_];
       if (tensor.sizes() != slot.sizes || tensor.scalar_type() != slot.dtype || tensor.device() != slot.device)
-        refuse_other_run(str_cat("of the tensors that autograd saves for fn, number ", next_, " is ",
-                                 tensor.scalar_type(), tensor.sizes(), " on ", tensor.device(),
-                                 " in backward and was in forward ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
-                                 slot.device));
+        refuse_other_run(str_cat("tensor ", next_, " of those that autograd saves for fn is ", tensor.scalar_type(),
+                                 tensor.sizes(), " on ", tensor.device(), " in backward, but in forward it was ",
+                                 slot.dtype, c10::IntArrayRef(slot.sizes), " on ", slot.device));
       if (slot.is_wanted) slot.value = tensor;
     }
     ++next_;
@@ -274,7 +274,7 @@ void Segment::compute(int task) {
   if (is_computing_)
     throw UsageError(
         where() +
-        "when fn is computed again it runs a backward that needs the result of fn. Let fn depend on its inputs only");
+        "when fn is computed again, it runs a backward that needs the result of fn. Let fn depend only on its inputs");
   require_unwritten("before backward");
   clear();
   {
@@ -292,7 +292,7 @@ void Segment::compute(int task) {
     clear();
     const MutexLock lock(mutex_);
     refuse_other_run(
-        str_cat("autograd saves for fn ", next_, " tensors in backward and in forward saved ", slots_.size()));
+        str_cat("autograd saves ", next_, " tensors for fn in backward, but saved ", slots_.size(), " in forward"));
   }
   if (task == -1) return;
   torch::autograd::Engine::get_default_engine().queue_callback([segment = weak_from_this(), ahead = ahead_, task] {

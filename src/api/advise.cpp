@@ -88,8 +88,8 @@ Advice advise(const Group& model, std::optional<int64_t> spare_bytes) {
 
 std::ostream& operator<<(std::ostream& out, const Advice& advice) {
   const auto percent = static_cast<int>(advice.waiting_share * 100 + 0.5);
-  out << percent << " % of the time a rank waits for others, and holds at most " << megabytes(advice.bytes_now)
-      << " with " << advice.now << ". ";
+  out << "A rank waits for others during " << percent << " % of the time, and holds at most "
+      << megabytes(advice.bytes_now) << " with " << advice.now << ". ";
   if (advice.better == advice.now) return out << "No other strategy would be better.";
   return out << advice.better << " would move two thirds of the bytes and hold " << megabytes(advice.bytes_then) << "; "
              << megabytes(advice.spare_bytes) << " are available.";

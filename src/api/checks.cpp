@@ -82,7 +82,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           "parameter (ignored_params)");
   require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
           tensor.scalar_type(),
-          ", expected Half, BFloat16, Float or Double, in which ranks sum gradients and optimizers compute. Freeze the "
+          ", expected Half, BFloat16, Float or Double, the dtypes in which ranks sum gradients and optimizers compute. "
+          "Freeze the "
           "parameter (set_requires_grad(false)), or convert it to one of these dtypes");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
           tensor.strides(), ". Use tensor.contiguous() when you register the parameter; channels_last is fine");
@@ -106,7 +107,7 @@ Extent extent_of(const runtime::NamedParameter& named, bool is_sharded) {
 }
 
 constexpr const char* kUntied =
-    "' are different tensors on the same memory, which they could not share after fully_shard. Tie weights by "
+    "' are different tensors that share memory, which they could not do after fully_shard. Tie weights by "
     "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that must keep "
     "its values";
 
@@ -179,8 +180,9 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise its parameters before fully_shard");
-  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
-          "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap. Set wraps too");
+  require(
+      !options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
+      "FullyShardOptions::auto_wrap_policy sets 'descends' but not 'wraps', which says what to wrap. Set 'wraps' too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
@@ -236,8 +238,8 @@ void check_order(const ModuleNode& tree, const std::string& where) {
       // A module that stands in two others, of which the other one was sharded before, is no reason.
       const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
-              "' of a module around it, which was sharded before. Shard the inner modules first, then the modules that "
-              "contain them");
+              "' of an enclosing module, which is already sharded. Shard the inner modules first, then the modules "
+              "that contain them");
     }
   });
 }
@@ -307,10 +309,9 @@ std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::
                         (cut->fused == 1 || cut->dim == 0) && tensor.size(0) % cut->fused == 0;
       require(cut->axis && (fits || group_of_parameter(tensor)), where, "'", parameter.name, "' of sizes ",
               tensor.sizes(),
-              ": expected a TensorCut with an axis, with a dim of 0 or 1 that the parameter has, and with a number of "
-              "fused ",
-              "matrices that divides dim 0, found dim ", cut->dim, ", ", cut->fused, " fused and ",
-              cut->axis ? "an axis" : "no axis");
+              ": expected a TensorCut whose axis is set, whose dim is 0 or 1 and exists in the parameter, and whose "
+              "fused divides the size of dim 0 (fused > 1 only with dim 0); found dim = ",
+              cut->dim, ", fused = ", cut->fused, cut->axis ? ", axis set" : ", axis not set");
       require(!axis || axis == cut->axis, where, "'", parameter.name,
               "' is split over a different tensor axis than the parameters before it. Give all layers the same process "
               "group");

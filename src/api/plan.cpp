@@ -92,7 +92,7 @@ class Plan {
 
 void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, const std::string& where) {
   require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
-          ": expected Half, BFloat16, Float or Double, in which ranks can sum and operators compute, found ",
+          ": expected Half, BFloat16, Float or Double, the dtypes in which ranks can sum and operators compute, found ",
           dtype.value_or(at::kFloat));
 }
 
@@ -147,8 +147,8 @@ void require_device(c10::Device device, const std::string& where) {
   const int count = is_known ? c10::impl::getDeviceGuardImpl(device.type())->deviceCount() : 0;
   require(device.index() < count && count > 0, where, "expected a device of this process, found ", device, " (",
           c10::DeviceTypeName(device.type(), /*lower_case=*/true), " has ", count,
-          " here). Name a different device, show the process its devices (CUDA_VISIBLE_DEVICES), or use a LibTorch "
-          "that was built for it");
+          " here). Name a different device, make the device visible to the process (CUDA_VISIBLE_DEVICES), or use a "
+          "LibTorch that was built for it");
 }
 
 void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,

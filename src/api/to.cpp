@@ -64,11 +64,11 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     for (const auto& slot : group->slots()) {
       const bool is_on_cpu = change(slot.form()).device.is_cpu();
       require(group->policy.disk_folder.empty() || is_on_cpu, group->where(operation), "'", group->name(),
-              "' is kept in files (FullyShardOptions::disk_policy), which is "
-              "for models on the CPU. Move the model before fully_shard, or shard it without disk_policy");
+              "' is kept in files (FullyShardOptions::disk_policy), which only works for models on the CPU. Move the "
+              "model before fully_shard, or shard it without disk_policy");
       require(group->policy.row_memory == runtime::RowMemory::kBesideWhole || !is_on_cpu, group->where(operation), "'",
               group->name(),
-              "' has its rows in host memory (FullyShardOptions::offload_policy), which is for models on an "
+              "' has its rows in host memory (FullyShardOptions::offload_policy), which only works for models on an "
               "accelerator. Name the accelerator, or shard the model without offload_policy");
     }
   }

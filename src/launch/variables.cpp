@@ -55,7 +55,7 @@ HeldPort::HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))
   const int on = 1;
   if (!socket_.is_open() || setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       bind(socket_.number(), generic, size) != 0 || getsockname(socket_.number(), generic, &size) != 0)
-    throw Error(std::string("[fsdp] cannot find a free port of 127.0.0.1 at which the ranks can meet: ") +
+    throw Error(std::string("[fsdp] cannot find a free port on 127.0.0.1 for the ranks to meet at: ") +
                 strerror(errno));
   number_ = ntohs(address.sin_port);
 }

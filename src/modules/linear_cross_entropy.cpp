@@ -93,8 +93,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
           "expected the same number of features in the first two tensors and one target for each row, found ",
           x.sizes(), ", ", weight.sizes(), " and ", targets.sizes(), '.');
   require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
-          kPrefix, "expected two tensors of one floating point dtype and targets of Long, found ", x.scalar_type(),
-          ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
+          kPrefix, "expected two tensors of the same floating point dtype and targets of dtype Long, found ",
+          x.scalar_type(), ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
   if (at::GradMode::is_enabled()) return LinearCrossEntropy::apply(x, weight, targets, ignore_index);
   return sum_over_rows(x, weight, targets, ignore_index, /*with_gradients=*/false).loss /
          counted_rows(targets, ignore_index);

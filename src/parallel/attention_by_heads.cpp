@@ -25,8 +25,9 @@ at::Tensor attention_by_heads(const AttentionCall& call, const std::shared_ptr<P
                               const std::function<at::Tensor(const AttentionCall&)>& ring) {
   const int64_t heads = call.query.size(1), key_heads = call.key.size(1), count = ranks->world_size();
   require(heads % count == 0 && key_heads % count == 0, ranks->where("scaled_dot_product_attention"),
-          "expected numbers of heads that are multiples of the ", count, " ranks, found ", heads, " of queries and ",
-          key_heads, " of keys. Use a method other than SequenceMethod::kHeads, or fewer ranks for the axis of heads.");
+          "expected numbers of heads that are multiples of the ", count, " ranks, found ", heads, " query heads and ",
+          key_heads,
+          " key heads. Use a method other than SequenceMethod::kHeads, or fewer ranks on the axis of heads.");
   const auto whole = [&](const at::Tensor& own) { return functional::all_to_all(own, 1, 2, ranks); };
   AttentionCall some{call.plan, whole(call.query), whole(call.key), whole(call.value), call.mask};
   if (some.mask.defined() && some.mask.size(1) > 1)

@@ -17,8 +17,11 @@ class Checks {
 
   AttentionCall call() const {
     require_operands();
-    AttentionCall call{c10::make_intrusive<AttentionPlan>(), four_dims(given_.query), four_dims(given_.key),
-                       four_dims(given_.value), {}};
+    AttentionCall call{c10::make_intrusive<AttentionPlan>(),
+                       four_dims(given_.query),
+                       four_dims(given_.key),
+                       four_dims(given_.value),
+                       {}};
     auto& plan = *call.plan;
     plan.group = scope_.ring();
     plan.is_causal = given_.is_causal;
@@ -31,7 +34,9 @@ class Checks {
            ". Give the mask as attn_mask.");
     if (given_.mask.defined()) call.mask = mask(plan);
     plan.name = str_cat("attention of queries ", call.query.sizes(), " and keys ", call.key.sizes(),
-                        plan.is_causal ? ", causal" : call.mask.defined() ? ", masked" : "");
+                        plan.is_causal        ? ", causal"
+                        : call.mask.defined() ? ", masked"
+                                              : "");
     return call;
   }
 
@@ -56,16 +61,16 @@ class Checks {
            key.scalar_type(), " and ", value.scalar_type(), '.');
     expect(key.size(0) == query.size(0) && value.size(0) == query.size(0) && key.size(-2) == value.size(-2) &&
                key.size(-1) == query.size(-1) && query.size(-2) > 0 && key.size(-2) > 0,
-           "expected queries, keys and values of the same batch, keys of the same size as queries and as many keys as "
-           "values, found ",
+           "expected queries, keys and values of the same batch size, keys of the same size as queries and as many "
+           "keys as values, found ",
            query.sizes(), ", ", key.sizes(), " and ", value.sizes(), '.');
     if (query.dim() == 4) require_heads(query.size(1), key.size(1), value.size(1));
   }
 
   void require_heads(int64_t queries, int64_t keys, int64_t values) const {
     expect(keys == values && (keys == queries || (given_.enable_gqa && keys > 0 && queries % keys == 0)),
-           "expected as many heads of keys and values as of queries, or with enable_gqa a number of them that divides "
-           "the heads of queries, found ",
+           "expected as many key and value heads as query heads or, with enable_gqa, a number that divides the number "
+           "of query heads, found ",
            keys, ", ", values, " and ", queries, '.');
   }
 

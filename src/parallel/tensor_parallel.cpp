@@ -26,7 +26,7 @@ TensorParallelOptions over_an_axis(TensorParallelOptions options) {
 void require_equal_parts(int64_t size, const ProcessGroup& axis, std::string_view layer, std::string_view what) {
   require(size % axis.world_size() == 0, axis.where(std::string(layer)), "expected ", what,
           " to be a multiple of the axis's ", axis.world_size(), " ranks, found ", size,
-          ". Choose a different size, or fewer ranks for the axis.");
+          ". Choose a different size, or use fewer ranks on the axis.");
 }
 
 // Throws UsageError if a number is not in [0, size). Checks only tensors on the CPU, as LibTorch's layers do, because a

@@ -43,7 +43,7 @@ at::Tensor TokenSlices::attend(Place& place, const AttentionArguments& arguments
   const auto expect = [&](bool ok, const auto&... message) {
     if (!ok) require(false, group_->where("scaled_dot_product_attention"), message...);
   };
-  expect(is_causal && !mask.defined(), "expected causal attention of a model that runs slice by slice, found ",
+  expect(is_causal && !mask.defined(), "expected causal attention in a model that runs slice by slice, found ",
          mask.defined() ? "a mask" : "attention to later tokens",
          ". Give is_causal = true without a mask, or choose a schedule of whole sequences");
   expect(dropout == 0,
@@ -60,8 +60,8 @@ at::Tensor TokenSlices::attend(Place& place, const AttentionArguments& arguments
     slices.push_back({leaf_of(key), leaf_of(value)});
   }
   expect(place.slice < slices.size(), "slice ", place.slice,
-         " runs an attention that earlier slices did not run. Make ",
-         "the choice of layers that run independent of the tokens");
+         " runs an attention that earlier slices did not run. The choice of layers that run must not depend on the "
+         "tokens");
   std::vector<at::Tensor> keys, values;
   for (size_t slice = 0; slice < place.slice; ++slice) {
     keys.push_back(slices[slice].key);

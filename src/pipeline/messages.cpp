@@ -83,7 +83,7 @@ void Mailbox::send(const PipelineAction& action, const at::Tensor& made) {
     const auto where = [&] { return str_cat(group_.where("Pipeline"), "stage ", action.stage, " gave "); };
     auto& known = forms_[{taker->stage, taker->micro_batch, taker->slice}];
     if (!learns_ && known != form)
-      require(false, where(), text_of(form), " for micro-batch ", action.micro_batch, ", and ", text_of(known),
+      require(false, where(), text_of(form), " for micro-batch ", action.micro_batch, ", but gave ", text_of(known),
               " in an earlier run with inputs of the same sizes. The sizes of a stage's output must depend only on the "
               "sizes of the inputs");
     known = form;

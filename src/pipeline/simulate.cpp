@@ -46,8 +46,8 @@ void require_each_once(const PipelineSchedule& schedule) {
   for (int rank = 0; rank < schedule.ranks; ++rank)
     for (const auto& action : schedule.actions[static_cast<size_t>(rank)]) {
       require(numbers.has(action) && schedule.rank_of(action.stage) == rank, where, "rank ", rank, " has the action ",
-              action.name(), ", which is not one of its ", schedule.chunks, " stages, ", schedule.micro_batches,
-              " micro-batches and ", schedule.slices, " slices");
+              action.name(), ", which the schedule cannot contain: a rank has ", schedule.chunks, " stages, ",
+              schedule.micro_batches, " micro-batches and ", schedule.slices, " slices");
       require(!is_there[numbers.of(action)], where, "rank ", rank, " has the action ", action.name(), " twice");
       is_there[numbers.of(action)] = true;
     }
@@ -107,7 +107,7 @@ PipelineTimes simulate(const PipelineSchedule& schedule, const std::function<dou
     waiting += str_cat(waiting.empty() ? "" : "; ", "rank ", rank, " has ", action.name(), " next, which needs ",
                        waits_for(action)->name());
   }
-  throw UsageError(str_cat("fsdp schedule '", schedule.name, "': the ranks wait for each other for ever: ", waiting,
+  throw UsageError(str_cat("fsdp schedule '", schedule.name, "': the ranks wait for one another forever: ", waiting,
                            ". Put each action after the actions that it needs"));
 }
 

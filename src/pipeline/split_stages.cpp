@@ -59,8 +59,8 @@ void require_no_shared_parameter(const std::vector<torch::nn::Sequential>& stage
     for (const auto& parameter : stages[stage]->named_parameters()) {
       const auto [owner, is_new] = owners.try_emplace(parameter.value().unsafeGetTensorImpl(), stage, parameter.key());
       require(is_new || owner->second.first == stage, kWhere, "parameter '", parameter.key(), "' of stage ", stage,
-              " is '", owner->second.second, "' of stage ", owner->second.first,
-              " too, so each rank would train a separate copy. Put both uses into the same stage, or give each use a "
+              " is also '", owner->second.second, "' of stage ", owner->second.first,
+              ", so each rank would train a separate copy. Put both uses into the same stage, or give each use a "
               "separate parameter");
     }
 }
@@ -79,7 +79,7 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
   const auto layers = static_cast<int64_t>(model->size());
   for (size_t i = 0; i < first_layers.size(); ++i)
     require(first_layers[i] > (i == 0 ? 0 : first_layers[i - 1]) && first_layers[i] < layers, kWhere,
-            "expected ascending numbers of layers between 1 and ", layers - 1, ", found ", first_layers[i]);
+            "expected ascending layer numbers between 1 and ", layers - 1, ", found ", first_layers[i]);
   std::vector<torch::nn::Sequential> stages(1);
   const auto names = model->named_children().keys();
   for (int64_t layer = 0; layer < layers; ++layer) {

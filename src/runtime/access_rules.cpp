@@ -70,8 +70,8 @@ std::string ways_out(Verdict verdict) {
       return "outside a forward scope a sharded parameter is this rank's rows, so this operator would compute a "
              "different result on every rank. Call the model through its handle, model(...) or model.forward(...): "
              "model->forward(...) opens no scope. If you have only the module, call fsdp::handle_of(module)(...), or "
-             "open an fsdp::ForwardScope. For norms, sums and clipping use fsdp::norm, fsdp::sum and "
-             "fsdp::clip_grad_norm_, for LBFGS fsdp::optim::LBFGS; for the whole value use fsdp::full_tensor or "
+             "open an fsdp::ForwardScope. For norms, sums and clipping, use fsdp::norm, fsdp::sum and "
+             "fsdp::clip_grad_norm_; for LBFGS, use fsdp::optim::LBFGS; for the whole value, use fsdp::full_tensor or "
              "fsdp::summon_full_params; if you mean this rank's rows, open an fsdp::LocalRows (and a "
              "torch::NoGradGuard)";
     case Verdict::kRefuseRowsByNumber:
@@ -81,9 +81,10 @@ std::string ways_out(Verdict verdict) {
              "mean indices of this rank's rows, open an fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseResult:
       return "this tensor has only this rank's rows, so the operator would compute a different result on every rank. "
-             "Element-wise operators accept this tensor. Over all ranks use fsdp::sum (also along some dims), "
-             "fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, e.g. "
-             "for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open an fsdp::LocalRows (and a "
+             "Element-wise operators accept this tensor. For results over all ranks, use fsdp::sum (also along some "
+             "dims), fsdp::norm, fsdp::any and fsdp::all; to clip gradients, use fsdp::clip_grad_norm_; for the whole "
+             "tensor, e.g. for a matrix product, use fsdp::full_tensor; if you mean this rank's rows, open an "
+             "fsdp::LocalRows (and a "
              "torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
       return "outside a forward scope a sharded parameter is this rank's rows. Together with the parameter, an "
@@ -121,10 +122,10 @@ std::string ways_out(Verdict verdict) {
     case Verdict::kRefuseConvert:
       return "outside a forward scope a sharded parameter is this rank's rows, so a converted or moved copy would have "
              "only these rows. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for "
-             "the whole value use fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
+             "the whole value use fsdp::full_tensor(p).to(...) on every rank, and for the rows p.detach().to(...)";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
-             "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";
+             "fsdp::fully_shard; for the rows use p.detach().clone(), and for the whole value fsdp::full_tensor(p)";
     case Verdict::kRefuseRecording:
       return "inside summon_full_params the whole parameters are this rank's own copy, which backward would not reach. "
              "Evaluate the model there under a torch::NoGradGuard, and train in a forward scope";

@@ -61,9 +61,10 @@ bool takes_part(ParamGroup& group, bool restricted) {
 
 // Other ranks may wait for what this thread does not do.
 [[noreturn]] void refuse_thread(const ParamGroup& group, const char* operation, const char* what_another_does) {
-  const auto error = str_cat("another thread ", what_another_does, " '", group.name(),
-                             "' at the moment. Threads that train the same model must take turns: begin when the other "
-                             "thread's backward has ended. Then call reset_iter_state() on the model on every rank");
+  const auto error =
+      str_cat("another thread ", what_another_does, " '", group.name(),
+              "' at the moment. Threads that train the same model must take turns: begin when the other thread's "
+              "backward has ended. After this error, call reset_iter_state() on the model on every rank");
   group.placement().fail(operation, error);
   throw UsageError(group.where(operation) + error);
 }

@@ -259,10 +259,11 @@ void ComputeDtype::cast_others(const OperatorCall& call, std::vector<Replacement
   using enum OperatorKind;
   if (!casts_ || !is_one_of(call.traits.kind, {kPointwise, kForeach, kOther})) return;
   if (other_.group != nullptr)
-    require(false, first_.group->where(call.op.operator_name().name), "expected parameters of one dtype, found '",
+    require(false, first_.group->where(call.op.operator_name().name), "expected parameters of the same dtype, found '",
             first_.slot->name(), "' (group '", first_.group->name(), "') in ", first_.dtype, " and '",
             other_.slot->name(), "' (group '", other_.group->name(), "') in ", other_.dtype,
-            ". Give both one MixedPrecisionPolicy::param_dtype, or have keeps_precision keep both or neither");
+            ". Give both the same MixedPrecisionPolicy::param_dtype, or let keeps_precision keep the precision of both "
+            "or neither");
   const auto& schema = call.op.schema().arguments();
   for (const auto& operand : call.tensors) {
     const auto& tensor = *operand.tensor;

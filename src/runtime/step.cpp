@@ -320,7 +320,7 @@ void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_insid
   if (!rank_state().has_data) return;
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
-                    "' in .grad is not part of a graph. For a penalty on gradients of parameters take "
+                    "' in .grad is not part of a graph. For a penalty on gradients of parameters, use "
                     "torch::autograd::grad(..., create_graph) in the forward scope.");
     gradient = gradient.detach().clone();
   }

@@ -42,7 +42,7 @@ TEST(Options, ThatCannotBeAreRefused) {
         {{.offload_policy = CPUOffloadPolicy{}}, {"offload_policy", "is on the CPU", "For a model on the CPU"}},
         {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
         {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
-         {"auto_wrap_policy", "not what to wrap"}},
+         {"auto_wrap_policy", "not 'wraps', which says what to wrap"}},
         {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "not a parameter under Linear"}},
         {{.ignored_params = {torch::Tensor()}}, {"ignored_params", "undefined"}},
         {{.mesh = init_device_mesh(), .process_group = default_process_group()},

@@ -116,7 +116,9 @@ TEST(SequenceParallel, OutsideOfTheScopeAndOnOneRankAttentionIsLibTorchs) {
   const auto x = torch::randn({2, 2, 6, 4});
   const auto expected = attention(x, true);
   run_thread_ranks(2, [&](int rank) {
-    { const SequenceParallel sequence; }
+    {
+      const SequenceParallel sequence;
+    }
     EXPECT_TRUE(attention(x, true).equal(expected));
     EXPECT_FALSE(at::scaled_dot_product_attention(x, x, x, {}, 0.5).equal(expected)) << rank;
   });
@@ -144,18 +146,18 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
     refused([&] { return sequence.shard({}, 0); }, "SequenceParallel::shard: expected a tensor, found an undefined");
     refused([&] { return sequence.unshard({}, 0); }, "SequenceParallel::unshard: expected a tensor");
     refused(sdpa(q, q, {}, 0.1), "scaled_dot_product_attention: dropout inside attention is not supported");
-    refused(sdpa(q, k), "with enable_gqa a number of them that divides the heads of queries, found 2, 2 and 4");
+    refused(sdpa(q, k), "with enable_gqa, a number that divides the number of query heads, found 2, 2 and 4");
     refused(sdpa(q.narrow(1, 0, 3), q.narrow(1, 0, 3)),
-            "heads that are multiples of the 2 ranks, found 3 of queries and 3 of keys");
+            "heads that are multiples of the 2 ranks, found 3 query heads and 3 key heads");
     refused(sdpa(q, q.narrow(1, 0, 1), {}, 0, false, true),
-            "heads that are multiples of the 2 ranks, found 4 of queries and 1");
+            "heads that are multiples of the 2 ranks, found 4 query heads and 1");
     refused(sdpa(q, q, torch::ones({5, 5}, at::kBool)), "of 10 queries and 10 keys, found sizes [5, 5]. Give every");
     refused(sdpa(q, q, torch::ones({5, 10}, at::kBool)), "found sizes [5, 10]");
     refused(sdpa(q, q, torch::ones({10, 10}), 0, true), "expected attn_mask or is_causal, found both");
     refused(sdpa(q, q, torch::ones({10, 10}).requires_grad_()), "a mask that requires no gradient");
     refused(sdpa(q, q, torch::ones({10, 10}, at::kLong)), "boolean or floating point, found Long");
     refused(sdpa(q, q.narrow(2, 0, 3), {}, 0, true), "found whole sequences of 10 and 6. Give the mask as attn_mask");
-    refused(sdpa(q, q.to(at::kDouble)), "of one floating point dtype, found Float, Double and Double");
+    refused(sdpa(q, q.to(at::kDouble)), "of the same floating point dtype, found Float, Double and Double");
     refused(sdpa(q[0][0], q[0][0]), "of three or four dims");
     refused(sdpa(q, q.narrow(0, 0, 1)), "of the same batch");
     refused(
@@ -164,10 +166,12 @@ TEST(SequenceParallelErrors, WhatCannotBeDoneIsRefusedBeforeAnythingMoves) {
           return sequence.shard(torch::ones({8}), 0);
         },
         "sequences of 8 and of 7 tokens cannot share a scope: each rank has 4 tokens of both");
-    refused([] {
-      const SequenceParallel head_tail;
-      return attention(torch::ones({1, 1, 5, 4}));
-    }, "expected an even number of tokens");
+    refused(
+        [] {
+          const SequenceParallel head_tail;
+          return attention(torch::ones({1, 1, 5, 4}));
+        },
+        "expected an even number of tokens");
     EXPECT_EQ(sent(), sent_before);
     const auto x = torch::randn({1, 2, 4, 4}).requires_grad_();
     const SequenceParallel ring;
@@ -235,8 +239,8 @@ TEST(SequenceParallelErrors, WhatMixesTokensByItselfIsNamedByItsOperatorAndModul
 }
 
 TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
-  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
-                            SequenceMethod::kRingSelfAttention})
+  for (const auto method :
+       {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads, SequenceMethod::kRingSelfAttention})
     for (const std::string backend : {"shm", "gloo"}) {
       std::latch have_failed(2);  // a rank that leaves would be lost to those that still wait
       run_thread_ranks_with(3, {.backend = backend}, [&](int rank) {

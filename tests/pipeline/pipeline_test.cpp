@@ -319,7 +319,7 @@ TEST(Pipeline, WhatMixesTokensOtherwiseCannotRunInSlices) {
   const auto of = [](Block block) { return [block](const at::Tensor& x) mutable { return block(x); }; };
   for (const auto& refused : std::vector<Refused>{
            {of(Block(false, false)),
-            "expected causal attention of a model that runs slice by slice, found attention to later"},
+            "expected causal attention in a model that runs slice by slice, found attention to later"},
            {of(Block(false, true, true)),
             "gives different results for slices of a sequence than for the whole sequence"},
            {[](const at::Tensor& x) { return x + at::arange(x.size(1)).unsqueeze(1); }, "fsdp::positions"},
@@ -434,7 +434,7 @@ TEST(Pipeline, WhatDoesNotFitIsRefusedBeforeAStep) {
                 testing::HasSubstr("expected the 2 stages of rank"));
     auto deadlocked = gpipe_schedule(2, 2);
     std::ranges::reverse(deadlocked.actions[0]);
-    EXPECT_THAT(error_of({stage}, deadlocked), testing::HasSubstr("wait for each other for ever"));
+    EXPECT_THAT(error_of({stage}, deadlocked), testing::HasSubstr("wait for one another forever"));
     EXPECT_THAT(error_of({stage}, rank == 0 ? gpipe_schedule(2, 2) : one_forward_one_backward_schedule(2, 2)),
                 testing::AllOf(testing::HasSubstr("Pipeline of GPipe"), testing::HasSubstr("Pipeline of 1F1B")));
   });
@@ -474,7 +474,7 @@ TEST(SplitStages, BalancesParametersAndKeepsNames) {
   const nn::Linear shared(3, 3);
   const nn::Sequential tied(shared, nn::ReLU(), shared);
   EXPECT_THAT(text_of_error([&] { split_stages_before(tied, {1}); }),
-              testing::HasSubstr("parameter '2.weight' of stage 1 is '0.weight' of stage 0 too"));
+              testing::HasSubstr("parameter '2.weight' of stage 1 is also '0.weight' of stage 0"));
 }
 
 }  // namespace

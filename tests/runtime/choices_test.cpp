@@ -78,11 +78,11 @@ TEST(Advice, IsToKeepWhatWaitsAndFitsWhole) {
 TEST(Advice, IsASentence) {
   std::ostringstream text;
   text << advice(0.2, 2300) << '\n' << advice(0.04, 9000);
-  EXPECT_EQ(
-      text.str(),
-      "20 % of the time a rank waits for others, and holds at most 1000 MB with kFullShard. kReplicate would move "
-      "two thirds of the bytes and hold 3300 MB; 2300 MB are available.\n4 % of the time a rank waits for others, "
-      "and holds at most 1000 MB with kFullShard. No other strategy would be better.");
+  EXPECT_EQ(text.str(),
+            "A rank waits for others during 20 % of the time, and holds at most 1000 MB with kFullShard. kReplicate "
+            "would move two thirds of the bytes and hold 3300 MB; 2300 MB are available.\nA rank waits for others "
+            "during 4 % of the time, "
+            "and holds at most 1000 MB with kFullShard. No other strategy would be better.");
 }
 
 struct Warnings : c10::WarningHandler {

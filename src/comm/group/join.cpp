@@ -82,10 +82,9 @@ std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, 
     const auto missing = missing_ranks(membership, store);
     const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(rendezvous.timeout), " for ");
     if (missing.empty())
-      throw PeerLost(
-          membership.ranks.name_of(0),
-          str_cat(waited, "rank ", membership.ranks.name_of(0),
-                  ", which tells the other ranks who has joined. Look at its output, then start all ranks again."));
+      throw PeerLost(membership.ranks.name_of(0), str_cat(waited, "rank ", membership.ranks.name_of(0),
+                                                          ", which tells the other ranks which ranks have joined. Look "
+                                                          "at its output, then start all ranks again."));
     throw PeerLost(missing.front(),
                    str_cat(waited, membership.world_size(), " ranks; missing: rank ", str_join(", ", missing),
                            ". Start every rank with the same address and world size."));

@@ -86,8 +86,8 @@ BackendChoice choose_backend(const std::string& asked, int local_rank, const Cud
   if (on_cpu) return {asked};
   if (!available) return {"cpu"};
   require(local_rank < cuda.devices, kInitPrefix,
-          "the backend \"nccl\" gives each rank of a host a CUDA device of its own: ", "local rank ", local_rank,
-          " needs ", local_rank + 1, ", found ", cuda.devices, ". Start at most ", cuda.devices,
+          "the backend \"nccl\" gives each rank on a host its own CUDA device: local rank ", local_rank, " needs ",
+          local_rank + 1, " devices, found ", cuda.devices, ". Start at most ", cuda.devices,
           cuda.devices == 1 ? " rank" : " ranks", " on this host, use the backend \"cpu\" for tensors on the CPU, or, ",
           "if the launcher shows each rank only its own device, set the option local_rank to 0.");
   return {"nccl", c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(local_rank))};

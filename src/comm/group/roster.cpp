@@ -39,7 +39,7 @@ std::string several_hosts(const Ranks& ranks, std::span<const int> hosts) {
   const auto other = std::ranges::find_if(hosts, [&](int host) { return host != hosts[0]; });
   if (other == hosts.end()) return "";
   return str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
-                 " are on different hosts or in different namespaces of networks or processes");
+                 " are on different hosts or in different network or process namespaces");
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     if (entry_ == header_.entries.size())
       throw FormatError(file_.path() + ": " + std::to_string(bytes.size()) +
-                        " bytes more were written than the entries have");
+                        " more bytes were written than the entries have");
     // Pieces are small, so that a piece is still in the processor's cache when it is written after its checksum was
     // computed.
     const auto most = std::min(kChunkBytes, header_.entries[entry_].end - data_bytes_);
