@@ -10,7 +10,7 @@ void add_activation_flags(CLI::App& app, ActivationFlags& flags) {
   app.add_flag("--checkpoint-activations", flags.checkpoint,
                "Keep only each block's input, and compute the block again in backward: less memory, more time");
   app.add_flag("--offload-activations", flags.offload,
-               "As --checkpoint-activations, and keep the inputs in host memory if the model is on a GPU");
+               "Like --checkpoint-activations, but keep the inputs of blocks in host memory if the model is on a GPU");
 }
 
 fsdp::CheckpointOptions checkpoint_options(const ActivationFlags& flags) { return {.offload_inputs = flags.offload}; }

@@ -11,7 +11,7 @@ void add_pipeline_flags(CLI::App& app, PipelineFlags& flags) {
     return app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
   };
   auto* pipe = add("--pipe", flags.ranks,
-                   "Number of ranks of a pipeline, each of which has a stage of consecutive blocks", count());
+                   "Number of ranks in the pipeline, each of which has a stage of consecutive blocks", count());
   if (auto* mesh = app.get_option_no_throw("--mesh")) pipe->excludes(mesh);
   add("--micro-batches", flags.micro_batches,
       "Number of micro-batches into which a batch is split for the stages of --pipe", count())

@@ -55,8 +55,9 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
   const auto is_mesh = [](const std::string& text) {
     return sizes_of_mesh(text).empty() ? "expected sizes such as 8 or 2x4, found '" + text + "'" : std::string();
   };
-  app.add_option("--mesh", flags.mesh,
-                 "Replicas x ranks over which each replica is sharded, e.g. 2x4 (default: one replica over all ranks)")
+  app.add_option(
+         "--mesh", flags.mesh,
+         "Number of replicas x number of ranks that shard each replica, e.g. 2x4 (default: one replica over all ranks)")
       ->check(CLI::Validator(is_mesh, ""))
       ->option_text("RxS")
       ->take_last();
@@ -69,7 +70,7 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
   };
   auto* flag =
       app.add_flag_callback("--cpu-offload", offload,
-                            "Keep parameters, gradients and optimizer state in host memory, and compute on the GPU");
+                            "Keep parameters, gradients and optimizer state in host memory, but compute on the GPU");
   if (auto* no_cuda = app.get_option_no_throw("--no-cuda")) flag->excludes(no_cuda);
 }
 

@@ -15,14 +15,14 @@ CLI::IsMember engines() { return CLI::IsMember({"fsdp", "naive", "none"}); }
 void add_sizes(CLI::App& app, StepArguments& arguments) {
   add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
   add(app, "--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
-  add(app, "--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
+  add(app, "--heads", arguments.heads, "Number of attention heads in a block", CLI::PositiveNumber);
   add(app, "--vocab", arguments.vocab, "Size of the vocabulary", CLI::PositiveNumber);
-  add(app, "--batch", arguments.batch, "Sequences per rank and step", CLI::PositiveNumber);
-  add(app, "--seq", arguments.seq, "Tokens of a sequence", CLI::PositiveNumber);
+  add(app, "--batch", arguments.batch, "Number of sequences per rank and step", CLI::PositiveNumber);
+  add(app, "--seq", arguments.seq, "Number of tokens in a sequence", CLI::PositiveNumber);
 }
 
 void add_ranks(CLI::App& app, StepArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate",
       CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}));
 }
@@ -39,14 +39,15 @@ CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& bytes, const ch
 void add_flags(CLI::App& app, StepArguments& arguments) {
   add_ranks(app, arguments);
   add(app, "--engine", arguments.engine,
-      "fsdp; naive: one blocking all-reduce after backward; none: every rank trains alone", engines());
+      "What trains: fsdp; naive, one blocking all-reduce after backward; or none, where every rank trains alone",
+      engines());
   auto* versus =
       add(app, "--versus", arguments.versus,
-          "A second engine, which takes steps in turns with --engine; prints the ratio of their times. none: the "
-          "bound, which is forward and backward of a rank that trains alone and the optimizer on its share",
+          "A second engine, which steps in turns with --engine; the ratio of their times is printed. The engine none "
+          "is the bound: forward and backward of a rank that trains alone, and the optimizer on that rank's share",
           engines());
   add(app, "--versus-strategy", arguments.versus_strategy,
-      "The strategy of the engine of --versus, if it differs from --strategy", CLI::IsMember(frame::strategy_names()))
+      "The strategy of the second engine, if it differs from --strategy", CLI::IsMember(frame::strategy_names()))
       ->needs(versus);
   add(app, "--reshard", arguments.reshard,
       "Which groups free their whole parameters after forward: by default all but the outermost group",
@@ -57,7 +58,7 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   app.add_flag("--group-head", arguments.groups_head,
                "Make the model's head a group of its own, so that the gradients of the root group are complete last");
   add_bytes(app, "--prefetch-bytes", arguments.prefetched_bytes,
-            "Bytes of whole parameters that are gathered ahead; default: one group");
+            "Number of bytes of whole parameters that are gathered ahead; by default those of one group");
   add(app, "--precision", arguments.precision,
       "The dtype in which ranks gather parameters, compute and sum gradients; rows and losses stay fp32",
       CLI::IsMember({"fp32", "bf16", "fp16"}));
@@ -68,9 +69,11 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   app.add_flag("--keep-products", arguments.keeps_products,
                "Compute blocks again in backward, but keep the results of matrix products and attention");
   add_sizes(app, arguments);
-  add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))
+  add(app, "--steps", arguments.steps, "Number of steps; the medians leave out the first two", CLI::Range(3, 1'000'000))
       ->excludes(versus);
-  add(app, "--pairs", arguments.pairs, "Pairs of steps, after two to warm up", CLI::PositiveNumber)->needs(versus);
+  add(app, "--pairs", arguments.pairs, "Number of pairs of steps to measure after two warm-up pairs",
+      CLI::PositiveNumber)
+      ->needs(versus);
   app.add_flag("--observe", arguments.observe,
                "Trace the steps of --engine and write their metrics to files, but not those of --versus")
       ->needs(versus);
@@ -78,7 +81,7 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
     const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
     if (arguments.precision != "fp32" && !are_sharded)
       throw CLI::ValidationError("--precision",
-                                 "expected fp32 with the engines none and naive, which have no mixed precision policy");
+                                 "expected fp32 with the engines none and naive, which have no mixed-precision policy");
     if (arguments.pipeline.ranks > 1 && arguments.engine != "fsdp")
       throw CLI::ValidationError("--pipe", "expected --engine fsdp: other engines have no stages");
     if (!arguments.versus_strategy.empty() && arguments.versus != "fsdp")
@@ -87,11 +90,12 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
 }
 
 void add_flags(CLI::App& app, CollectivesArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::Range(2, 4096));
+  add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::Range(2, 4096));
   add(app, "--backend", arguments.backend, "The backend to compare with Gloo", CLI::IsMember({"shm", "gloo"}));
-  add_bytes(app, "--min-bytes", arguments.min_bytes, "Size of the smallest message, a multiple of 4")->default_str("4");
+  add_bytes(app, "--min-bytes", arguments.min_bytes, "Number of bytes in the smallest message, a multiple of 4")
+      ->default_str("4");
   add_bytes(app, "--max-bytes", arguments.max_bytes,
-            "Size that no message exceeds; a rank needs twice as much for its buffers")
+            "Largest number of bytes in a message; a rank needs twice as much memory for its buffers")
       ->default_str("256M");
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
   app.callback([&arguments] {
@@ -103,15 +107,17 @@ void add_flags(CLI::App& app, CollectivesArguments& arguments) {
 }
 
 void add_flags(CLI::App& app, InterceptArguments& arguments) {
-  add(app, "--rounds", arguments.rounds, "Rounds, of which the median is taken", CLI::PositiveNumber);
-  add(app, "--operators", arguments.operators, "Calls of the operator in each measurement", CLI::PositiveNumber);
+  add(app, "--rounds", arguments.rounds, "Number of rounds; the median is printed", CLI::PositiveNumber);
+  add(app, "--operators", arguments.operators, "Number of calls to the operator in each measurement",
+      CLI::PositiveNumber);
 }
 
 void add_flags(CLI::App& app, OptimArguments& arguments) {
   add(app, "--tensors", arguments.tensors, "Parameters", CLI::PositiveNumber);
-  add(app, "--numel", arguments.numel, "Elements of all parameters together; each parameter has at least 250",
+  add(app, "--numel", arguments.numel, "Total number of elements in all parameters; each parameter has at least 250",
       CLI::PositiveNumber);
-  add(app, "--rounds", arguments.rounds, "Steps of each optimizer, of which the median is taken", CLI::PositiveNumber);
+  add(app, "--rounds", arguments.rounds, "Number of steps of each optimizer; the median is printed",
+      CLI::PositiveNumber);
   add(app, "--threads", arguments.threads, "Threads", CLI::PositiveNumber);
   add(app, "--optimizer", arguments.optimizer, "The optimizer to measure",
       CLI::IsMember({"all", "adamw", "adam", "sgd", "rmsprop", "adagrad"}));
@@ -120,18 +126,18 @@ void add_flags(CLI::App& app, OptimArguments& arguments) {
 }
 
 void add_flags(CLI::App& app, ScalingArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--of", arguments.of, "What the models have more and more of",
+  add(app, "--of", arguments.of, "What the models have in growing numbers",
       CLI::IsMember({"all", "groups", "nesting", "parameters"}));
   add(app, "--largest", arguments.largest,
-      "Groups or parameters of the largest model; the smaller models have 10, 100, 1000 ...",
+      "Number of groups or parameters in the largest model; the smaller models have 10, 100, 1000 ...",
       CLI::Range(int64_t{10}, int64_t{1'000'000}));
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
 void add_flags(CLI::App& app, ScaleArguments& arguments) {
-  app.add_option("--ranks", arguments.ranks, "Ranks of each job, separated by commas")
+  app.add_option("--ranks", arguments.ranks, "Jobs to simulate, as a comma-separated list of their numbers of ranks")
       ->delimiter(',')
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
@@ -139,14 +145,15 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
       "What carries the data: collectives of a device's backend, or messages and memory of the CPU",
       CLI::IsMember({"device", "gloo", "hierarchical", "shm"}));
   app.add_flag("--real", arguments.real,
-               "Start the ranks, let them train a small model, and compare their counts with those of the simulation");
-  add(app, "--layers", arguments.layers, "Blocks of the small model, with --real", CLI::PositiveNumber);
+               "Start the ranks, let them train a small model, and compare their counts with the simulation's");
+  add(app, "--layers", arguments.layers, "With --real: number of blocks in the small model", CLI::PositiveNumber);
   app.footer(
-      "For each job of R ranks, this process simulates the ranks 0, 1, R / 2 and R - 1 one after the other and prints\n"
-      "the largest of their numbers. These ranks join, shard and train a small model that has as many groups and\n"
+      "For each job of R ranks, this process simulates the ranks 0, 1, R / 2 and R - 1 one after another and prints\n"
+      "the largest of their counts. These ranks join, shard and train a small model that has as many groups and\n"
       "parameters as the Llama. No peers run: what a rank receives from a peer is what it sent to that peer. Headers,\n"
-      "calls of the store and data (messages or collectives) are those of one step. Bytes are those of the Llama's\n"
-      "own layout: gathers in bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls of the store.");
+      "calls to the store and data (messages or collectives) are counted in one step. Bytes are computed from the\n"
+      "Llama's own layout: gathers in bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls\n"
+      "to the store.");
   app.callback([&arguments] {
     if (arguments.real && arguments.transport == "device")
       throw CLI::ValidationError("--transport", "expected gloo, hierarchical or shm with --real");
@@ -154,59 +161,66 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
 }
 
 void add_flags(CLI::App& app, AttentionArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--length", arguments.length, "Tokens of the sequence, a multiple of twice --world", CLI::PositiveNumber);
-  add(app, "--heads", arguments.heads, "Attention heads, a multiple of --world", CLI::PositiveNumber);
-  add(app, "--head-size", arguments.head_size, "Features of a head", CLI::PositiveNumber);
-  app.add_flag("!--all", arguments.is_causal, "Attention that is not causal: every query sees all keys");
-  add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
+  add(app, "--length", arguments.length, "Number of tokens in the sequence, a multiple of twice --world",
+      CLI::PositiveNumber);
+  add(app, "--heads", arguments.heads, "Number of attention heads, a multiple of --world", CLI::PositiveNumber);
+  add(app, "--head-size", arguments.head_size, "Number of features in a head", CLI::PositiveNumber);
+  app.add_flag("!--all", arguments.is_causal, "Measure attention that is not causal: every query sees all keys");
+  add(app, "--rounds", arguments.rounds, "Number of rounds to measure after one warm-up round; the median is printed",
+      CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
 void add_flags(CLI::App& app, ActivationsArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--split", arguments.split,
-      "What the ranks split: each block (tensor), or sequences, by the method that is named",
+  add(app, "--split", arguments.split, "What the ranks split: each block (tensor), or sequences with the named method",
       CLI::IsMember({"tensor", "head-tail", "ring", "gather", "heads", "ring-self-attention"}));
   add(app, "--batch", arguments.batch, "Sequences", CLI::PositiveNumber);
-  add(app, "--length", arguments.length, "Tokens of a whole sequence", CLI::PositiveNumber);
+  add(app, "--length", arguments.length, "Number of tokens in a whole sequence", CLI::PositiveNumber);
   add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
   add(app, "--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
-  add(app, "--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
+  add(app, "--heads", arguments.heads, "Number of attention heads in a block", CLI::PositiveNumber);
   add(app, "--vocab", arguments.vocab, "Size of the vocabulary", CLI::PositiveNumber);
 }
 
 void add_flags(CLI::App& app, OverheadArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));
-  app.add_option("--groups", arguments.groups, "Groups of each model, separated by commas")
+  app.add_option("--groups", arguments.groups,
+                 "Models to measure, as a comma-separated list of their numbers of groups")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  add(app, "--steps", arguments.steps, "Steps of each model, after three to warm up", CLI::PositiveNumber);
+  add(app, "--steps", arguments.steps, "Number of steps to measure with each model after three warm-up steps",
+      CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
 void add_flags(CLI::App& app, ScheduleArguments& arguments) {
   add(app, "--schedule", arguments.schedule, "The schedule of the pipeline",
       CLI::IsMember({"gpipe", "1f1b", "interleaved", "terapipe"}));
-  add(app, "--ranks", arguments.ranks, "Ranks of the pipeline's axis", CLI::PositiveNumber);
-  add(app, "--micro-batches", arguments.micro_batches, "Micro-batches of a batch", CLI::PositiveNumber);
-  add(app, "--chunks", arguments.chunks, "Stages of each rank, for --schedule interleaved", CLI::PositiveNumber);
-  app.add_option("--slices", arguments.slices, "Tokens of each slice, separated by commas, for --schedule terapipe")
+  add(app, "--ranks", arguments.ranks, "Number of ranks on the pipeline's axis", CLI::PositiveNumber);
+  add(app, "--micro-batches", arguments.micro_batches, "Number of micro-batches in a batch", CLI::PositiveNumber);
+  add(app, "--chunks", arguments.chunks, "Number of stages on each rank, for --schedule interleaved",
+      CLI::PositiveNumber);
+  app.add_option("--slices", arguments.slices,
+                 "Number of tokens in each slice, separated by commas, for --schedule terapipe")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
-  add(app, "--backward", arguments.backward, "Time of a rank's backward, if its forward takes 1", CLI::PositiveNumber);
+  add(app, "--backward", arguments.backward, "Time that a rank's backward takes if its forward takes 1",
+      CLI::PositiveNumber);
   auto* transfer = add(app, "--transfer", arguments.transfer, "Time to send the output of a stage to a different rank",
                        CLI::NonNegativeNumber);
-  auto* measure = add(app, "--measure", arguments.measure,
-                      "Start the ranks, with stages that sleep instead of computing: a forward of all stages of a rank "
-                      "takes this many milliseconds. Prints the ratio of the time of a step to the time by the formula",
-                      CLI::PositiveNumber)
-                      ->excludes(transfer);
-  add(app, "--rounds", arguments.rounds, "Steps, after one to warm up, of which the median is taken",
+  auto* measure =
+      add(app, "--measure", arguments.measure,
+          "Start the ranks, with stages that sleep instead of computing: forward of all stages on a rank takes this "
+          "many milliseconds. Prints the time of a step divided by the time that the formula gives",
+          CLI::PositiveNumber)
+          ->excludes(transfer);
+  add(app, "--rounds", arguments.rounds, "Number of steps to measure after one warm-up step; the median is printed",
       CLI::PositiveNumber)
       ->needs(measure);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
@@ -216,18 +230,21 @@ void add_flags(CLI::App& app, CheckpointArguments& arguments) {
   add_ranks(app, arguments);
   frame::add_sharding_flags(app, arguments.sharding);
   add_sizes(app, arguments);
-  add(app, "--folder", arguments.folder, "Folder on the disk to measure, with room for two checkpoints and two copies",
+  add(app, "--folder", arguments.folder,
+      "Folder on the disk to measure, with room for two checkpoints and two plain copies of their data",
       CLI::ExistingDirectory);
-  add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
+  add(app, "--rounds", arguments.rounds, "Number of rounds to measure after one warm-up round; the median is printed",
+      CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
 void add_flags(CLI::App& app, OffloadArguments& arguments) {
   add_ranks(app, arguments);
   add_sizes(app, arguments);
-  add(app, "--folder", arguments.folder, "Folder on the disk to measure, with room for the training state twice",
-      CLI::ExistingDirectory);
-  add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
+  add(app, "--folder", arguments.folder,
+      "Folder on the disk to measure, with room for two copies of the training state", CLI::ExistingDirectory);
+  add(app, "--rounds", arguments.rounds, "Number of rounds to measure after one warm-up round; the median is printed",
+      CLI::PositiveNumber);
 }
 
 }  // namespace bench

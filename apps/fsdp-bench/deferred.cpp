@@ -78,15 +78,15 @@ void add_flags(CLI::App& app, DeferredArguments& arguments) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
     return app.add_option(flag, value, help)->capture_default_str()->take_last();
   };
-  add("folder", arguments.folder, "Folder of the checkpoint")->required();
+  add("folder", arguments.folder, "Folder for the checkpoint")->required();
   app.add_flag("--load", arguments.loads, "Read the checkpoint instead of writing it");
-  add("--world", arguments.world, "Ranks, each a process with one thread")->check(CLI::PositiveNumber);
+  add("--world", arguments.world, "Number of ranks, each a process with one thread")->check(CLI::PositiveNumber);
   add("--backend", arguments.backend, "How ranks communicate")->check(CLI::IsMember({"auto", "shm", "gloo"}));
   add("--dim", arguments.dim, "Width of the model, a multiple of --heads")->check(CLI::PositiveNumber);
   add("--layers", arguments.layers, "Blocks")->check(CLI::PositiveNumber);
-  add("--heads", arguments.heads, "Attention heads of a block")->check(CLI::PositiveNumber);
+  add("--heads", arguments.heads, "Number of attention heads in a block")->check(CLI::PositiveNumber);
   add("--vocab", arguments.vocab, "Size of the vocabulary")->check(CLI::PositiveNumber);
-  add("--seq", arguments.seq, "Longest context, in tokens")->check(CLI::PositiveNumber);
+  add("--seq", arguments.seq, "Number of tokens in the longest context")->check(CLI::PositiveNumber);
 }
 
 void run_deferred(const DeferredArguments& arguments) {

@@ -41,12 +41,11 @@ int main(int argc, char** argv) {
       app.add_subcommand("scaling", "The cost of a group, a nested group and a parameter in models of growing size");
   bench::add_flags(*scaling, scaling_arguments);
   bench::ScaleArguments scale_arguments;
-  auto* scale =
-      app.add_subcommand("scale", "The cost of a step to a rank of a large job besides its data, by simulation");
+  auto* scale = app.add_subcommand("scale", "What a step in a large job costs a rank, besides its data, by simulation");
   bench::add_flags(*scale, scale_arguments);
   bench::OverheadArguments overhead_arguments;
-  auto* overhead = app.add_subcommand(
-      "overhead", "The time of the host that a group costs in a step, compared with the unsharded model");
+  auto* overhead =
+      app.add_subcommand("overhead", "The host time that a group adds to a step, compared with the unsharded model");
   bench::add_flags(*overhead, overhead_arguments);
   bench::ScheduleArguments schedule_arguments;
   auto* schedule =
@@ -54,7 +53,7 @@ int main(int argc, char** argv) {
   bench::add_flags(*schedule, schedule_arguments);
   bench::ActivationsArguments activations_arguments;
   auto* activations = app.add_subcommand(
-      "activations", "Memory of a step of a GPT besides its parameters, where ranks split sequences or layers");
+      "activations", "Memory that a step of a GPT takes besides its parameters if ranks split sequences or layers");
   bench::add_flags(*activations, activations_arguments);
   bench::AttentionArguments attention_arguments;
   auto* attention =
@@ -66,7 +65,7 @@ int main(int argc, char** argv) {
   bench::add_flags(*checkpoint, checkpoint_arguments);
   bench::DeferredArguments deferred_arguments;
   auto* deferred =
-      app.add_subcommand("deferred", "Memory of a large model that is built without memory, saved and loaded");
+      app.add_subcommand("deferred", "Memory of a large model that is built with deferred_init, saved and loaded");
   bench::add_flags(*deferred, deferred_arguments);
   bench::OffloadArguments offload_arguments;
   auto* offload =

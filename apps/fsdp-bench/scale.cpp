@@ -117,7 +117,7 @@ bool have_equal_messages(const RankCounts& a, const RankCounts& b) {
 
 std::string text_of(const RankCounts& counts) {
   return str_cat(counts.headers, " headers, ", counts.messages, " messages, ", counts.sent_bytes, " bytes, ",
-                 counts.calls, " calls of the store, ", counts.peers, " peers, ", counts.joining_calls,
+                 counts.calls, " calls to the store, ", counts.peers, " peers, ", counts.joining_calls,
                  " calls to join");
 }
 

@@ -74,11 +74,11 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "--rdzv-id", flags.run_id, "name of the job, the same on all nodes");
   add_option(app, "--role", flags.role, "ROLE_NAME of the ranks");
   add_option(app, "--max-restarts", text.max_restarts,
-             "how often all ranks are started again after a failure (default 0)");
+             "number of times that all ranks are started again after failures (default 0)");
   add_option(app, "--peer-grace", text.peer_grace,
-             "seconds that the other ranks get to notice that a rank failed, before SIGTERM (default 15)");
+             "seconds from a rank's failure to SIGTERM for the other ranks (default 15)");
   add_option(app, "--heartbeat-timeout", text.heartbeat_timeout,
-             "seconds that another node's launcher may be silent (default 30)");
+             "seconds for which another node's launcher may be silent (default 30)");
   add_option(app, "--shutdown-timeout", text.shutdown_timeout, "seconds from SIGTERM to SIGKILL (default 10)");
 
   add_option(app, "--log-dir", flags.log_dir, "folder for the files of --redirects and --tee");
@@ -89,8 +89,8 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
   add_option(app, "--flight-recorder", flags.flight_recorder,
              "rank N writes its last operations to FILE.rankN when something fails (FSDP_FLIGHT_RECORDER)");
-  app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is only one rank");
-  app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin lines with [rank N]");
+  app.add_flag("--prefix", text.prefix, "begin each line with [rank N] even if there is only one rank");
+  app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin each line with [rank N]");
 
   app.add_flag("--doctor", flags.doctor,
                "start no program, but compare the hosts of all nodes and measure the connections between them, with 2 "

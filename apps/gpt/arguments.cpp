@@ -35,7 +35,7 @@ CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help
 
 void add_text_flags(CLI::App& app, Arguments& arguments) {
   app.add_option("--text,--data", arguments.text,
-                 "A file, or a folder with train.txt and valid.txt, instead of the text inside the program")
+                 "A text file, or a folder with train.txt and valid.txt, to use instead of the text inside the program")
       ->check(frame::path())
       ->take_last();
   const auto choose = [&arguments](const std::string& name) { arguments.tokenizer = kTokenizers.at(name); };
@@ -60,29 +60,30 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
   };
   add_part("--dim", arguments.dim, "Width of the model, a multiple of --heads");
   add_part("--layers", arguments.layers, "Blocks");
-  add_part("--heads", arguments.heads, "Attention heads of a block");
-  add_part("--seq", arguments.seq, "Tokens of a sequence, the longest context");
+  add_part("--heads", arguments.heads, "Number of attention heads in a block");
+  add_part("--seq", arguments.seq, "Number of tokens in a sequence, which is the longest context");
   add(app, "--dropout", arguments.dropout, "Fraction of the values that are set to zero in training",
       frame::number_from_0(0.99));
   app.add_flag("--tanh-gelu", arguments.tanh_gelu, "Approximate GELU with tanh, as GPT-2 does; not for llama");
 }
 
 void add_training_flags(CLI::App& app, Arguments& arguments) {
-  add(app, "--batch,--batch_size", arguments.batch, "Sequences per rank and micro-batch", kLength);
-  add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, whose gradients are reduced once",
-      kLength);
+  add(app, "--batch,--batch_size", arguments.batch, "Number of sequences per rank and micro-batch", kLength);
+  add(app, "--update-freq", arguments.update_freq,
+      "Number of micro-batches in a step, whose gradients are reduced once", kLength);
   auto* steps = add(app, "--steps", arguments.steps, "Training steps", frame::count());
-  app.add_option("--epochs", arguments.epochs, "Passes over the text, instead of --steps")
+  app.add_option("--epochs", arguments.epochs, "Number of passes over the text, instead of --steps")
       ->check(frame::count())
       ->take_last()
       ->excludes(steps);
   app.add_option("--lr", arguments.lr, "Highest learning rate")->check(frame::positive_number())->take_last();
   frame::add_optimizer_flags(app, arguments.optimizer);
-  add(app, "--warmup", arguments.warmup, "Steps until the learning rate reaches --lr", frame::count_or_none());
+  add(app, "--warmup", arguments.warmup, "Number of steps until the learning rate reaches --lr",
+      frame::count_or_none());
   add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", frame::number_from_0());
   add(app, "--max-grad-norm", arguments.max_grad_norm, "Norm to which gradients are clipped", frame::positive_number());
   add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", frame::seed());
-  add(app, "--threads", arguments.threads, "Threads of each rank", frame::threads());
+  add(app, "--threads", arguments.threads, "Number of threads per rank", frame::threads());
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU even if there is a GPU");
   frame::add_sharding_flags(app, arguments.sharding);
   app.add_option("--ddp-backend", "fairseq's name for --strategy full_shard, which is the default")
@@ -104,8 +105,8 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
     return text == "auto" ? std::string() : CLI::Range(1, 1 << 20)(text);
   };
   app.add_option("--slices", arguments.slices,
-                 "Number of slices of tokens that pass the stages of --pipe one after the other (TeraPipe), or auto "
-                 "for the slices that measurements find best")
+                 "Number of slices of tokens that pass through the stages of --pipe one after another (TeraPipe), or "
+                 "auto to measure which slices are best")
       ->check(CLI::Validator(is_number_or_auto, ""))
       ->option_text("N|auto")
       ->take_last()
@@ -120,11 +121,10 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
   auto* save = app.add_option("--save", arguments.save, "Folder for checkpoints, created if it does not exist")
                    ->check(frame::path())
                    ->take_last();
-  add(app, "--save-every", arguments.save_every, "Steps between checkpoints; 0: only after the last step",
+  add(app, "--save-every", arguments.save_every, "Number of steps between checkpoints; 0: only after the last step",
       frame::count_or_none())
       ->needs(save);
-  add(app, "--keep", arguments.keep, "Number of checkpoints that stay in the folder, the newest ones", frame::count())
-      ->needs(save);
+  add(app, "--keep", arguments.keep, "Number of newest checkpoints to keep in the folder", frame::count())->needs(save);
   app.add_flag("--async-save", arguments.async_save, "Write checkpoints from a copy in memory while training continues")
       ->needs(save);
   app.add_option("--resume", arguments.resume,
@@ -141,15 +141,16 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
 
 void add_output_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--eval-every", arguments.eval_every,
-      "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
+      "Number of steps between validations; 0: only after the last step, or after each epoch with --epochs, where 0 is "
+      "the default",
       frame::count_or_none());
-  add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if the output is not a terminal",
-      frame::number_from_0());
+  add(app, "--log-seconds", arguments.log_seconds,
+      "Number of seconds between lines of progress if the output is not a terminal", frame::number_from_0());
   add(app, "--sample", arguments.sample, "Number of tokens of sample text to write at the end", frame::count_or_none());
   app.add_option("--prompt", arguments.prompt, "Text with which the sample begins")->take_last();
   add(app, "--temperature", arguments.temperature, "Temperature of the sample; below 1 likely tokens become likelier",
       frame::positive_number());
-  add(app, "--top-k", arguments.top_k, "Draw from this many of the likeliest tokens; 0: from all tokens",
+  add(app, "--top-k", arguments.top_k, "Number of likeliest tokens to draw from; 0: draw from all tokens",
       frame::count_or_none());
   frame::add_observing_flags(app, arguments.observing);
 }
@@ -179,17 +180,18 @@ void complete_pipeline(const CLI::App& app, Arguments& arguments) {
   if (app.count("--micro-batches") == 0)
     pipeline.micro_batches = static_cast<int>(std::min<int64_t>(pipeline.micro_batches, arguments.batch));
   const bool is_interleaved = pipeline.schedule == "interleaved";
-  require(pipeline.micro_batches <= arguments.batch, "--micro-batches must not be more than the sequences of --batch");
+  require(pipeline.micro_batches <= arguments.batch,
+          "--micro-batches must not exceed --batch, the number of sequences");
   require(!is_interleaved || pipeline.micro_batches % pipeline.ranks == 0,
           "--schedule interleaved needs --micro-batches to be a multiple of --pipe");
   require(arguments.layers >= int64_t{pipeline.ranks} * (is_interleaved ? pipeline.chunks : 1),
-          "--pipe needs at least one of --layers for each stage");
+          "--pipe needs --layers to be at least the number of stages");
   if (arguments.slices.empty()) return;
   require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices requires --schedule gpipe");
   require(arguments.sequence_ranks == 1, "--slices cannot be combined with --sequence, because both split the tokens");
   require(arguments.dropout == 0, "--slices cannot be combined with --dropout, which drops attention weights");
   require(arguments.slices == "auto" || std::stoll(arguments.slices) <= arguments.seq,
-          "--slices must not be more than the tokens of --seq");
+          "--slices must not exceed --seq, the number of tokens");
 }
 
 void complete(const CLI::App& app, Arguments& arguments) {
@@ -213,7 +215,7 @@ void complete(const CLI::App& app, Arguments& arguments) {
   require(arguments.tensor_ranks == 1 || arguments.dropout == 0,
           "--tensor cannot be combined with --dropout, which would drop different values on each rank of a block");
   require(arguments.heads % arguments.tensor_ranks == 0, "--tensor must divide --heads");
-  require(arguments.sequence_ranks <= arguments.seq, "--sequence must not be more than the tokens of --seq");
+  require(arguments.sequence_ranks <= arguments.seq, "--sequence must not exceed --seq, the number of tokens");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;
 }
 

@@ -57,7 +57,7 @@ std::string axes_text(const AxisSizes& sizes, const fsdp::Explanation& rows, con
   }
   if (sizes.tensor > 1) {
     const int64_t all_reduce = 2 * activations * (sizes.tensor - 1) / sizes.tensor;
-    out << "  tensor: " << (2 * forwards + 2) * blocks << " all-reduces of what " << blocks << " blocks give, "
+    out << "  tensor: " << (2 * forwards + 2) * blocks << " all-reduces of activations in " << blocks << " blocks, "
         << bytes_text((2 * forwards + 2) * blocks * all_reduce) << '\n';
   }
   return out.str();

@@ -54,13 +54,13 @@ WRONG_FLAGS = (
     ("--tokenizer words --vocab_size 9", "--vocab_size"), ("--fp16 --bf16", "excludes"),
     ("--ddp-backend pytorch_ddp", "fully_sharded"), ("--ddp-backend fully_sharded --strategy replicate", "excludes"),
     ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: this flag moves the parameters of a GPU"),
-    ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "more than the tokens of --seq"),
+    ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "must not exceed --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
     ("--tensor 2 --dropout 0.1", "--dropout, which would"),
     ("--tensor 2 --mesh 2", "excludes"), ("--pipe 2 --mesh 2", "excludes"), ("--micro-batches 2", "requires --pipe"),
-    ("--pipe 2 --micro-batches 17", "more than the sequences of --batch"), ("--pipe 4", "at least one of --layers"),
+    ("--pipe 2 --micro-batches 17", "must not exceed --batch"), ("--pipe 4", "--layers to be at least"),
     ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--slices 2", "requires --pipe"),
-    ("--pipe 2 --slices many", "--slices"), ("--pipe 2 --slices 17", "more than the tokens of --seq"),
+    ("--pipe 2 --slices many", "--slices"), ("--pipe 2 --slices 17", "must not exceed --seq"),
     ("--pipe 2 --slices 2 --schedule 1f1b", "requires --schedule gpipe"),
     ("--pipe 2 --slices 2 --dropout 0.1", "--dropout"),
     ("--pipe 2 --slices 2 --sequence 2", "both split the tokens"),
@@ -148,7 +148,7 @@ class Training(Case):
         activations = 64 * 64 * 64 * 4 / 1e6
         for pattern in (r"mesh: pipe 2 x data 1 x sequence 1 x tensor 2; in a step rank 0 sends at most",
                         rf"pipe: activations of 4 micro-batches, {activations:.2f} MB; there are 2 stages",
-                        rf"tensor: 4 all-reduces of what 1 blocks give, {4 * activations:.2f} MB"):
+                        rf"tensor: 4 all-reduces of activations in 1 blocks, {4 * activations:.2f} MB"):
             self.assertRegex(output, pattern)
 
     def test_activations_that_are_computed_again_change_no_loss(self):

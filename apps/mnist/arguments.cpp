@@ -13,13 +13,13 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   };
 
   app.add_option("--data", arguments.data,
-                 "Folder with MNIST's four files, compressed with gzip or not; without this flag the program draws "
-                 "digits itself")
+                 "Folder with MNIST's four files, compressed with gzip or not; without this flag the program draws its "
+                 "own digits")
       ->check(frame::path())
       ->take_last();
-  add("--train-samples", arguments.train_samples, "Number of training images; 0: all of --data, or 6000 drawn ones",
-      frame::count_or_none());
-  add("--test-samples", arguments.test_samples, "Number of test images; 0: all of --data, or 1000 drawn ones",
+  add("--train-samples", arguments.train_samples,
+      "Number of training images; 0: all images of --data, or 6000 drawn ones", frame::count_or_none());
+  add("--test-samples", arguments.test_samples, "Number of test images; 0: all images of --data, or 1000 drawn ones",
       frame::count_or_none());
 
   app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU even if there is a GPU");
@@ -27,7 +27,7 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   auto* auto_wrap = app.add_flag("--auto-wrap", arguments.auto_wrap,
                                  "Make modules of at least --min-num-params parameters groups of their own");
   add("--min-num-params", arguments.min_num_params,
-      "With --auto-wrap: least number of parameters of a module that becomes a group", frame::count());
+      "With --auto-wrap: least number of parameters in a module that becomes a group", frame::count());
   app.get_option("--min-num-params")->needs(auto_wrap);
   frame::add_sharding_flags(app, arguments.sharding);
   frame::add_precision_flags(app, arguments.precision);
@@ -41,23 +41,23 @@ void add_flags(CLI::App& app, Arguments& arguments) {
       throw CLI::ValidationError("--sync-bn", "the convnet has no batch norm; expected --model resnet18");
   });
 
-  add("--batch-size", arguments.batch_size, "Images per rank and training step", frame::count());
-  add("--test-batch-size", arguments.test_batch_size, "Images per rank and step of the test", frame::count());
-  add("--epochs", arguments.epochs, "Passes over the training images", frame::count());
+  add("--batch-size", arguments.batch_size, "Number of images per rank and training step", frame::count());
+  add("--test-batch-size", arguments.test_batch_size, "Number of images per rank and test step", frame::count());
+  add("--epochs", arguments.epochs, "Number of passes over the training images", frame::count());
   frame::add_optimizer_flags(app, arguments.optimizer);
   app.add_option("--lr", arguments.lr,
                  "Learning rate of the first epoch (adadelta 1, sgd and adagrad 0.01, the others 0.001)")
       ->check(frame::positive_number())
       ->take_last();
-  add("--gamma", arguments.gamma, "Factor of the learning rate after each epoch", frame::number_from_0(1));
+  add("--gamma", arguments.gamma, "Factor by which the learning rate is multiplied after each epoch",
+      frame::number_from_0(1));
   add("--seed", arguments.seed, "Seed of the model, the order of the images and dropout", frame::seed());
 
-  add("--threads", arguments.threads, "Threads of each rank", frame::threads());
+  add("--threads", arguments.threads, "Number of threads per rank", frame::threads());
   frame::add_observing_flags(app, arguments.observing);
   auto* save_model = app.add_flag("--save-model", arguments.save_model, "Write the trained model to mnist_cnn.pt");
-  app.add_flag(
-         "--compare", arguments.compare,
-         "Train with DDP, FSDP, and FSDP with --auto-wrap one after the other, and print the results side by side")
+  app.add_flag("--compare", arguments.compare,
+               "Train with DDP, FSDP, and FSDP with --auto-wrap one after another, and print the results side by side")
       ->excludes(auto_wrap)
       ->excludes(app.get_option("--strategy"))
       ->excludes(save_model)

@@ -26,7 +26,7 @@ BlockOf<Layers>::BlockOf(const GPTConfig& config, const Layers& layers)
       dropout_(config.dropout),
       tanh_gelu_(config.tanh_gelu) {
   TORCH_CHECK_VALUE(config.heads > 0 && config.dim % config.heads == 0, "a GPT block's dim (", config.dim,
-                    ") must be a multiple of its heads (", config.heads, ")");
+                    ") must be a multiple of its number of heads (", config.heads, ")");
   register_module("ln1", ln1);
   register_module("ln2", ln2);
   register_module("qkv", qkv);

@@ -47,8 +47,8 @@ struct LayerParts {
     return Outward(whole.options(in, out), fsdp::TensorParallelOptions{axis});
   }
   int64_t own_heads(int64_t heads) const {
-    TORCH_CHECK_VALUE(heads % axis->world_size() == 0, "a block's heads (", heads, ") must be a multiple of the ",
-                      axis->world_size(), " ranks of its tensor axis");
+    TORCH_CHECK_VALUE(heads % axis->world_size() == 0, "the number of heads in a block (", heads,
+                      ") must be a multiple of the ", axis->world_size(), " ranks on its tensor axis");
     return heads / axis->world_size();
   }
 

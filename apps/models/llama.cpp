@@ -10,7 +10,7 @@ namespace {
 
 int64_t head_size(const LlamaConfig& config) {
   TORCH_CHECK_VALUE(config.heads > 0 && config.dim % config.heads == 0, "a Llama's dim (", config.dim,
-                    ") must be a multiple of its heads (", config.heads, ")");
+                    ") must be a multiple of its number of heads (", config.heads, ")");
   return config.dim / config.heads;
 }
 
