@@ -448,9 +448,10 @@ TEST(Pipeline, AStageThatGivesOtherSizesForTheSameInputsIsRefused) {
     const auto x = at::ones({4, 3});
     EXPECT_EQ(pipeline.forward(x).defined(), rank == 1);
     width = 2;
-    EXPECT_THAT(text_of_error([&] { pipeline.forward(x); }),
-                testing::HasSubstr("stage 0 gave Float of sizes [2, 2], which needs no gradient for micro-batch 0, and "
-                                   "Float of sizes [2, 3]"));
+    EXPECT_THAT(
+        text_of_error([&] { pipeline.forward(x); }),
+        testing::HasSubstr("stage 0 gave Float of sizes [2, 2], which needs no gradient for micro-batch 0, but gave "
+                           "Float of sizes [2, 3]"));
     pipeline.reset_iter_state();
     EXPECT_EQ(pipeline.forward(x).defined(), rank == 1);
   });
