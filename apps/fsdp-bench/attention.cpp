@@ -54,8 +54,8 @@ struct TimedMethod {
 };
 
 void print_methods(const std::vector<TimedMethod>& methods) {
-  std::cout << "Medians with quartiles. The ratio compares with ranks that compute their share of the heads alone, in "
-               "the same round.\n\n"
+  std::cout << "Medians with quartiles. The ratio is to the time of ranks that each compute their share of the heads "
+               "alone, in the same round.\n\n"
             << std::left << std::setw(22) << "method" << std::right << std::setw(30) << "milliseconds" << std::setw(26)
             << "ratio" << std::setw(20) << "share of the ideal" << '\n';
   for (const auto& method : methods) {

@@ -90,8 +90,7 @@ OverheadRow measure_overhead(const OverheadArguments& arguments, int64_t groups,
     for (auto* model : order) model->take_step(x, step >= 0);
   }
   OverheadRow row{groups, std::move(sharded.series), std::move(plain.series)};
-  for (size_t i = 0; i < row.sharded.step.size(); ++i)
-    row.overhead.push_back(row.sharded.step[i] - row.plain.step[i]);
+  for (size_t i = 0; i < row.sharded.step.size(); ++i) row.overhead.push_back(row.sharded.step[i] - row.plain.step[i]);
   return row;
 }
 
@@ -113,8 +112,8 @@ Json overhead_json(const OverheadRow& row) {
 }
 
 void print_overhead_heading() {
-  std::cout << "Medians in microseconds for each group. The step, and its overhead over that of the plain model, have "
-               "quartiles.\n\n"
+  std::cout << "Medians in microseconds per group. The step, and its overhead compared with the plain model's step, "
+               "also have quartiles.\n\n"
             << std::left << std::setw(8) << "groups" << std::setw(9) << "model" << std::right << std::setw(9)
             << "forward" << std::setw(10) << "backward" << std::setw(11) << "optimizer" << std::setw(28) << "step"
             << std::setw(28) << "overhead" << std::endl;

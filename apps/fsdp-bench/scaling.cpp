@@ -77,7 +77,8 @@ Json to_json(const Row& row) {
 }
 
 void print_heading() {
-  std::cout << "Microseconds for each unit; x is the ratio to the least of the smaller models (1: linear).\n\n"
+  std::cout << "Microseconds per unit; x is the ratio to the lowest cost per unit of the smaller models (1: linear "
+               "growth).\n\n"
             << std::left << std::setw(12) << "of" << std::right << std::setw(7) << "units";
   for (const auto& [name, cost] : columns()) std::cout << std::setw(16) << name << std::setw(7) << "x";
   std::cout << std::endl;

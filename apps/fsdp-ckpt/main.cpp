@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"F64", "F32", "F16", "BF16"}));
   auto* importing = command(app, "import", "Makes a checkpoint from a safetensors file of whole tensors", arguments);
   add_checkpoint(importing, arguments);
-  auto* reshard = command(app, "reshard", "Writes a checkpoint as the files of a different number of ranks", arguments);
+  auto* reshard = command(app, "reshard", "Writes a checkpoint's files for a different number of ranks", arguments);
   add_checkpoint(reshard, arguments);
 
   bool is_well = true;

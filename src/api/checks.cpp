@@ -63,7 +63,7 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
-          ". Register leaves (detach() and requires_grad_())");
+          ". Register a leaf instead: tensor.detach().requires_grad_()");
   require(!tensor.grad().defined(), what,
           "already has a gradient, because a backward ran before fully_shard. Shard before the first backward, or "
           "reset the gradients with zero_grad()");

@@ -39,7 +39,7 @@ void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const 
           ? ". Backward has already averaged the gradient over the ranks: leave out this call, and take the whole "
             "gradient from fsdp::full_grad(p)"
           : ". Every rank keeps its own rows: leave out this call, and take the whole tensor from fsdp::full_tensor",
-      ". For numbers over all rows there are fsdp::norm, fsdp::sum, fsdp::any and fsdp::all");
+      ". For numbers over all rows, use fsdp::norm, fsdp::sum, fsdp::any or fsdp::all");
 }
 
 at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const std::string& operation) {

@@ -63,7 +63,7 @@ auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
 void require_state_options(const Update& update, const StateOptions& options, const std::string& operation) {
   if (!options.state_dtype && !options.stochastic_rounding) return;
   require(update.rows.is_cpu(), where(update, operation), name_of(update), " is on ", update.rows.device(),
-          ", but StateOptions other than the defaults need rows on the CPU. Leave the StateOptions out");
+          ", but StateOptions other than the defaults need rows on the CPU. Leave out the StateOptions");
   const auto state_dtype = options.state_dtype.value_or(update.rows.scalar_type());
   require(
       !options.stochastic_rounding || update.rows.scalar_type() == at::kBFloat16 || state_dtype == at::kBFloat16,

@@ -134,7 +134,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
       if (!std::ranges::binary_search(global_ranks_, member))  // require() would build the long list for every member
         throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ",
                                  str_join(", ", global_ranks_), ", found ", member, "."));
-      require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
+      require(taken.insert(member).second, prefix, "expected each rank in at most one subgroup, found rank ", member,
               " in two.");
     }
     wanted += str_cat(" {", str_join(", ", group), "}");

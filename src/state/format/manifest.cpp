@@ -149,7 +149,8 @@ TensorRecords records_in(const json& all, const std::string& path) {
   for (const auto& [name, value] : all.items()) {
     const auto dtype = dtype_named(value.at("dtype").get_ref<const std::string&>());
     if (!dtype)
-      fail(path, "tensor '" + name + "': expected a dtype of " + dtype_names() + ", found " + value.at("dtype").dump());
+      fail(path, "tensor '" + name + "': expected one of the dtypes " + dtype_names() + ", found " +
+                     value.at("dtype").dump());
     TensorRecord record{*dtype, value.at("shape").get<std::vector<int64_t>>(), {}};
     for (const auto& part : value.at("parts")) record.parts.push_back(part_in(part, record, path));
     records.emplace(name, std::move(record));
