@@ -36,7 +36,7 @@ FlatBuffer::~FlatBuffer() {
       used.block(*own_stream_);
     }
   } catch (const std::exception&) {
-    // A device that failed orders nothing any more.
+    // After a failure of the device no stream can be made to wait.
   }
 }
 
