@@ -243,7 +243,8 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const at::NoGradGuard no_grad;
   const auto changing =
       changing_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
-  // If a statement above throws, parameters are as they were before. The statements below neither communicate nor throw.
+  // If a statement above throws, parameters are as they were before. The statements below neither communicate nor
+  // throw.
   for (const auto& buffer : changing) buffer.finish();
   for (const auto& parameter : options.ignored_params) runtime::registry().ignore(parameter);
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);

@@ -57,14 +57,15 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
 /// its group has no parameter in this subtree.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
-/// Return the parameters of the subtree, its buffers, or both, in the order of the tree. A shared tensor appears once.
+/// These functions return the parameters of the subtree, its buffers, or both, in the order of the tree. A shared
+/// tensor appears once.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
 
-/// Finds parameters that were registered in modules after these were sharded and that are in no group, so that each
-/// rank would train its own copy. A search compares one pointer for each parameter and module; it collects names only
-/// if something has changed. Thread safety: the caller holds the rank's lock.
+/// Finds parameters that were registered in modules after fully_shard had sharded these modules. Such parameters are in
+/// no group, so each rank would train its own copy. A search compares one pointer for each parameter and module; it
+/// collects names only if something has changed. Thread safety: the caller holds the rank's lock.
 class ModuleWatch {
  public:
   /// A module that a shared_ptr owns may be destroyed. Any other module must live as long as the watch is used.

@@ -97,8 +97,9 @@ void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, 
           dtype.value_or(at::kFloat));
 }
 
-// Returns true if the module has running statistics, such as a batch norm. Its operator needs parameters of their
-// dtype. The statistics themselves are not cast, because the operator's write to a cast copy would be lost.
+// Returns true if the module has running statistics, as a batch norm does. Its operator needs parameters of the
+// statistics' dtype. The statistics themselves are not cast, because the operator writes to them, and a write to a cast
+// copy would be lost.
 bool has_running_statistics(const ModuleNode& node) {
   return std::ranges::any_of(node.buffers, [](const auto& buffer) { return buffer.name.ends_with("running_mean"); });
 }

@@ -41,7 +41,7 @@ int64_t expected_bytes(const PlannedGroup& group, int ranks);
 /// the given order; a group that no longer fits goes to a file. Earlier calls have taken `taken` bytes of the limit.
 std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit);
 
-/// Returns the device with its index. If it has none, that is the calling thread's current device of this type.
+/// Returns the device with its index. A device without an index means the calling thread's current device of its type.
 c10::Device with_index(c10::Device device);
 
 /// Returns the device to which the options move a tensor that is on `found`. `of_ranks` is the process group's device.

@@ -20,9 +20,9 @@ struct AfterException {
   bool was_in_backward = false;  // true if the backward of some rank did not finish
 };
 
-// Brings the ranks together after an exception. If all of them got equally far, collectives do so. Otherwise the
-// communicators start over, which drops everything in flight. The ranks compare `writes`, the number of writes to rows,
-// and `in_backward`. Collective.
+// Brings the ranks together after an exception. If all of them got equally far, barriers suffice. Otherwise the
+// communicators start over, which drops everything in flight. The ranks then compare `writes`, their numbers of writes
+// to rows, and `in_backward`. Collective.
 AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
                                     bool in_backward) {
   const auto& group = *members.front();

@@ -37,8 +37,9 @@ at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_p
                       const Tag& tag);
 double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag);
 
-/// Returns the results of `answer` on all ranks. If it throws on some rank, that rank throws the same exception, and
-/// every other rank throws an Error that names the first such rank. `wait` waits for the collective. Collective.
+/// Returns the results of `answer` on all ranks. If `answer` throws on some rank, that rank throws the same exception,
+/// and every other rank throws an Error that names the first such rank. `wait` is called to wait for the collective.
+/// Collective.
 std::vector<uint8_t> answers_of_ranks(
     const ProcessGroup& ranks, const std::string& operation, const std::string& subject,
     const std::function<uint8_t()>& answer, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
@@ -50,7 +51,7 @@ struct WantedValues {
 };
 
 /// Returns new tensors with the values that rank `root` has of `tensors`, whose sizes and dtypes must be the same on
-/// every rank. `wait` waits for the collective. Collective.
+/// every rank. `wait` is called to wait for each collective. Collective.
 std::vector<at::Tensor> values_of_rank(
     int root, const ProcessGroup& process_group, const std::vector<WantedValues>& tensors, const std::string& subject,
     const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });

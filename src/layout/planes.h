@@ -6,8 +6,8 @@
 /// Note [Planes]. Parameters whose rows have the same length form a plane, a matrix in which the parameters follow each
 /// other. The ranks divide its rows equally: rank k has rows [k n, (k + 1) n), where n is ceil(rows / ranks), rounded
 /// up so that slices are multiples of 16 bytes. Padding after the last parameter fills the plane up to ranks * n rows.
-/// Whole parameters are therefore contiguous, each rank has whole rows, slices have equal sizes, as every backend's
-/// collectives need, and the memory of a layout does not grow with the number of ranks.
+/// Whole parameters are therefore contiguous, each rank has whole rows, and slices have equal sizes, as every backend's
+/// collectives need. The memory of a layout does not grow with the number of ranks.
 ///
 /// By default a row is an index of dim 0. If this rule would pad a group by more than 12 % and more than 16,384
 /// elements, `plan_planes` joins the first dims of some parameters: stacked experts of sizes [8, 14336, 4096] then have

@@ -36,7 +36,7 @@ FlatBuffer::~FlatBuffer() {
       used.block(*own_stream_);
     }
   } catch (const std::exception&) {
-    // After a failure of the device no stream can be made to wait.
+    // If the device has failed, its streams run nothing that would have to wait.
   }
 }
 

@@ -59,8 +59,8 @@ class FlatBuffer {
   /// Notes that the calling thread's current stream uses the block. Returns true if this stream had not been noted
   /// before; false on the CPU.
   bool note_use();
-  /// Advise the system about a block in a file: `read_ahead` that the block is used soon, `mark_cold` that it is not
-  /// used for a while, so that the system takes its pages first. Other blocks are not affected.
+  /// These functions advise the system about a block in a file and do nothing for other blocks. `read_ahead` says that
+  /// the block is used soon; `mark_cold` says that it is not used soon, so that the system frees its pages first.
   void read_ahead() const noexcept;
   void mark_cold() const noexcept;
 

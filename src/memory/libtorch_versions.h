@@ -11,7 +11,7 @@ static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VER
 namespace fsdp::memory {
 
 /// Undoes `release_data_and_set_meta_custom_data_ptr_error_msg_`. The caller must call `set_data_ptr_noswap` next,
-/// because releases before 2.13 refresh their check of accesses only there.
+/// because releases before 2.13 decide only there whether access to the storage throws.
 inline void lift_access_error(c10::StorageImpl& storage);
 
 #if TORCH_VERSION_MINOR < 13

@@ -33,8 +33,7 @@ struct Access {
   bool random = false;           ///< the operator draws random numbers
   bool recording = false;        ///< autograd would record the operator
   Fit fit = Fit::kFits;          ///< for an element-wise operator: whether the other operands fit this one
-  Conversion conversion = Conversion::kConverts;  ///< for kReplace, and for the first argument of a kCopy that writes
-                                                  ///< nothing
+  Conversion conversion = Conversion::kConverts;  ///< for a kReplace, or the first operand of a kCopy without writes
   bool inside = false;                            ///< the group has an open scope or an open backward
   bool summoned = false;                          ///< inside summon_full_params, where whole parameters may be written
   bool local_rows = false;                        ///< inside LocalRows

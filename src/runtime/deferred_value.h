@@ -26,7 +26,7 @@ struct DeferredValue {
   size_t bytes = 0;
   /// The call that computes the value; null if nothing has been written yet or if `there` holds the value.
   std::shared_ptr<const DeferredCall> call = nullptr;
-  /// Which of the storages that `call` wrote or made this is.
+  /// Index of the storage among those that `call` writes and makes.
   size_t place = 0;
   /// The storage's bytes, if they are in memory; undefined otherwise.
   at::Tensor there = {};

@@ -18,8 +18,8 @@ class Act {
   Act(c10::Device device, std::function<void()> act) : device_(device), act_(std::move(act)) {
     if (!device_.is_cpu()) acted_.emplace(device_.type());
   }
-  /// The first thread that calls `run` calls the function. Each call makes its current stream wait for the function's
-  /// work on the device.
+  /// The first call of `run` calls the function. Every call makes the calling thread's current stream wait for the
+  /// function's work on the device.
   void run() {
     std::call_once(once_, [this] {
       try {

@@ -43,7 +43,8 @@ class HostCopies {
   /// Returns the stream for the next copy to the host and for the operators that make its source. Frees the source of
   /// the previous copy.
   c10::Stream next_to_host(c10::Device device);
-  /// Copy on the calling thread's current stream. `to` and `from` have equally many elements of one dtype.
+  /// Both functions copy on the calling thread's current stream. `to` and `from` have equally many elements of one
+  /// dtype.
   void to_device(const at::Tensor& to, const memory::FlatPart& from, bool is_pinned);
   void to_host(const memory::FlatPart& to, const at::Tensor& from, bool is_pinned);
   /// Blocks the host until all copies are done.

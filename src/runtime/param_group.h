@@ -95,7 +95,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// messages; it may be empty.
   Tag tag(std::string subject, uint32_t writes = 0, const std::string& call = {}) const;
   std::string where(const std::string& operation) const { return placement().where(operation); }
-  /// Change the names in messages to names relative to a module that contains this group's module.
+  /// These functions change the names in messages to names relative to a module that contains this group's module.
   void rename(std::string name) { name_ = std::move(name); }
   void rename_slot(size_t slot, std::string name);
 
@@ -122,7 +122,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return this == &other || std::ranges::any_of(kept_, [&](const auto& kept) { return kept.get() == &other; });
   }
 
-  /// Return true if whole parameters stay in memory after forward has read them, and after the backward.
+  /// These functions return true if whole parameters stay in memory after forward has read them, and after the
+  /// backward.
   bool stays_after_forward() const;
   bool stays_after_backward() const;
 

@@ -83,7 +83,8 @@ class ParamSlot {
   int64_t numel() const { return c10::multiply_integers(sizes_); }
   int64_t row_numel() const { return c10::multiply_integers(row_sizes().slice(1)); }
   int64_t rows_numel() const { return rows_.count * row_numel(); }
-  /// Return the index in the plane of the parameter's first element, and of the first element of this rank's rows.
+  /// These functions return the index in the plane of the parameter's first element, and that of the first element of
+  /// this rank's rows.
   int64_t offset() const { return offset_; }
   int64_t offset_of_rows() const { return offset_ + rows_.first * row_numel(); }
 

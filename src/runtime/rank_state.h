@@ -38,8 +38,8 @@ struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
   bool recorded = false;  // autograd recorded an operator on one of the groups
-  bool observed = false;  // LibTorch's observers were on when it opened
-  bool records = false;   // gradients were on when it opened
+  bool observed = false;  // LibTorch's observers were on when the scope opened
+  bool records = false;   // at::GradMode was enabled when the scope opened
 };
 
 /// A bucket with its place in the order in which a backward reduces, which is the same on every rank: groups in the

@@ -9,9 +9,10 @@
 
 namespace fsdp::runtime {
 
-/// While this guard lives, autograd passes each tensor that it saves on this thread to hooks of its own, which `make`
-/// makes, and gets the tensor back from them in backward. If `make` returns null, autograd saves the tensor as usual.
-/// If several guards live, the innermost one is used. The last guard to be made must be the first to be destroyed.
+/// While this guard lives, autograd calls `make` for each tensor that it saves on this thread. It passes the tensor to
+/// the hooks that `make` returns and gets the tensor back from them in backward. If `make` returns null, autograd saves
+/// the tensor as usual. If several guards live, the innermost one is used. The guard that was made last must be
+/// destroyed first.
 ///
 /// The guard is used only in the graph task in which it was made, or outside of all graph tasks if it was made there.
 /// It is not used in a backward that runs inside it (with `create_graph`), because on an accelerator that backward may

@@ -72,7 +72,7 @@ class ShardedParams {
   const std::string group_name;  // the group's name when this object was made
   Placement placement;
   const std::string disk_folder;  // GroupPolicy::disk_folder
-  /// The memory that ranks share, one buffer for each device; it outlives this object.
+  /// The buffers that the ranks share, one for each device. `flats()` keeps them alive.
   std::vector<SharedBuffer*> shared_buffers;
 
   /// The slots, plane by plane, in memory order.

@@ -77,7 +77,8 @@ void ParamGroup::unshard(const std::string& call) {
     // All memory is allocated first: a rank that has too little must fail before it has started a collective for which
     // its peers would wait.
     for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
-    // Ranks compare their number of writes only in gathers of rows, because only in those all ranks take part.
+    // Ranks compare their number of writes only in gathers of rows, because all ranks of the shard axis take part in
+    // these.
     if (within)
       start_gathers(placement().within->communicator(), tag(name_, 0, call), {}, within);
     else
