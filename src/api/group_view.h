@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a Group handle refers to: the groups under a module, and a tree of its submodules that is the same for
+/// The target of a Group handle: the groups under a module, and a tree of its submodules that is the same for
 /// torch::nn and TorchScript.
 
 #include <fsdp/group.h>

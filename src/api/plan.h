@@ -82,9 +82,9 @@ void compute_deferred(const std::vector<runtime::NamedParameter>& tensors);
 /// Mismatch if the ranks differ. If only values differ, every rank throws it, the message names the first such
 /// parameter, and the process group can still be used.
 ///
-/// With sync_module_states returns the device on which this rank is to have each of the plan's parameters and then each
-/// buffer: a device of the type on which rank 0 has it. Throws UsageError on every rank if some tensor has no values on
-/// rank 0. Collective.
+/// With sync_module_states the function returns a device for each of the plan's parameters and then for each buffer:
+/// this rank's device of the type on which rank 0 has the tensor. Throws UsageError on every rank if some tensor has no
+/// values on rank 0. Collective.
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 

@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// What the ranks find out about each other after an exception.
+// The facts that the ranks find out about each other after an exception.
 struct AfterException {
   bool wrote_alike = true;
   bool was_in_backward = false;  // true if the backward of some rank did not finish

@@ -14,7 +14,7 @@
 
 namespace fsdp::memory {
 
-/// What bytes are used for.
+/// The uses of memory that an account counts separately.
 ///
 /// - kHost counts what offloading keeps in host memory for a model on an accelerator.
 /// - kDisk counts what lies in files.

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What differs between the supported releases of LibTorch. No other file depends on LibTorch's version.
+/// Code that differs between the supported releases of LibTorch. No other file depends on LibTorch's version.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/version.h>

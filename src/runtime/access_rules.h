@@ -12,7 +12,7 @@ namespace fsdp::runtime {
 /// The storage of a parameter on which a tensor lies. A kResult has a storage of its own: see Note [Results of rows].
 enum class PartKind : uint8_t { kRows, kWhole, kGradient, kResult };
 
-/// Whether the other operands of an element-wise operator fit the rows of a parameter.
+/// How well the other operands of an element-wise operator fit the rows of a parameter, from best to worst.
 enum class Fit : uint8_t {
   kFits,             ///< they have the same rows, or they are broadcast along the rows
   kTakesRows,        ///< some have the whole parameter's sizes and are replaced by this rank's rows of them
@@ -20,7 +20,7 @@ enum class Fit : uint8_t {
   kWrittenFromRows,  ///< the operator writes to an ordinary tensor that has other sizes than the rows
 };
 
-/// What an operator does with one sharded operand.
+/// Description of what an operator does with one sharded operand.
 struct Access {
   OperatorKind op = OperatorKind::kOther;
   PartKind part = PartKind::kRows;
@@ -39,7 +39,7 @@ struct Access {
   bool local_rows = false;                        ///< inside LocalRows
 };
 
-/// What the interceptor does with an operand. kRefuse... verdicts throw UsageError.
+/// Action of the interceptor for an operand. For the verdicts kRefuse... it throws UsageError.
 enum class Verdict : uint8_t {
   kPass,
   kReadWhole,  ///< the interceptor unshards the group before the operator runs

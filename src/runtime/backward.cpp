@@ -70,8 +70,8 @@ bool takes_part(ParamGroup& group, bool restricted) {
   throw UsageError(group.where(operation) + error);
 }
 
-// Returns a pointer that keeps the group alive while a thread waits, because other threads may drop the model
-// meanwhile; null if the group no longer has an owner.
+// Returns a pointer that keeps the group alive while a thread waits, because another thread may drop the model during
+// the wait. Returns null if the group no longer has an owner.
 std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
 
 // Returns true if the group is resharded when its last backward has ended.

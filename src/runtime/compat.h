@@ -14,8 +14,8 @@ namespace fsdp::runtime {
 /// The dispatch key of sharded tensors. It comes before autograd and autocast, and LibTorch itself does not use it.
 constexpr auto kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come before autograd");
-/// The dispatch key that a thread includes while deferred_init puts operators off. It comes after kShardedKey and
-/// before autograd, and LibTorch itself does not use it.
+/// The dispatch key that a thread includes while deferred_init defers operators. It comes after kShardedKey and before
+/// autograd, and LibTorch itself does not use it.
 constexpr auto kDeferredKey = c10::DispatchKey::DeferredInit;
 static_assert(kDeferredKey < kShardedKey && kDeferredKey > c10::DispatchKey::AutogradOther);
 /// The dispatch key that a thread includes while activation checkpoints keep results of operators. It comes after

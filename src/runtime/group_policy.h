@@ -68,7 +68,7 @@ struct GroupPolicy {
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
 
-/// What a ParamGroup is made of.
+/// The arguments from which a ParamGroup is made.
 struct GroupSpec {
   std::string name;
   std::vector<GroupMember> parameters;

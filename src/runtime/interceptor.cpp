@@ -124,7 +124,7 @@ void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIR
   operand.part.kind = PartKind::kWhole;
 }
 
-// What the interceptor changes before the operator runs.
+// The changes that the interceptor makes to an operator's operands before the operator runs.
 struct Plan {
   std::vector<Replacement> replacements = {};
   ComputeDtype compute = {};

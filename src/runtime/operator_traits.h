@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What an operator does with its operands, as its name, its schema and its tags tell, and for conversions its
-/// arguments.
+/// Traits that say what an operator does with its operands. They follow from its name, its schema and its tags; for
+/// conversions also from its arguments.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>

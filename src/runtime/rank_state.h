@@ -33,7 +33,7 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
-/// What one outermost forward scope covered. The backward of that forward uses it.
+/// Record of one outermost forward scope, which the backward of that forward uses.
 struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Whether the other operands of an element-wise operator fit the rows of a parameter, which tensors operators make of
-/// rows, and in which dtype operators on whole parameters compute.
+/// Decides whether the other operands of an element-wise operator fit the rows of a parameter, which tensors operators
+/// make of rows, and in which dtype operators on whole parameters compute.
 ///
 /// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
 /// rank's rows only, so their sum is a different number on every rank. Each carries the sharded key, so that the
@@ -55,11 +55,11 @@ using MarkPtr = c10::intrusive_ptr<c10::BackendMeta>;  // to a RowMark
 /// Returns the part to which a tensor belongs, by its mark or by its storage. Any thread may call it.
 std::optional<Part> part_of(const at::Tensor& tensor);
 
-/// Whether an operator is element-wise and takes only numbers and results of one parameter's rows, such as
-/// `exp_avg.mul_(0.9)` on an optimizer's state. Such an operator may run at once; all others need `prepare` in
+/// Result of the test whether an operator is element-wise and takes only numbers and results of one parameter's rows,
+/// such as `exp_avg.mul_(0.9)` on an optimizer's state. Such an operator may run at once; all others need `prepare` in
 /// interceptor.cpp.
 struct AmongResults {
-  bool holds = false;
+  bool holds = false;      ///< true if the operator is one of these
   MarkPtr made = nullptr;  ///< the mark of the operator's results; null if they need none
 };
 AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments);
