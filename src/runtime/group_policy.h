@@ -55,7 +55,7 @@ struct GroupPolicy {
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// True if each forward begins by broadcasting rank 0's buffers.
   bool broadcasts_buffers = false;
-  /// FullyShardOptions::broadcast_buffers. If unset, the strategy decides `broadcasts_buffers`.
+  /// Value of FullyShardOptions::broadcast_buffers. If unset, the strategy decides `broadcasts_buffers`.
   std::optional<bool> told_to_broadcast = std::nullopt;
   /// Folder of the files in which rows, gradients and optimizer state lie. If empty, they lie where `row_memory` says.
   std::string disk_folder = {};

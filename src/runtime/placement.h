@@ -36,7 +36,7 @@ class Placement {
   /// replica.
   const Axes& replicate() const { return replicate_; }
   /// The communicators of these all-reduces, one for each replicate axis. Each has an order of its own, because the
-  /// thread that finds the sum over one axis done begins the sum over the next, whatever other threads do meanwhile.
+  /// all-reduces may begin on any thread and between any other collectives: see Note [When the second step begins].
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
   int replicas() const;
   /// Returns true if there are several ranks and each has all rows (DDP). Gradients are then summed in place.
