@@ -29,10 +29,11 @@ int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>&
   return all_reduce(at::tensor({value}, at::kLong), op, ranks, tag).item<int64_t>();
 }
 
-// A smaller share of a step spent waiting is not worth the memory that would spare it.
+// A smaller share of time spent waiting is not worth the memory that another strategy costs.
 constexpr double kMuchWaiting = 0.05;
 
-// Whole gradients of groups on their way are the same in each strategy.
+// Returns the estimated bytes of a rank with another strategy. Whole gradients that wait for their reduction take the
+// same memory with each strategy.
 int64_t bytes_with(Strategy strategy, const Measured& now) {
   if (strategy == Strategy::kShardGradOp) return now.rows + now.parameter_bytes + now.gradient + now.optimizer;
   const int64_t more_gradients = now.parameter_bytes - now.parameter_bytes / now.shards;

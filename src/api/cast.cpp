@@ -16,7 +16,7 @@ namespace {
 
 using Visit = std::function<void(at::Tensor&)>;
 
-// A named tuple stays one.
+// Returns a copy of the value in which `visit` has changed each tensor. The copy of a named tuple is a named tuple.
 c10::IValue visited_copy(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     auto tensor = value.toTensor();

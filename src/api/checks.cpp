@@ -20,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-// Whether the elements of a row fill one stretch of memory and rows follow one another.
+// Returns true if the elements of each row are contiguous in memory and the rows follow one another.
 bool has_dense_rows(const at::Tensor& tensor) {
   if (tensor.dim() == 0 || tensor.numel() == 0) return true;
   const bool follow_one_another = tensor.size(0) == 1 || tensor.stride(0) == tensor.numel() / tensor.size(0);
@@ -32,7 +32,8 @@ std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parame
   return part ? part->group : nullptr;
 }
 
-// What an earlier call took the memory from says so when it is read.
+// Throws UsageError if an earlier call of fully_shard has taken the tensor's memory: reading it throws an error that
+// says so.
 void require_memory(const at::Tensor& tensor, const std::string& what) {
   try {
     static_cast<void>(tensor.const_data_ptr());
@@ -41,7 +42,8 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
-// What LibTorch puts off until somebody reads the tensor by an operator, and what lies in no memory at all.
+// Throws UsageError for conjugated and negated views, whose memory does not hold the values that operators read, and
+// for zero tensors, which have no memory.
 void require_plain(const at::Tensor& tensor, const std::string& what, const char* way_out) {
   const char* found = tensor._is_zerotensor() ? "a zero tensor without memory"
                       : tensor.is_conj()      ? "a conjugated view"
@@ -88,8 +90,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.strides(), ". Use tensor.contiguous() when you register the parameter; channels_last is fine");
 }
 
-// Where a tensor lies in memory, with the gaps between its elements; on the meta device, where there are no addresses,
-// its storage counts as one byte.
+// The range of memory that a tensor spans, with the gaps between its elements. The meta device has no addresses, so a
+// storage there counts as one byte.
 struct Extent {
   const char *begin = nullptr, *end = nullptr;
   const std::string* name = nullptr;
@@ -110,7 +112,7 @@ constexpr const char* kUntied =
     "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that must keep "
     "its values";
 
-// Parameters and other tensors on the same memory would stop sharing it.
+// Throws UsageError if a parameter shares memory with another tensor, because sharding would end the sharing.
 void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
                    const std::vector<runtime::NamedParameter>& others, const std::string& where) {
   std::vector<Extent> extents;
@@ -123,7 +125,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);
-  Extent any, sharded;  // of those that begin earlier, what reaches furthest
+  Extent any, sharded;  // of all earlier extents, and of the sharded ones, the extent that ends last
   for (const auto& extent : extents) {
     const auto& before = extent.is_sharded ? any : sharded;
     require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);
@@ -132,7 +134,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
   }
 }
 
-// One rank of them keeps whole parameters whole, all of them have their rows already.
+// Throws UsageError unless the number in Reshard::within divides the number of ranks of the shard axis.
 void check_reshard(const Reshard& reshard, const runtime::Placement& placement, const std::string& where) {
   if (!reshard.ranks()) return;
   const int ranks = *reshard.ranks(), all = placement.shard().world_size();
@@ -216,7 +218,7 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
     check_group(group_at(node));
     for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
   });
-  // Modules built in C++ have no flag either, but they have parameters.
+  // TorchScript modules built in C++ have no training flag either, but they have parameters.
   const bool has_parameters = !subtree_parameters(tree).empty();
   require(tree.has_training_flag || has_parameters, where, "TorchScript module ", tree.type,
           " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
@@ -233,7 +235,7 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
-      // A module that stands in two others, of which the other one was sharded before, is no reason.
+      // It is no error if the owner's module is not around this one: a submodule may be registered in both.
       const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of a module around it, which was sharded before. Shard the inner modules first, then the modules that "
@@ -248,7 +250,7 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
   std::unordered_set<const at::TensorImpl*> sharded;
   for (const auto& parameter : parameters) sharded.insert(parameter.tensor.unsafeGetTensorImpl());
   auto others = subtree_tensors(tree);
-  // A tensor that is registered twice, also as a buffer, is one tensor.
+  // The same tensor may be registered twice, also as a buffer.
   std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
   check_overlap(parameters, others, where);
 }

@@ -21,7 +21,7 @@ std::shared_ptr<ProcessGroup> or_default(const std::shared_ptr<ProcessGroup>& gr
   return group ? group : default_process_group();
 }
 
-// Each rank has other rows: what comes of them element by element is no value of the parameter's.
+// Throws UsageError for rows, which differ between the ranks: a collective would combine elements of different rows.
 void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const std::string& operation) {
   const auto part = runtime::part_of(tensor);
   if (!part || part->kind == runtime::PartKind::kWhole) return;
@@ -45,12 +45,12 @@ void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const 
 at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const std::string& operation) {
   require(tensor.defined(), group.where(operation), "expected a tensor, found an undefined one.");
   const auto part = runtime::part_of(tensor);
-  std::optional<runtime::OwnOperators> unmarked;  // rows must not come back to the runtime from the communicator
+  std::optional<runtime::OwnOperators> unmarked;  // the communicator must get a tensor that is not intercepted
   if (part && part->kind != runtime::PartKind::kWhole) unmarked.emplace();
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
 
-// Of a call that is nothing but a collective. Sizes and dtype travel in the fingerprint.
+// Returns the tag of a collective that the user called directly. It contains sizes and dtype, which the ranks compare.
 Tag tag_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return {str_cat(tensor.scalar_type(), " ", tensor.sizes()), {}};

@@ -38,9 +38,10 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
   return parameters;
 }
 
-// The groups under a node learn whose modules are around theirs, the tensor axis of `outermost`, and they and their
-// parameters their names from it. A group that has no parameters lives as long as those that have some of the tree.
-// `named` remembers what has its name.
+// Updates the groups under a node after `outermost` was made of a module around them. They get their parent group, the
+// tensor axis of `outermost`, and names relative to its module, for themselves and their parameters. If `outermost` has
+// no parameters of its own, the groups keep it alive. `named` has the groups and parameters that already have their
+// names.
 void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
                        std::unordered_set<const void*>& named) {
   if (const auto group = group_at(node); group && group.get() != around) {
@@ -58,7 +59,7 @@ void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup
   for (const auto& child : node.children) adopt_descendants(*child, outermost, around, named);
 }
 
-// Where every rank takes its rows from. Collective if it is rank 0's values.
+// Returns the sources of a planned group's rows. Collective if these are rank 0's values.
 std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const ProcessGroup& process_group,
                                            const FullyShardOptions& options) {
   std::vector<runtime::RowSource> sources;
@@ -90,7 +91,7 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   return policy;
 }
 
-// The neighbours of Reshard::within; null if there are none. Collective when it is the first time.
+// Returns the neighbours of Reshard::within; null if there are none. The first call for these ranks is collective.
 std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placement, const FullyShardOptions& options) {
   const auto& shard = placement.shard();
   const int count = options.reshard_after_forward ? options.reshard_after_forward->ranks().value_or(1) : 1;
@@ -106,7 +107,8 @@ std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placem
   return made;
 }
 
-// Decides which of the planned groups are kept in files, beside those that are there. Collective then.
+// With DiskOffloadPolicy, decides which of the planned groups are kept in files. Existing groups count towards the
+// limit. Collective then.
 void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
                        const FullyShardOptions& options) {
   std::vector<int64_t> bytes;
@@ -120,20 +122,22 @@ void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement
     for (const auto* group : rank.groups())
       if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
   }
-  // Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
+  // The ranks take their maximum so that all choose alike: a group that is gone on one rank may still exist on another,
+  // where a graph holds it.
   const auto most = at::full({1}, taken, at::kLong);
   ranks.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
   const auto is_on_disk = choose_on_disk(bytes, most.item<int64_t>(), options.disk_policy->host_limit_bytes);
   for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
 }
 
-// Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
+// Makes the groups and fills their rows, but does not change the parameters. Collective if ranks share memory or take
+// rank 0's values.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
                                                        const runtime::Placement& placement,
                                                        const FullyShardOptions& options) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
-  // Other threads read the pointer once there are groups.
+  // The pointer is set only if it changes, because other threads read it once there are groups.
   if (auto timeline = Attachment::ranks_of(placement.process_group()).timeline;
       timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
@@ -151,10 +155,10 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// A buffer that takes rank 0's values, goes to another device, or both.
+// A buffer that gets rank 0's values, moves to another device, or both.
 struct ChangingBuffer {
   at::Tensor buffer, values;
-  at::Tensor there = {};  // its memory on the other device; undefined if it stays where it is
+  at::Tensor there = {};  // its memory on the other device; undefined if it does not move
 
   void finish() const {
     if (there.defined())
@@ -164,8 +168,8 @@ struct ChangingBuffer {
   }
 };
 
-// Takes the memory that they will need. `synced`: the buffers that take rank 0's values, which are on `devices` there;
-// if there are any, they are all of the tree. Collective then.
+// Allocates the memory that changing buffers need. `synced` has the buffers that get rank 0's values: either none or
+// all of the tree. `devices` has the device that `agree` returned for each of them. Collective if `synced` has buffers.
 std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::vector<NamedParameter>& synced,
                                              std::span<const c10::Device> devices, const ProcessGroup& process_group,
                                              const FullyShardOptions& options) {
@@ -178,7 +182,7 @@ std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::
   for (const auto& [name, buffer] : synced.empty() ? subtree_buffers(tree) : synced) {
     const auto new_values = synced.empty() ? buffer : values[changing.size()];
     changing.push_back({buffer, new_values});
-    if (runtime::registry().find(buffer)) continue;  // a parameter, too
+    if (runtime::registry().find(buffer)) continue;  // the buffer is also a sharded parameter
     const auto device = buffer.is_meta() ? new_values.device() : choose_device(options, buffer.device(), of_ranks);
     if (device != buffer.device())
       changing.back().there = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device));
@@ -186,7 +190,8 @@ std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::
   return changing;
 }
 
-// A module that no shared pointer owns gets one that has gone already: to everybody else it is as it was.
+// Returns the module's weak pointer to itself. If no shared_ptr owns the module, the function makes one without a
+// deleter and drops it at once: the module's weak pointer then has an identity, and nothing else changes.
 std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
   if (module == nullptr) return {};
   if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
@@ -224,9 +229,9 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
   if (!options.sync_module_states || placement.process_group().rank() == 0) compute_deferred(buffers);
-  for (const auto& ignored : options.ignored_params) compute_deferred({{"", ignored}});  // they keep their own values
+  for (const auto& ignored : options.ignored_params) compute_deferred({{"", ignored}});  // not taken from rank 0
   if (!options.sync_module_states && !policy_of(options).broadcasts_buffers) buffers.clear();
-  if (!options.sync_module_states)  // on the meta device: before the first forward they have values
+  if (!options.sync_module_states)  // buffers on the meta device need values only before the first forward
     std::erase_if(buffers, [](const NamedParameter& buffer) { return buffer.tensor.is_meta(); });
   check_buffers(buffers, where);
   runtime::install_interceptor();
@@ -238,7 +243,8 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const at::NoGradGuard no_grad;
   const auto changing =
       changing_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
-  // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
+  // If a statement above throws, parameters are as they were before. The statements below neither communicate nor
+  // throw.
   for (const auto& buffer : changing) buffer.finish();
   for (const auto& parameter : options.ignored_params) runtime::registry().ignore(parameter);
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);

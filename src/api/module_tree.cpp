@@ -12,7 +12,7 @@ namespace {
 
 std::string joined(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
 
-// "torch::nn::LinearImpl" and "(anonymous namespace)::BlockImpl" read better without what is before the last colon.
+// Removes the namespace and "Impl" from names such as "torch::nn::LinearImpl" and "(anonymous namespace)::BlockImpl".
 std::string short_type(std::string type) {
   auto colon = type.rfind("::");
   if (colon != std::string::npos) type.erase(0, colon + 2);
@@ -54,7 +54,7 @@ void visit_children(const torch::jit::Module& module, const Visit& visit) {
   for (const auto& child : module.named_children()) visit(child.name, child.value);
 }
 
-// Gives the node its place, and what it has its full names.
+// Returns the node of a module with the nodes of its submodules. Parameters and buffers get their full names.
 template <class Module>
 std::unique_ptr<ModuleNode> grow(const Module& module, const std::string& path = "", const std::string& name = "") {
   auto node = node_of(module);
@@ -68,7 +68,7 @@ std::unique_ptr<ModuleNode> grow(const Module& module, const std::string& path =
   return node;
 }
 
-// Module::named_parameters() would copy every name.
+// Gives access to a module's own parameters without copying names, as Module::named_parameters() would.
 struct OwnParameters : torch::nn::Module {
   static const auto& of(const torch::nn::Module& module) { return module.*(&OwnParameters::parameters_); }
 };
@@ -109,7 +109,7 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
   for (const auto& child : node.children) visit_nodes(*child, visit);
 }
 
-// Every tensor of the subtree that `own` names at a node, once.
+// Returns the tensors in the member `own` of all nodes of the subtree, each once.
 static std::vector<runtime::NamedParameter> collect(const ModuleNode& node,
                                                     std::vector<runtime::NamedParameter> ModuleNode::* own) {
   std::vector<runtime::NamedParameter> tensors;
@@ -185,7 +185,7 @@ std::string ModuleWatch::find_stray() {
   if (now == before) return {};
 
   const std::unordered_set<const at::TensorImpl*> known(before.begin(), before.end());
-  const auto kept = std::exchange(parameters_, {});  // so that no other parameter comes to lie at the same address
+  const auto kept = std::exchange(parameters_, {});  // keeps the addresses in `known` from being reused until the end
   auto& registry = runtime::registry();
   std::string stray;
   for (auto* module : modules)

@@ -33,14 +33,14 @@ class Plan {
   }
 
  private:
-  // Where a module has a parameter: a tied one has several places.
+  // A parameter in the module that registers it. A tied parameter has several places.
   struct Place {
     const ModuleNode* node;
     const NamedParameter* parameter;
   };
   using Places = std::vector<Place>;
 
-  // The free parameters of the subtree, in the order of the tree.
+  // Returns the free parameters of the subtree, in the order of the tree.
   Places free_below(const ModuleNode& tree) const {
     Places places;
     visit_nodes(tree, [&](const ModuleNode& node) {
@@ -50,7 +50,7 @@ class Plan {
     return places;
   }
 
-  // Of the different parameters that are free.
+  // Returns the number of elements of the free parameters, each counted once.
   int64_t numel_of(const Places& places) const {
     int64_t sum = 0;
     std::unordered_set<const void*> seen;
@@ -60,8 +60,9 @@ class Plan {
     return sum;
   }
 
-  // Children first (FSDP1's _recursive_wrap). Returns what no group has taken: all of a module that is a group already,
-  // or that the policy does not descend into.
+  // Plans groups in the subtree, children first, as FSDP1's _recursive_wrap does. Returns the parameters that no
+  // planned group has taken. These are all of them if the module already has a group or the policy does not descend
+  // into it.
   Places wrap_below(const ModuleNode& node, bool is_root) {
     auto all = free_below(node);
     const int64_t before = numel_of(all);
@@ -86,7 +87,7 @@ class Plan {
   }
 
   const AutoWrapPolicy& policy_;
-  std::unordered_set<const void*> free_;  // that no group has taken
+  std::unordered_set<const void*> free_;  // parameters that no group has taken
   std::vector<PlannedGroup> groups_;
 };
 
@@ -96,7 +97,9 @@ void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, 
           dtype.value_or(at::kFloat));
 }
 
-// Their operators want parameters of the statistics' dtype, and those are not cast, which would lose what is written.
+// Returns true if the module has running statistics, as a batch norm does. Its operator needs parameters of the
+// statistics' dtype. The statistics themselves are not cast, because the operator writes to them, and a write to a cast
+// copy would be lost.
 bool has_running_statistics(const ModuleNode& node) {
   return std::ranges::any_of(node.buffers, [](const auto& buffer) { return buffer.name.ends_with("running_mean"); });
 }
@@ -135,7 +138,7 @@ c10::Device with_index(c10::Device device) {
 }
 
 c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c10::Device of_ranks) {
-  if (found.is_meta()) return found;  // fsdp::to_empty says it
+  if (found.is_meta()) return found;  // fsdp::to_empty chooses the device later
   if (options.device) return with_index(*options.device);
   return options.offload_policy && found.is_cpu() ? of_ranks : found;
 }

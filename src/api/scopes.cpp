@@ -28,9 +28,9 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kSummon = "summon_full_params";
 
-// Tells the first rank once if the model is one large group that is gathered over a network and freed again.
+// Warns once, on the first rank, if the model is one large group that is gathered over a network and freed again.
 void hint_once(ParamGroup& own, const GroupView& view) {
-  constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller one takes a gather of some milliseconds
+  constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller group is gathered within some milliseconds
   if (std::exchange(own.was_hinted, true) || own.placement().process_group().rank() != 0) return;
   if (view.groups.size() > 1 || own.placement().shard().world_size() == 1 || own.params().shares_memory()) return;
   const int64_t bytes = own.whole_bytes();
@@ -41,7 +41,8 @@ void hint_once(ParamGroup& own, const GroupView& view) {
              "(docs/choosing.md). This warning appears once");
 }
 
-// Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
+// If the group's policy broadcasts buffers, gives every rank the buffers of the first rank that has data. Collective
+// then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
   const MutexLock lock(rank.mutex);
@@ -54,11 +55,11 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
                                      [&](Work& work) { rank.wait(work); });
   const at::NoGradGuard no_grad;
   if (ranks.rank() == rank.buffers_from) return;
-  // Not by way of their versions: graphs of earlier forwards may hold them.
+  // variable_data() has a version counter of its own, so graphs of earlier forwards that saved a buffer stay valid.
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
 }
 
-// What could have changed since the last scope so that ranks would train apart.
+// Throws UsageError if the model has changed since the last scope so that each rank would train its own copy.
 void check_before_scope(const GroupView& view) {
   const auto& groups = view.groups;
   auto& own = *groups.front();
@@ -78,7 +79,7 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
     require(false, group.where(operation), "'", group.name(), "': ", runtime::kUnfinishedBackward);
 }
 
-// A whole copy that may be written is made from rows at rest.
+// Throws UsageError if a scope or a backward is open. summon_full_params needs groups on which nothing is open.
 void require_outside(const Groups& groups) {
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups) {
@@ -91,14 +92,16 @@ void require_outside(const Groups& groups) {
   }
 }
 
-// Waits, before the last scope on a group closes, for operators of other threads, which need its parameters unsharded.
+// Called before a scope closes. For each group on which no other scope is open, waits for operators of other threads,
+// which need its parameters unsharded.
 void wait_for_operators(const Groups& groups) {
   const auto waits = [](const auto& group) { return group->is_left_next() && group->wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {
   }
 }
 
-// A CUDA graph would repeat copies to and from the same addresses, but each step takes its memory anew.
+// Throws UsageError if the current stream captures a CUDA graph. The graph would copy to and from the same addresses in
+// each replay, but each step allocates its memory anew.
 void require_no_graph(ParamGroup& group) {
   for (const auto& flat : group.params().flats()) {
     const auto device = flat.whole().form.device;
@@ -109,10 +112,11 @@ void require_no_graph(ParamGroup& group) {
   }
 }
 
-// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
-// rank has counted the same writes and scopes.
+// Lets the scope begin to read `groups`. If ranks share memory, they meet in barriers, after which this rank sees all
+// earlier writes; otherwise nothing is communicated. If a barrier fails, the counts of scopes and writes are restored,
+// so that they are the same on every rank. Collective if ranks share memory.
 void meet(const Groups& groups, const std::string& call) {
-  std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // for each shard axis its first group, and all writes
+  std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // first group and number of writes of each shard axis
   const auto& first = *groups.front();
   size_t begun = 0;
   try {
@@ -139,7 +143,8 @@ void meet(const Groups& groups, const std::string& call) {
   }
 }
 
-// While this thread waits, another one may open and close scopes on `groups`, but neither run a backward nor write.
+// While this thread waits, other threads may open and close scopes on `groups`, but they may neither run a backward
+// through them nor write.
 void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups) {
@@ -161,11 +166,11 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
 
 }  // namespace
 
-/// Shows whole parameters of `groups` (first the module's own) while it lives. Opening it is collective where ranks
-/// share memory; elsewhere the operators that read parameters are.
+/// While it lives, the parameters of `groups` (the module's own group first) show whole values. The constructor is
+/// collective if ranks share memory; otherwise the operators that read parameters are.
 class OpenScope {
  public:
-  /// `call`: of the user's, if it does more than that.
+  /// `call` is the user's call that opens the scope, for messages; empty for a plain forward scope.
   explicit OpenScope(Groups groups, const std::string& call = {});
   ~OpenScope();
   OpenScope(const OpenScope&) = delete;
@@ -175,7 +180,7 @@ class OpenScope {
   const Groups groups_;
   const std::shared_ptr<runtime::ScopeRecord> record_ = std::make_shared<runtime::ScopeRecord>();
   const std::thread::id thread_ = std::this_thread::get_id();
-  bool autocast_cached_ = false;  // on that thread, before
+  bool autocast_cached_ = false;  // whether the thread's autocast cache was on before
   const Span span_;
 };
 
@@ -210,10 +215,10 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     }
     group->enter();
   }
-  // What autocast makes of whole parameters it would keep until it ends, also after they were written.
+  // Autocast would cache casts of whole parameters until the autocast context ends, even after rows were written.
   autocast_cached_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::set_autocast_cache_enabled(false);
-  rank.reads.current = 0;  // a new pass: the next read counts as a first one
+  rank.reads.current = 0;  // the next read counts, even if it is of the group that was read last
   if (outermost) rank.reads.orders[record_->root].forward.start();
   fault_point("scope open");
 }
@@ -250,7 +255,7 @@ struct LocalRows::Open {
 LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) {
   const auto& groups = open_->groups;
   const MutexLock lock(groups.front()->rank_state().mutex);
-  for (bool waited = true; waited;) {  // meanwhile another thread may have done something
+  for (bool waited = true; waited;) {  // after each wait the groups are checked again: other threads may change them
     for (const auto& group : groups) {
       require_no_unfinished_backward(*group, "LocalRows");
       if (group->is_inside())
@@ -277,7 +282,7 @@ LocalRows::~LocalRows() {
 struct SummonFullParams::Open {
   const Groups groups;
   const bool rank0_only;
-  std::optional<OpenScope> scope;  // none where nothing is kept
+  std::optional<OpenScope> scope;  // none on a rank that keeps no whole parameters (rank0_only)
 };
 
 SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
@@ -290,7 +295,7 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
   const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
   try {
     if (options.rank0_only || options.offload_to_cpu)
-      for (const auto& group : groups) {  // one at a time, on every rank alike
+      for (const auto& group : groups) {  // one group at a time, in the same order on every rank
         group->wait_for_unshard(kSummon);
         if (!keeps)
           group->reshard();
@@ -300,7 +305,7 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
     if (keeps) {
       for (const auto& group : groups) group->unshard(kSummon);
       for (const auto& group : groups) group->wait_for_unshard(kSummon);
-      // What is written to whole parameters must not reach other ranks.
+      // Each rank gets a copy of its own, so that its writes to whole parameters do not reach other ranks.
       for (const auto& group : groups) group->copy_whole(/*to_host=*/false);
       for (const auto& group : groups) {
         ++group->summon_depth;
@@ -320,7 +325,7 @@ SummonFullParams::~SummonFullParams() {
   const MutexLock lock(groups.front()->rank_state().mutex);
   wait_for_operators(groups);
   for (const auto& group : groups) {
-    group->reshard();  // what was written to it is this rank's alone
+    group->reshard();  // the copy may have writes that only this rank has made
     --group->summon_depth;
   }
 }

@@ -24,7 +24,8 @@ using runtime::FormChange;
 using runtime::ParamGroup;
 using runtime::ShardedParams;
 
-// In the order in which the parameters were given. Collective.
+// Gathers the whole values of a group's parameters as sources of their new rows, in the order of
+// GroupSpec::parameters. Collective.
 std::vector<runtime::RowSource> sources_of(ParamGroup& group, const char* operation) {
   std::vector<runtime::RowSource> sources(group.slots().size());
   for (const size_t i : c10::irange(group.slots().size())) {
@@ -42,7 +43,7 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
   params->take_rows(sources_of(group, operation));
   group.reshard();
   group.move_to(std::move(params), group.policy);
-  // What autograd kept of them is for gradients of the former form.
+  // Autograd's old gradient accumulators expect gradients of the former dtype and device.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
 }
@@ -54,7 +55,7 @@ void change_plain(const at::Tensor& tensor, const Form& form) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
 }
 
-// Every form under the model becomes what `change` makes of it.
+// Changes the dtype and device of each parameter and buffer under the model to what `change` returns.
 void change_all(const Group& model, const FormChange& change, const char* operation, const std::string& what) {
   const auto& [groups, tree] = GroupView::of(model);
   const auto& own = *groups.front();
@@ -84,7 +85,7 @@ void change_all(const Group& model, const FormChange& change, const char* operat
   own.rank_state().reads.forget();
 }
 
-// Each rank has a device of its own.
+// Returns the device's type without its index, which differs between ranks.
 std::string name_of(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
 
 void require_values_alone(const Group& model, const char* operation) {

@@ -10,25 +10,27 @@ using enum OperatorKind;
 Verdict judge_whole(const Access& a) {
   if (a.writes) return a.inside && a.summoned ? Verdict::kReadWhole : Verdict::kRefuseWriteInScope;
   if (is_one_of(a.op, {kDetach, kFactory, kView})) return Verdict::kPass;
-  // Backward reads rows, which do not know what was written to this copy.
+  // Backward would read the rows' values, not those that were written to this copy.
   if (a.inside && a.summoned && a.recording) return Verdict::kRefuseRecording;
   return a.inside ? Verdict::kReadWhole : Verdict::kRefuseOutsideScope;
 }
 
-// Operators that mean the same on a rank's rows as on the whole parameter if their other operands fit.
+// Returns true if the operator does the same to a rank's rows as to the whole parameter, provided that its other
+// operands fit.
 bool is_row_wise(const Access& a) {
   if (a.op == kPointwise) return !a.is_part_of_rows;
   return is_one_of(a.op, {kView, kViewOrCopy, kClone, kFill, kFused, kCopy, kForeach});
 }
 
-// An optimizer that is stepped in a scope sees whole parameters and the rows of their gradients.
+// Judges by `fit`. kRefuseGradientInScope is for an optimizer that is stepped in a scope: it sees whole parameters but
+// the rows of their gradients.
 Verdict judge_fit(const Access& a, Verdict passed) {
   if (a.fit == Fit::kFits || a.fit == Fit::kTakesRows) return passed;
   if (a.inside && a.part == PartKind::kGradient) return Verdict::kRefuseGradientInScope;
   return a.fit == Fit::kMisfits ? Verdict::kRefuseOperand : Verdict::kRefuseWriteFromRows;
 }
 
-// Module::to converts, then replaces.
+// Judges conversions such as `to`. Module::to first converts a parameter and then replaces its storage.
 std::optional<Verdict> judge_conversion(const Access& a) {
   const bool is_lifted = a.local_rows && !a.recording;
   if (a.op != kCopy || !a.is_first || a.writes || is_lifted) return std::nullopt;

@@ -16,7 +16,7 @@ at::Tensor marked(at::Tensor tensor) {
   return tensor;
 }
 
-// `first`, and the sizes or strides of the dims behind those that are taken together.
+// Returns `first`, followed by the sizes or strides of the dims behind the joined ones.
 std::vector<int64_t> with_joined_dims(int64_t first, c10::IntArrayRef of_dims, size_t joined_dims) {
   std::vector<int64_t> joined{first};
   joined.insert(joined.end(), of_dims.begin() + static_cast<int64_t>(joined_dims), of_dims.end());
@@ -33,7 +33,7 @@ RowSource rows_of_tensor(at::Tensor whole) {
   return [whole = std::move(whole)](const ParamSlot& slot, const at::Tensor& values) {
     if (!deferred_value_of(whole)) return copy_rows(whole, slot, values);
     copy_rows(compute(whole), slot, values);
-    // Of several large ones the general allocator would keep the memory.
+    // Otherwise malloc would keep the memory of large computed tensors.
     constexpr size_t kLarge = size_t{1} << 20;
     if (whole.nbytes() >= kLarge) memory::return_free_pages();
   };
@@ -86,7 +86,8 @@ at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {
   return copy.copy_(gradient).as_strided({numel()}, {1});
 }
 
-// shallow_copy_from keeps the autograd state, the version counter and the gradient accumulator of the parameter.
+// shallow_copy_from changes storage, sizes and dtype. The parameter keeps its autograd state, its version counter and
+// its gradient accumulator.
 void ParamSlot::show_rows() const {
   if (auto impl = tensor_.lock()) impl->shallow_copy_from(rows_tensor.getIntrusivePtr());
 }

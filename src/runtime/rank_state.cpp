@@ -32,7 +32,7 @@ std::vector<ParamGroup*> RankState::groups() const {
 
 namespace {
 
-// Adds the time until it goes.
+// Adds the time for which it lives to `sum`.
 struct Stopwatch {
   using Clock = std::chrono::steady_clock;
   std::atomic<Clock::rep>& sum;

@@ -52,7 +52,7 @@ constexpr const char* kWithoutMaxNorm =
     "the Embedding without max_norm, and normalise the table before each step, in an fsdp::LocalRows and under a "
     "torch::NoGradGuard: table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
 
-// As the user called it.
+// Returns the operator's name as the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
   return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;

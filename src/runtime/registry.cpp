@@ -62,7 +62,7 @@ bool Registry::is_ignored(const at::Tensor& parameter) const {
 }
 
 Registry& registry() {
-  // Never destroyed: tensors that outlive main() still look themselves up.
+  // The registry is never destroyed, because operators on tensors that outlive main() still use it.
   static auto* instance = new Registry;
   return *instance;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which group a storage or a module belongs to. The only process-wide state of the runtime.
+/// The registry of the groups to which storages and modules belong. It is the runtime's only process-wide state.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
@@ -19,13 +19,14 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
+/// A parameter of a group, and one of its storages.
 struct Part {
   std::shared_ptr<ParamGroup> group;
   size_t slot = 0;
   PartKind kind = PartKind::kRows;
 };
 
-/// The mark of tensors that operators make of a slot's rows. Note [Results of rows] in runtime/row_operands.h.
+/// The mark of tensors that operators make of a slot's rows; see Note [Results of rows] in runtime/row_operands.h.
 struct RowMark final : c10::BackendMeta {
   RowMark(std::weak_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
 
@@ -33,29 +34,32 @@ struct RowMark final : c10::BackendMeta {
   const size_t slot;
 };
 
-/// Refers to groups weakly: a group lives as long as its parameters and graphs. Thread safety: all of it.
+/// Finds groups by storages and modules. It refers to groups weakly: a group lives as long as its parameters and
+/// graphs. Thread safety: any thread may call any method at any time.
 class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
   std::optional<Part> find(const c10::StorageImpl* storage) const;
-  /// What the tensor's storage is part of; nothing if it has none.
+  /// Returns the part that the tensor's storage is; nothing if the tensor has no storage or its storage is no part.
   std::optional<Part> find(const at::Tensor& tensor) const {
     return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
   }
 
-  /// `owner`: the module's pointer to itself, which may have expired; empty for TorchScript. It tells the module from a
-  /// later one at the same address.
+  /// Registers the group of a module. `owner` is the module's pointer to itself, which may have expired; empty for
+  /// TorchScript. It distinguishes the module from a later one at the same address.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   struct ModuleGroup {
     std::shared_ptr<ParamGroup> group;
-    /// Whether it is this module that the group was made of. If not, it is TorchScript's, or has got an owner since.
+    /// True if the owner proves that the group was made of this module. Otherwise the group may belong to an earlier
+    /// module at the same address: a TorchScript module has no owner, and this module's owner may be new.
     bool is_certain = false;
   };
-  /// The group is null if there is none. `owner`: the module's now, empty if it never had one.
+  /// Returns the group of the module; null if there is none. `owner` is the module's current owner, empty if it never
+  /// had one.
   ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
-  /// The user said that this parameter is each rank's own.
+  /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
   void ignore(const at::Tensor& parameter);
   bool is_ignored(const at::Tensor& parameter) const;
 
@@ -71,11 +75,11 @@ class Registry {
     bool has_owner;
     bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
   };
-  mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
+  mutable Mutex mutex_;  // not a shared mutex, which would cost more than it saves in such short look-ups
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
   std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
-  // How many modules there are when those that are gone are forgotten.
+  // Number of modules at which the next add_module drops those that no longer exist.
   size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;
 };
 
