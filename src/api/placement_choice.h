@@ -1,11 +1,9 @@
 #pragma once
 /// \file
-/// Which ranks hold what of a group, and which strategy would serve a model better.
+/// Which ranks hold what of a group.
 
-#include <fsdp/advice.h>
 #include <fsdp/options.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,19 +44,5 @@ runtime::Placement choose_placement(const FullyShardOptions& options);
 void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
 
 Strategy strategy_of(const runtime::ParamGroup& group);
-
-/// What a model's training was measured to take on the rank that holds most.
-struct Measured {
-  Strategy strategy = Strategy::kFullShard;
-  double waiting_share = 0;
-  /// Of all whole parameters, and how many ranks share them out.
-  int64_t parameter_bytes = 0, shards = 1;
-  /// At most.
-  int64_t rows = 0, whole = 0, gradient = 0, optimizer = 0;
-  int64_t spare_bytes = 0;
-};
-
-/// Which strategy serves the model better. Pure.
-Advice choose_advice(const Measured& measured);
 
 }  // namespace fsdp

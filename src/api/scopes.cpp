@@ -198,7 +198,6 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
   record_->records = at::GradMode::is_enabled();
   record_->groups.reserve(groups_.size());
   for (const auto& group : groups_) record_->groups.push_back(group->id());
-  rank.note_forward();
   meet_before_scope(groups_, call);
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {

@@ -6,7 +6,6 @@
 #include <fsdp/communicator.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -96,12 +95,6 @@ class RankState {
   ParamGroup* group(GroupId id) const FSDP_REQUIRES(mutex);
   std::vector<ParamGroup*> groups() const FSDP_REQUIRES(mutex);
 
-  /// From the first forward on it is measured how long this rank waits for others.
-  void note_forward();
-  void forget_waiting();
-  /// Of the time since then. A wait of several threads at once counts for each.
-  std::optional<double> waiting_share() const;
-
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
@@ -127,12 +120,8 @@ class RankState {
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
   const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
-  std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
-  std::atomic<Clock::rep> waited_ = 0;
   GroupId last_id_ FSDP_GUARDED_BY(mutex) = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_ FSDP_GUARDED_BY(mutex);
 };

@@ -1,6 +1,5 @@
 // Calls that one rank alone makes: the errors of all ranks name the call, and what it is about.
 
-#include <fsdp/advice.h>
 #include <fsdp/async_save.h>
 #include <fsdp/clip_grad.h>
 #include <fsdp/collectives.h>
@@ -97,7 +96,6 @@ const std::vector<Call>& calls() {
       {"fully_shard Linear: ", [](Rank&) { fully_shard(*linear_alike()); }},
       {"initialize of Linear: ", [](Rank& r) { initialize(r.model, [] {}); }},
       {"join of Linear, ", [](Rank& r) { join(r.model, true, [] {}); }},
-      {"advise of Linear'", [](Rank& r) { advise(r.model, 1); }},
       {"Trace::write of FOLDER/t'", [](Rank& r) { r.trace.write(r.folder + "/t"); }},
       {"mean'", [](Rank&) { return mean(1); }},
       {"RunningSums::over_ranks'", [](Rank&) { static_cast<void>(RunningSums(1, at::kCPU).over_ranks()); }},

@@ -1,5 +1,4 @@
-// What the library chooses or advises from a few facts: the roles of a mesh's axes, the groups on disk, a better
-// strategy, smaller groups.
+// What the library chooses or advises from a few facts: the roles of a mesh's axes, the groups on disk, smaller groups.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -40,49 +39,6 @@ TEST(DiskChoice, KeepsInMemoryWhatFitsInOrder) {
   EXPECT_THAT(choose_on_disk(bytes, 0, 139), ElementsAre(false, false, false, true));
   EXPECT_THAT(choose_on_disk(bytes, 0, 90), ElementsAre(false, false, true, false));
   EXPECT_THAT(choose_on_disk(bytes, 60, 90), ElementsAre(true, false, true, true));
-}
-
-// The advice for a model of 800 MB on 4 ranks with AdamW. Replicated, it holds 800 MB of rows, 300 + 600 of gradients
-// and 1600 of state, 2300 more than sharded.
-Advice advice(double waiting_share, int64_t spare_mb, Strategy strategy = kFullShard) {
-  constexpr int64_t kMB = 1'000'000;
-  return choose_advice({.strategy = strategy,
-                        .waiting_share = waiting_share,
-                        .parameter_bytes = 800 * kMB,
-                        .shards = 4,
-                        .rows = 200 * kMB,
-                        .whole = 100 * kMB,
-                        .gradient = 300 * kMB,
-                        .optimizer = 400 * kMB,
-                        .spare_bytes = spare_mb * kMB});
-}
-
-TEST(Advice, IsToKeepWhatWaitsAndFitsWhole) {
-  struct Case {
-    double waiting_share;
-    int64_t spare_mb;
-    Strategy better;
-    int64_t bytes_then;
-  };
-  for (const auto& it : {Case{0.2, 2300, kReplicate, 3'300'000'000}, Case{0.2, 2299, kShardGradOp, 1'700'000'000},
-                         Case{0.2, 700, kShardGradOp, 1'700'000'000}, Case{0.2, 699, kFullShard, 1'000'000'000},
-                         Case{0.04, 9000, kFullShard, 1'000'000'000}}) {
-    const auto found = advice(it.waiting_share, it.spare_mb);
-    EXPECT_EQ(found.better, it.better) << it.spare_mb;
-    EXPECT_EQ(found.bytes_now, 1'000'000'000);
-    EXPECT_EQ(found.bytes_then, it.bytes_then) << it.spare_mb;
-  }
-  EXPECT_EQ(advice(0.2, 9000, kReplicate).better, kReplicate);
-}
-
-TEST(Advice, IsASentence) {
-  std::ostringstream text;
-  text << advice(0.2, 2300) << '\n' << advice(0.04, 9000);
-  EXPECT_EQ(
-      text.str(),
-      "20 % of the time a rank waits for others, and holds at most 1000 MB with kFullShard. kReplicate would move "
-      "two thirds of the bytes and hold 3300 MB; 2300 MB are available.\n4 % of the time a rank waits for others, "
-      "and holds at most 1000 MB with kFullShard. No other strategy would be better.");
 }
 
 struct Warnings : c10::WarningHandler {
