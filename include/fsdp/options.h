@@ -93,19 +93,16 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Keeps rows, their gradients and optimizer state of groups beyond a memory limit in memory-mapped files, for modules
-/// on the CPU (the idea of ZeRO-Infinity, arXiv:2104.07857). Results have the same bits. Optimizers of fsdp::optim keep
-/// their state in files too, those of torch::optim in memory. See docs/memory.md.
+/// Keeps rows, their gradients and optimizer state in memory-mapped files, for modules on the CPU (the idea of
+/// ZeRO-Infinity, arXiv:2104.07857). Groups of one model that fit into memory may be sharded without it. Results have
+/// the same bits. Optimizers of fsdp::optim keep their state in files too, those of torch::optim in memory. See
+/// docs/memory.md.
 ///
-///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch", .host_limit_bytes = int64_t{8} << 30};
+///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch"};
 struct DiskOffloadPolicy {
   /// An existing folder on a disk. Each rank's files in it have no name and vanish with the rank. If the disk has too
   /// little room, fully_shard throws Error on every rank, before any parameter has changed.
   std::string folder;
-  /// Bytes of rows, gradients and optimizer state that the groups of one rank may hold in memory; must not be negative.
-  /// Groups are considered in the order in which they are made; a group that does not fit beside the previous ones goes
-  /// to a file.
-  int64_t host_limit_bytes = 0;
 };
 
 /// How fully_shard shards a module. Every field is optional and must be the same on every rank. fully_shard throws

@@ -142,8 +142,6 @@ void check_reshard(const Reshard& reshard, const runtime::Placement& placement, 
 }
 
 void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  require(policy.host_limit_bytes >= 0, where, "DiskOffloadPolicy::host_limit_bytes: expected 0 or more, found ",
-          policy.host_limit_bytes);
   std::error_code unknown;
   require(std::filesystem::is_directory(policy.folder, unknown), where,
           "DiskOffloadPolicy::folder: there is no folder '", policy.folder,

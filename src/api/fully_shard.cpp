@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <span>
@@ -80,6 +79,7 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   policy.max_prefetched_bytes = options.max_prefetched_bytes;
   if (const auto& offload = options.offload_policy)
     policy.row_memory = offload->pin_memory ? runtime::RowMemory::kPinned : runtime::RowMemory::kHost;
+  if (options.disk_policy) policy.disk_folder = absolute_path(options.disk_policy->folder);
   if (const auto& precision = options.mp_policy) {
     if (precision->cast_forward_inputs) policy.input_dtype = precision->param_dtype;
     policy.output_dtype = precision->output_dtype;
@@ -106,27 +106,6 @@ std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placem
   return made;
 }
 
-// Decides which of the planned groups are kept in files, beside those that are there. Collective then.
-void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
-                       const FullyShardOptions& options) {
-  std::vector<int64_t> bytes;
-  for (auto& group : plan) bytes.push_back(group.bytes = expected_bytes(group, placement.shard().world_size()));
-  if (!options.disk_policy) return;
-  auto& ranks = placement.process_group();
-  int64_t taken = 0;
-  {
-    auto& rank = *Attachment::of<runtime::RankState>(ranks);
-    const MutexLock lock(rank.mutex);
-    for (const auto* group : rank.groups())
-      if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
-  }
-  // Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
-  const auto most = at::full({1}, taken, at::kLong);
-  ranks.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
-  const auto is_on_disk = choose_on_disk(bytes, most.item<int64_t>(), options.disk_policy->host_limit_bytes);
-  for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
-}
-
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
                                                        const runtime::Placement& placement,
@@ -138,10 +117,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
       timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
   for (const auto& planned : plan) {
-    auto policy = policy_of(options);
-    policy.expected_bytes = planned.bytes;
-    if (planned.is_on_disk) policy.disk_folder = absolute_path(options.disk_policy->folder);
-    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, std::move(policy)}));
+    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
   }
   std::vector<runtime::ShardedParams*> params;
   for (const auto& group : groups) params.push_back(&group->params());
@@ -221,7 +197,6 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const auto of_ranks = placement.process_group().device();
   set_devices(options, of_ranks, plan);
   if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);
-  choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
   if (!options.sync_module_states || placement.process_group().rank() == 0) compute_deferred(buffers);
   for (const auto& ignored : options.ignored_params) compute_deferred({{"", ignored}});  // they keep their own values

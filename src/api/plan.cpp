@@ -113,22 +113,6 @@ std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<
   return Plan(free, options.auto_wrap_policy).make(tree);
 }
 
-int64_t expected_bytes(const PlannedGroup& group, int ranks) {
-  int64_t bytes = 0;
-  for (const auto& parameter : group.parameters)
-    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) * (parameter.tensor.requires_grad() ? 4 : 1);
-  return (bytes + ranks - 1) / ranks;
-}
-
-std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit) {
-  std::vector<bool> is_on_disk;
-  for (const int64_t wanted : bytes) {
-    is_on_disk.push_back(wanted > limit - taken);
-    if (!is_on_disk.back()) taken += wanted;
-  }
-  return is_on_disk;
-}
-
 c10::Device with_index(c10::Device device) {
   if (device.has_index() || device.is_cpu() || device.is_meta()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes, which
-/// of them are kept in files, in which dtypes and on which devices what they hold is, and whether all ranks agree.
+/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes,
+/// in which dtypes and on which devices what they hold is, and whether all ranks agree.
 
 #include <fsdp/options.h>
 
@@ -22,22 +22,11 @@ struct PlannedGroup {
   const ModuleNode* node = nullptr;
   std::string name = {};
   std::vector<runtime::GroupMember> parameters = {};
-  /// On one rank, see expected_bytes; and whether they are kept in a file.
-  int64_t bytes = 0;
-  bool is_on_disk = false;
 };
 
 /// Groups of the parameters in `free`, innermost first; the last one is that of the module itself. Changes nothing.
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<runtime::NamedParameter>& free,
                                       const FullyShardOptions& options);
-
-/// What rows, gradients and optimizer state of a group take on one of `ranks` ranks, rounded up: of what trains four
-/// times the rows, as AdamW does, of what is frozen the rows.
-int64_t expected_bytes(const PlannedGroup& group, int ranks);
-
-/// For each group, given in order by its bytes, whether it is kept in a file: those that no longer fit into the limit
-/// beside the ones before them, of which earlier calls have taken `taken` bytes.
-std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit);
 
 /// The device that is meant: without a number the calling thread's current one.
 c10::Device with_index(c10::Device device);

@@ -56,7 +56,6 @@ struct GroupPolicy {
   /// In which rows, gradients and optimizer state are kept in files; empty: `row_memory` says where they are.
   std::string disk_folder = {};
   RowMemory row_memory = RowMemory::kBesideWhole;
-  int64_t expected_bytes = 0;  ///< what they take on a rank, the same on every rank
   /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
   std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
   /// Groups to prefetch, instead of the recorded order.

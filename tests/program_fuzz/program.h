@@ -63,10 +63,10 @@ constexpr int kOptimizers = 7;
 
 struct Model {
   std::vector<Node> nodes;
-  bool is_synced = false;         ///< by sync_module_states; ranks other than 0 begin with other values
-  bool by_policy = false;         ///< groups are made by auto_wrap_policy, else by calls bottom-up
-  bool is_mixed = false;          ///< operators compute with parameters in fp32, gradients are summed in fp64
-  int64_t host_limit_bytes = -1;  ///< for DiskOffloadPolicy; -1: there is none
+  bool is_synced = false;  ///< by sync_module_states; ranks other than 0 begin with other values
+  bool by_policy = false;  ///< groups are made by auto_wrap_policy, else by calls bottom-up
+  bool is_mixed = false;   ///< operators compute with parameters in fp32, gradients are summed in fp64
+  int in_files = 0;        ///< so many of the first nodes have a DiskOffloadPolicy
   Optimizer optimizer = Optimizer::kSgd;
 
   bool operator==(const Model&) const = default;
@@ -198,7 +198,7 @@ inline constexpr std::tuple kFieldsOfModel{Field("nodes", &Model::nodes),
                                            Field("is_synced", &Model::is_synced),
                                            Field("by_policy", &Model::by_policy),
                                            Field("is_mixed", &Model::is_mixed),
-                                           Field("host_limit_bytes", &Model::host_limit_bytes),
+                                           Field("in_files", &Model::in_files),
                                            Field("optimizer", &Model::optimizer)};
 inline constexpr std::tuple kFieldsOfLag{Field("rank", &Lag::rank), Field("ahead", &Lag::ahead),
                                          Field("inside", &Lag::inside)};

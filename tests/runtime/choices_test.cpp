@@ -1,12 +1,9 @@
-// What the library chooses or advises from a few facts: the roles of a mesh's axes, the groups on disk, smaller groups.
+// What the library chooses or advises from a few facts: the roles of a mesh's axes, smaller groups.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 
-#include <sstream>
-
 #include "api/placement_choice.h"
-#include "api/plan.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
@@ -31,14 +28,6 @@ TEST(AxisRoles, OfOneAxisAreThoseOfTheStrategyAndOfTwoThoseOfTheirNames) {
   for (const auto* name : {"shard", "dp", "replicate"})
     EXPECT_EQ(roles_of(kReplicate, {name}), (AxisRoles{.replicate = {name}}));
   EXPECT_EQ(roles_of(kReplicate, {"replicate", "shard"}), (AxisRoles{.replicate = {"shard", "replicate"}}));
-}
-
-TEST(DiskChoice, KeepsInMemoryWhatFitsInOrder) {
-  const std::vector<int64_t> bytes{40, 30, 50, 20};
-  EXPECT_THAT(choose_on_disk(bytes, 0, 140), ElementsAre(false, false, false, false));
-  EXPECT_THAT(choose_on_disk(bytes, 0, 139), ElementsAre(false, false, false, true));
-  EXPECT_THAT(choose_on_disk(bytes, 0, 90), ElementsAre(false, false, true, false));
-  EXPECT_THAT(choose_on_disk(bytes, 60, 90), ElementsAre(true, false, true, true));
 }
 
 struct Warnings : c10::WarningHandler {
