@@ -41,25 +41,18 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
-// What LibTorch puts off until somebody reads the tensor by an operator, and what lies in no memory at all.
-void require_plain(const at::Tensor& tensor, const std::string& what, const char* way_out) {
-  const char* found = tensor._is_zerotensor() ? "a zero tensor without memory"
-                      : tensor.is_conj()      ? "a conjugated view"
-                      : tensor.is_neg()       ? "a negated view"
-                                              : nullptr;
-  if (found != nullptr) require(false, what, "is ", found, ", which is not supported. ", way_out);
-}
-
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
-  require(!tensor.is_nested() && !tensor.is_quantized(), what, "is ", tensor.is_nested() ? "nested" : "quantised",
-          ", expected a plain tensor. Ignore the parameter (ignored_params)");
+  const char* kind = tensor.is_nested()        ? "nested"
+                     : tensor.is_quantized()   ? "quantised"
+                     : tensor._is_zerotensor() ? "a zero tensor"
+                                               : nullptr;
+  require(kind == nullptr, what, "is ", kind, ", expected a plain tensor. Ignore the parameter (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make the parameter dense first");
   require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
           tensor.device(), ", expected the CPU, a CUDA device, a PrivateUse1 device or the meta device");
-  require_plain(tensor, what, "Ignore the parameter (ignored_params), or register the tensor's clone()");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
@@ -281,16 +274,15 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
 }
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
-  for (const auto& [name, tensor] : buffers) {
-    require(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided &&
-                !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+  for (const auto& [name, tensor] : buffers)
+    require(!tensor.is_nested() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
+                tensor.layout() == at::kStrided && !tensor.is_inference() &&
+                at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
             where,
             "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
             name,
-            "' cannot be written, because it is sparse, quantised, nested, expanded or made in inference mode. "
-            "Register a plain tensor, e.g. the buffer's clone()");
-    require_plain(tensor, where + "buffer '" + name + "' ", "Register the buffer's clone()");
-  }
+            "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor or made in inference "
+            "mode. Register a plain tensor, e.g. the buffer's clone()");
 }
 
 std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,

@@ -57,19 +57,17 @@ void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup
   for (const auto& child : node.children) adopt_descendants(*child, outermost, around, named);
 }
 
-// Where every rank takes its rows from. Collective if it is rank 0's values.
-std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const ProcessGroup& process_group,
-                                           const FullyShardOptions& options) {
-  std::vector<runtime::RowSource> sources;
-  if (options.sync_module_states) {
-    std::vector<WantedValues> wanted;
-    for (const auto& parameter : planned.parameters) wanted.push_back({parameter.tensor, parameter.form->device});
-    for (auto& whole : values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of " + planned.name))
-      sources.push_back(runtime::rows_of_tensor(std::move(whole)));
-  } else {
-    for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
+// The values that every rank takes its rows of. Collective if they are rank 0's.
+std::vector<at::Tensor> values_of(const PlannedGroup& planned, const ProcessGroup& process_group,
+                                  const FullyShardOptions& options) {
+  std::vector<WantedValues> wanted;
+  std::vector<at::Tensor> own;
+  for (const auto& parameter : planned.parameters) {
+    wanted.push_back({parameter.tensor, parameter.form->device});
+    own.push_back(parameter.tensor);
   }
-  return sources;
+  if (!options.sync_module_states) return own;
+  return values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of " + planned.name);
 }
 
 runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
@@ -123,7 +121,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   for (const auto& group : groups) params.push_back(&group->params());
   allocate_rows(params, "fully_shard");
   for (size_t i = 0; i < plan.size(); ++i)
-    groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
+    groups[i]->params().take_rows(values_of(plan[i], placement.process_group(), options));
   return groups;
 }
 
@@ -162,20 +160,13 @@ std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::
   return changing;
 }
 
-// A module that no shared pointer owns gets one that has gone already: to everybody else it is as it was.
-std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
-  if (module == nullptr) return {};
-  if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
-  return module->weak_from_this();
-}
-
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->params().install(group);
   runtime::hook_parameters(group);
   std::vector<torch::nn::Module*> watched;
   for (const auto* given : given_modules(node)) {
     if (given->module != nullptr) watched.push_back(given->module);
-    runtime::registry().add_module(given->identity, owner_of(given->module), group);
+    runtime::registry().add_module(given->identity, group);
   }
   if (!watched.empty()) group->watch = std::make_shared<ModuleWatch>(watched);
 }

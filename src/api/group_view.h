@@ -52,7 +52,7 @@ std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
 
 /// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
-/// its address to this one: it had another owner, or where owners do not tell, its group keeps no parameter here.
+/// its address to this one: its group keeps no parameter here.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
 /// The parameters of the subtree in the order of the tree, a shared one once; its buffers; both.

@@ -28,19 +28,6 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kSummon = "summon_full_params";
 
-// Tells the first rank once if the model is one large group that is gathered over a network and freed again.
-void hint_once(ParamGroup& own, const GroupView& view) {
-  constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller one takes a gather of some milliseconds
-  if (std::exchange(own.was_hinted, true) || own.placement().process_group().rank() != 0) return;
-  if (view.groups.size() > 1 || own.placement().shard().world_size() == 1 || own.params().shares_memory()) return;
-  const int64_t bytes = own.whole_bytes();
-  if (bytes < kLargeBytes || !own.policy.reshard_after_backward) return;
-  TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
-             " of its parameters are gathered at once, and no computation overlaps with this all-gather. If the model "
-             "has repeated blocks, call fsdp::fully_shard on them first, or set FullyShardOptions::auto_wrap_policy "
-             "(docs/choosing.md). This warning appears once");
-}
-
 // Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
@@ -65,7 +52,6 @@ void check_before_scope(const GroupView& view) {
   const MutexLock lock(own.rank_state().mutex);
   if (own.is_inside()) return;
   require_values(groups, "forward scope");
-  hint_once(own, view);
   const auto stray = own.watch ? own.watch->find_stray() : std::string();
   require(stray.empty(), own.where("forward scope"), "parameter '", stray,
           "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
@@ -342,7 +328,7 @@ void SummonFullParams::write_back() {
     group->wait_for_unshard();
     group->prepare_write(runtime::WriteKind::kEveryRank);
     for (auto& slot : group->slots())
-      if (slot.rows_numel() > 0) runtime::rows_of_tensor(slot.whole_tensor)(slot, slot.rows_tensor);
+      slot.copy_rows(slot.whole_tensor, slot.rows_tensor);
   }
 }
 

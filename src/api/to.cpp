@@ -25,21 +25,20 @@ using runtime::ParamGroup;
 using runtime::ShardedParams;
 
 // In the order in which the parameters were given. Collective.
-std::vector<runtime::RowSource> sources_of(ParamGroup& group, const char* operation) {
-  std::vector<runtime::RowSource> sources(group.slots().size());
+std::vector<at::Tensor> wholes_of(ParamGroup& group, const char* operation) {
+  std::vector<at::Tensor> wholes(group.slots().size());
   for (const size_t i : c10::irange(group.slots().size())) {
     const auto& slot = group.slots()[i];
-    if (!slot.rows_tensor.is_meta())
-      sources[slot.place.given] = runtime::rows_of_tensor(gather_rows(group, i, slot.rows_tensor, operation));
+    if (!slot.rows_tensor.is_meta()) wholes[slot.place.given] = gather_rows(group, i, slot.rows_tensor, operation);
   }
-  return sources;
+  return wholes;
 }
 
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto params = group.lay_out(group.placement(), group.policy, change);
   runtime::ShardedParams* const one[]{params.get()};
   allocate_rows(one, operation);
-  params->take_rows(sources_of(group, operation));
+  params->take_rows(wholes_of(group, operation));
   group.reshard();
   group.move_to(std::move(params), group.policy);
   // What autograd kept of them is for gradients of the former form.

@@ -59,8 +59,7 @@ Verdict judge(const Access& a) {
   if (a.op == kMetadata) return Verdict::kPass;
   if (a.op == kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
   const bool is_parameter = a.part == PartKind::kRows || a.part == PartKind::kWhole;
-  if (a.op == kReplace && a.is_first && is_parameter)
-    return a.inside && !a.summoned ? Verdict::kRefuseReplaceInScope : Verdict::kRefuseReplace;
+  if (a.op == kReplace && a.is_first && is_parameter) return Verdict::kRefuseReplace;
   return a.part == PartKind::kWhole ? judge_whole(a) : judge_rows(a);
 }
 
@@ -111,13 +110,10 @@ std::string ways_out(Verdict verdict) {
              std::string(kOtherValuesInForward);
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
-             "values with copy_ (of the whole sizes or of the rows'), or in fsdp::summon_full_params with "
-             "write_back(); convert, move, clone and load the model before fsdp::fully_shard";
-    case Verdict::kRefuseReplaceInScope:
-      return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. " +
-             std::string(kOtherValuesInForward) +
-             ". To change the parameter permanently, use copy_, fsdp::summon_full_params with write_back(), fsdp::to "
-             "or fsdp::load after the scope";
+             "values with copy_ (of the whole sizes or of the rows') outside of scopes, or in "
+             "fsdp::summon_full_params with write_back(); convert, move, clone and load the model before "
+             "fsdp::fully_shard, or with fsdp::to and fsdp::load. " +
+             std::string(kOtherValuesInForward);
     case Verdict::kRefuseConvert:
       return "outside a forward scope a sharded parameter is this rank's rows, so a converted or moved copy would have "
              "only these rows. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for "

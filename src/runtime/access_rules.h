@@ -52,7 +52,6 @@ enum class Verdict : uint8_t {
   kRefuseRandom,
   kRefuseWriteInScope,
   kRefuseReplace,
-  kRefuseReplaceInScope,
   kRefuseConvert,
   kRefuseClone,
   kRefuseRecording,

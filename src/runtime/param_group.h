@@ -237,7 +237,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int local_rows_depth = 0;
   int summon_depth = 0;
   bool unshard_was_asked = false;
-  bool was_hinted = false;
   uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
   std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
   std::shared_ptr<ModuleWatch> watch;  ///< for the layer above; null for TorchScript

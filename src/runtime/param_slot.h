@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/tensor_cut.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,16 +34,6 @@ struct GroupMember : NamedParameter {
   std::optional<memory::Form> form = {};    ///< see ParamSlot::form; unset: as the tensor is
   std::optional<TensorCut> cut = {};        ///< of which whole tensor it is a part, if it is one
 };
-
-class ParamSlot;
-
-/// Fills `values`, which are this rank's rows of a parameter or lie as they do: from a tensor, a file's range, or by
-/// computing them from the name and the rows' numbers. Asked once for each parameter, on the ranks that have rows of
-/// it, which need not take part in the same order.
-using RowSource = std::function<void(const ParamSlot& slot, const at::Tensor& values)>;
-
-/// Copies them out of a tensor of the parameter's sizes, whose value is computed if it was put off.
-RowSource rows_of_tensor(at::Tensor whole);
 
 /// Whence a slot's gradient comes: the outermost graph task, or a backward inside it, of a forward that runs again.
 enum class GradientSource : uint8_t { kNone, kTask, kInside };
@@ -88,6 +77,9 @@ class ParamSlot {
 
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
+  /// Copies this rank's rows out of `whole`, a tensor of the parameter's sizes, whose value is computed if it was put
+  /// off. `values` lie as the rows do.
+  void copy_rows(const at::Tensor& whole, const at::Tensor& values) const;
   /// `gradient`, of the parameter's sizes, flat in the parameter's order in memory; a copy if it lies in another one.
   at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;
 

@@ -28,7 +28,6 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
   };
   switch (verdict) {
     case kRefuseReplace:
-    case kRefuseReplaceInScope:
       return {"a parameter that is not sharded", found};
     case kRefuseRecording:
       return {"a forward scope or a torch::NoGradGuard", found};
@@ -46,11 +45,6 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
   if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
   return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
 }
-
-constexpr const char* kWithoutMaxNorm =
-    "an Embedding with max_norm writes to its table in forward, and each rank would write different rows. Construct "
-    "the Embedding without max_norm, and normalise the table before each step, in an fsdp::LocalRows and under a "
-    "torch::NoGradGuard: table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
 
 // As the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
@@ -92,8 +86,7 @@ void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& t
   const auto [expected, found] = difference(part, tensor, misfit, verdict);
   const auto name = name_of(op);
   throw UsageError(part.group->where(name) + noun_of(part.kind) + slot.name() + "' is sharded (expected " + expected +
-                   ", found " + found +
-                   "): " + (name == "aten::embedding_renorm_" ? kWithoutMaxNorm : ways_out(verdict)));
+                   ", found " + found + "): " + ways_out(verdict));
 }
 
 void observe_written_tensors() {

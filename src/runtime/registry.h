@@ -44,16 +44,9 @@ class Registry {
     return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
   }
 
-  /// `owner`: the module's pointer to itself, which may have expired; empty for TorchScript. It tells the module from a
-  /// later one at the same address.
-  void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
-  struct ModuleGroup {
-    std::shared_ptr<ParamGroup> group;
-    /// Whether it is this module that the group was made of. If not, it is TorchScript's, or has got an owner since.
-    bool is_certain = false;
-  };
-  /// The group is null if there is none. `owner`: the module's now, empty if it never had one.
-  ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
+  void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
+  /// The group that was made of the module at this address, which may be another one by now; null if there is none.
+  std::shared_ptr<ParamGroup> find_module(const void* module) const;
 
   /// The user said that this parameter is each rank's own.
   void ignore(const at::Tensor& parameter);
@@ -65,15 +58,9 @@ class Registry {
     size_t slot;
     PartKind kind;
   };
-  struct ModuleEntry {
-    std::weak_ptr<ParamGroup> group;
-    std::weak_ptr<const void> owner;
-    bool has_owner;
-    bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
-  };
   mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
-  std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
   // How many modules there are when those that are gone are forgotten.
   size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;

@@ -139,14 +139,13 @@ ShardedParams::~ShardedParams() {
   }
 }
 
-void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
+void ShardedParams::take_rows(const std::vector<at::Tensor>& wholes) {
   const OwnOperators own_operators;
   for (auto& slot : slots_) {
     const auto& rows = flats_[slot.place.plane].rows();
     if (rows.form.device.is_meta()) continue;
     slot.rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(slot));
-    const auto& source = sources[slot.place.given];
-    if (source && slot.rows_numel() > 0) source(slot, slot.rows_tensor);
+    if (const auto& whole = wholes[slot.place.given]; whole.defined()) slot.copy_rows(whole, slot.rows_tensor);
   }
 }
 

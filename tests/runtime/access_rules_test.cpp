@@ -105,9 +105,9 @@ const Rule kRules[] = {
     {{kReplace}, {.conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true, .conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true}, kRefuseReplace},
-    {{kReplace}, {.is_first = true, .inside = true}, kRefuseReplaceInScope},
+    {{kReplace}, {.is_first = true, .inside = true}, kRefuseReplace},
     {{kReplace}, {.part = kWhole, .is_first = true}, kRefuseReplace},
-    {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplaceInScope},
+    {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplace},
     {{kReplace}, {.part = kWhole, .is_first = true, .inside = true, .summoned = true}, kRefuseReplace},
     {{kReplace}, {.part = kGradient, .is_first = true}, kRefuseOutsideScope},
     // A parameter may only be converted to what it already is, and printed.

@@ -30,40 +30,5 @@ TEST(AxisRoles, OfOneAxisAreThoseOfTheStrategyAndOfTwoThoseOfTheirNames) {
   EXPECT_EQ(roles_of(kReplicate, {"replicate", "shard"}), (AxisRoles{.replicate = {"shard", "replicate"}}));
 }
 
-struct Warnings : c10::WarningHandler {
-  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
-  std::vector<std::string> messages;
-};
-
-// What the ranks of `world` are told in two scopes of a model of layers of 12 MB.
-void expect_hints(int world, int layers, const FullyShardOptions& options, bool has_blocks, bool is_told) {
-  run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {
-    Warnings warnings;
-    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    torch::nn::ModuleList net;
-    for (int i = 0; i < layers; ++i)
-      net->push_back(torch::nn::Linear(torch::nn::LinearOptions(1750, 1750).bias(false)));
-    for (auto& parameter : net->parameters()) parameter.detach().zero_();
-    if (has_blocks)
-      for (auto& layer : *net) fully_shard(*layer, options);
-    const auto model = fully_shard(*net, options);
-    for (int i = 0; i < 2; ++i) ForwardScope(model).close();
-    if (rank == 0 && is_told)
-      EXPECT_THAT(warnings.messages, ElementsAre(testing::AllOf(HasSubstr("'ModuleList' is one group: all 37 MB"),
-                                                                HasSubstr("fsdp::fully_shard on them first"),
-                                                                HasSubstr("FullyShardOptions::auto_wrap_policy"))));
-    else
-      EXPECT_THAT(warnings.messages, IsEmpty());
-  });
-}
-
-TEST(OneLargeGroup, IsToldOnceOnTheFirstRankWhatIsAtStake) {
-  expect_hints(2, 3, {}, /*has_blocks=*/false, /*is_told=*/true);
-  expect_hints(2, 2, {}, false, false);  // small
-  expect_hints(1, 3, {}, false, false);  // nothing is gathered
-  expect_hints(2, 3, {}, /*has_blocks=*/true, false);
-  expect_hints(2, 3, {.strategy = kShardGradOp}, false, false);  // all of it is meant to be whole
-}
-
 }  // namespace
 }  // namespace fsdp::test
