@@ -32,7 +32,7 @@ namespace fsdp {
 /// docs/refused.md). If it throws, the module is unchanged. Tensors that are not registered with a module, such as
 /// those of layers in a std::vector, are not found: each rank trains its own copy without any warning. Tensors outside
 /// the module that share a parameter's memory, such as an earlier detach(), lose that memory; using them throws an
-/// error that says so. A module that no shared pointer owns must outlive the scopes that are opened on its group.
+/// error that says so.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);

@@ -225,7 +225,7 @@ void check_order(const ModuleNode& tree, const std::string& where) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
       // A module that stands in two others, of which the other one was sharded before, is no reason.
-      const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of a module around it, which was sharded before. Shard the inner modules first, then the modules that "
               "contain them");

@@ -163,12 +163,11 @@ std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->params().install(group);
   runtime::hook_parameters(group);
-  std::vector<torch::nn::Module*> watched;
   for (const auto* given : given_modules(node)) {
-    if (given->module != nullptr) watched.push_back(given->module);
     runtime::registry().add_module(given->identity, group);
+    if (given->module != nullptr) group->watched.push_back(given->module->weak_from_this());
   }
-  if (!watched.empty()) group->watch = std::make_shared<ModuleWatch>(watched);
+  visit_nodes(node, [&](const ModuleNode& inside) { group->modules.insert(inside.identity); });
 }
 
 }  // namespace

@@ -55,38 +55,14 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
 /// its address to this one: its group keeps no parameter here.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
+/// A parameter under the module that is neither in a group nor ignored, because it came there after fully_shard: each
+/// rank would train its own. Undefined if there is none. A scope that opens asks, so names are not made.
+at::Tensor find_stray(const torch::nn::Module& module);
+
 /// The parameters of the subtree in the order of the tree, a shared one once; its buffers; both.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
-
-/// Finds parameters that came under modules after they were sharded and are in no group: each rank would train its own.
-/// Looking again costs a pointer for each parameter and module; names are made only where something differs. Thread
-/// safety: under the rank's lock.
-class ModuleWatch {
- public:
-  /// A module that shared pointers own may go; any other has to live as long as the watch is asked.
-  explicit ModuleWatch(const std::vector<torch::nn::Module*>& modules);
-
-  /// Whether the module at this address is one of them or inside one.
-  bool has(const void* module) const;
-
-  /// The first parameter that was not there last time and that is neither in a group nor ignored; empty if there is
-  /// none. Tells of each parameter once, so that a program that means it can go on.
-  std::string find_stray();
-
- private:
-  struct Watched {
-    torch::nn::Module* module;
-    std::weak_ptr<torch::nn::Module> owner;
-    bool is_owned;
-  };
-  std::vector<torch::nn::Module*> living() const;
-
-  std::vector<Watched> modules_;
-  /// Seen last, in the order of the tree. Weak: no other parameter may come to lie at the same address.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
-};
 
 /// The groups under one module: its own first, then the others in the order of the tree.
 struct GroupView {

@@ -19,6 +19,7 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
@@ -46,17 +47,23 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
 }
 
 // What could have changed since the last scope so that ranks would train apart.
-void check_before_scope(const GroupView& view) {
-  const auto& groups = view.groups;
-  auto& own = *groups.front();
+void check_before_scope(const Groups& groups) {
+  const auto& own = *groups.front();
   const MutexLock lock(own.rank_state().mutex);
   if (own.is_inside()) return;
   require_values(groups, "forward scope");
-  const auto stray = own.watch ? own.watch->find_stray() : std::string();
-  require(stray.empty(), own.where("forward scope"), "parameter '", stray,
-          "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
-          "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to have "
-          "its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
+  for (const auto& owner : own.watched) {
+    const auto module = owner.lock();
+    const auto stray = module ? find_stray(*module) : at::Tensor();
+    if (!stray.defined()) continue;
+    runtime::registry().ignore(stray);  // a program that means it can go on
+    const auto parameters = subtree_parameters(*module_tree(*module));
+    const auto named = std::ranges::find_if(parameters, [&](const auto& each) { return each.tensor.is_same(stray); });
+    require(false, own.where("forward scope"), "parameter '", named->name,
+            "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
+            "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to "
+            "have its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
+  }
 }
 
 void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
@@ -221,7 +228,7 @@ struct ForwardScope::Open : OpenScope {
   using OpenScope::OpenScope;
 };
 ForwardScope::ForwardScope(const Group& model) {
-  check_before_scope(GroupView::of(model));
+  check_before_scope(param_groups(model));
   broadcast_buffers(*param_groups(model).front(), *GroupView::of(model).tree);
   open_ = std::make_unique<Open>(param_groups(model));
 }

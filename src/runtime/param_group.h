@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,8 @@
 #include "runtime/row_writes.h"
 #include "runtime/sharded_params.h"
 
-namespace fsdp {
-class ModuleWatch;
+namespace torch::nn {
+class Module;
 }
 
 namespace fsdp::runtime {
@@ -239,7 +240,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool unshard_was_asked = false;
   uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
   std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
-  std::shared_ptr<ModuleWatch> watch;  ///< for the layer above; null for TorchScript
+  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< its modules, but those that no shared pointer owns
+  std::unordered_set<const void*> modules;  ///< addresses of the group's module and of all inside it, at fully_shard
 
  private:
   explicit ParamGroup(const GroupSpec& spec);
