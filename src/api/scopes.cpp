@@ -262,7 +262,7 @@ LocalRows::~LocalRows() {
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups) {
     --group->local_rows_depth;
-    group->end_write();
+    group->note_write();
   }
 }
 

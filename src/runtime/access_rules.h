@@ -48,12 +48,10 @@ enum class Verdict : uint8_t {
   kRefuseResult,
   kRefuseOperand,
   kRefuseWriteFromRows,
-  kRefuseGradientInScope,
   kRefuseRandom,
   kRefuseWriteInScope,
   kRefuseReplace,
   kRefuseConvert,
-  kRefuseClone,
   kRefuseRecording,
 };
 

@@ -49,8 +49,9 @@ void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& g
 /// parameter, while it is on (at::RecordFunctionGuard). Any thread.
 void observe_backward_nodes();
 
-/// Returns whether the node passes a gradient directly to this parameter, in which case the observer sees the node.
-bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter);
+/// Returns whether the node passes a gradient directly to a parameter of the group, in which case the observer, which
+/// sees the node, shows whole parameters of the group.
+bool leads_to(const torch::autograd::Node& node, const ParamGroup& group);
 
 /// Forgets open graph tasks, reductions and all predictions, after an exception.
 void reset_backward(RankState& rank) FSDP_REQUIRES(rank.mutex);

@@ -107,7 +107,7 @@ bool is_part_of_rows(const MarkedOperand& operand) {
 void require_not_observed(const MarkedOperand& operand) {
   const auto node = torch::autograd::get_current_node();
   const auto& group = *operand.part.group;
-  require(!node || !leads_to(*node, operand.tensor->unsafeGetTensorImpl()), group.where("backward"),
+  require(!node || !leads_to(*node, group), group.where("backward"),
           "LibTorch's observers were on when the forward scope opened and are off now (at::RecordFunctionGuard, "
           "at::clearCallbacks), so fsdp did not see the node of an operator on '",
           group.name(),
@@ -168,8 +168,8 @@ class OperandGroups {
   ~OperandGroups() {
     for (const auto& group : groups_) group->pins.remove();
   }
-  /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
-  void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
+  /// Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group);
   bool empty() const { return groups_.empty(); }
   /// If autograd recorded the operator that gave `result`, its node shows whole parameters before it runs backward.
   /// A node whose number is below `first` belongs to an earlier operator: some operators, such as type_as, return an
@@ -178,14 +178,12 @@ class OperandGroups {
 
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
-  c10::SmallVector<std::pair<const at::TensorImpl*, const ParamGroup*>, 2> parameters_;  // among the operands
   const void* last_node_ = nullptr;
   bool scopes_know_ = true;  // that autograd recorded an operator in them
   bool observers_on_ = true;
 };
 
-void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
-  if (parameter != nullptr) parameters_.emplace_back(parameter, group.get());
+void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   group->pins.add();
   scopes_know_ &= !group->scope || group->scope->recorded;
@@ -198,13 +196,8 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   auto* node = torch::autograd::impl::grad_fn_unsafe(result);
   if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
   last_node_ = node;
-  for (const auto& group : groups_) {
-    // Backward's observer shows the node whole parameters of the group.
-    const bool is_observed = observers_on_ && std::ranges::any_of(parameters_, [&](const auto& parameter) {
-                               return parameter.second == group.get() && leads_to(*node, parameter.first);
-                             });
-    if (!is_observed) hook_node(*node, group);
-  }
+  for (const auto& group : groups_)
+    if (!observers_on_ || !leads_to(*node, *group)) hook_node(*node, group);
   if (std::exchange(scopes_know_, true)) return;
   for (const auto& group : groups_) {
     const MutexLock lock(group->rank_state().mutex);
@@ -250,9 +243,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   auto& count = rank.intercepted_operators;  // only who has the lock writes it
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   for (auto& operand : operands)
-    if (operand.part.kind == PartKind::kWhole)
-      takes_whole.add_once(std::move(operand.part.group),
-                           operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
+    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(operand.part.group));
   if (!reads.empty()) read_groups(rank, {reads.begin(), reads.end()});
 }
 

@@ -208,8 +208,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool wait_to_write();
   /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Call after rows were written, following prepare_write, if nobody read them in between.
-  void end_write();
+  /// Whole values are old from now on. Call after rows were written too, if that took longer than one operator.
+  void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
   /// Threads that open a scope and wait for the other ranks: until they have entered, this rank reads.
@@ -270,7 +270,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint64_t epoch() const { return (epochs_.scopes << 32) + epochs_.backwards_after_writes; }
   bool meets() const { return !params_->shared_buffers.empty() && placement().shard().world_size() > 1; }
   void begin_read();
-  void drop_stale_whole();
 
   const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before what follows is read
   const std::shared_ptr<memory::ByteAccount> account_;

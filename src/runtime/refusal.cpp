@@ -37,8 +37,6 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
       return {"a tensor to write to that fits " + found, other()};
     case kRefuseResult:
       return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
-    case kRefuseGradientInScope:
-      return {"no open scope", "an open scope, and " + found};
     default:
       break;
   }

@@ -610,22 +610,16 @@ void ParamGroup::prepare_write(WriteKind kind, std::optional<size_t> slot) {
   }
   rank.host_copies->wait();  // some may be of these rows
   epochs_.is_written_by_all |= kind == WriteKind::kEveryRank;
-  ++version_;
-  rows_written_ = nullptr;
   if (is_by_all) {
     writes_.note(slot);
     ++rank.writes_by_all;
   }
-  drop_stale_whole();
+  note_write();
 }
 
-void ParamGroup::end_write() {
+void ParamGroup::note_write() {
   ++version_;
   rows_written_ = nullptr;
-  drop_stale_whole();
-}
-
-void ParamGroup::drop_stale_whole() {
   if (policy.free_when_written && !is_inside() && !pins.are_there()) reshard();
 }
 

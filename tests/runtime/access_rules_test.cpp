@@ -48,8 +48,8 @@ const Rule kRules[] = {
     {kWithOperands, {.fit = kMisfits}, kRefuseOperand},
     {kWithOperands, {.writes = true, .fit = kMisfits}, kRefuseOperand},
     {kWithOperands, {.fit = kWrittenFromRows}, kRefuseWriteFromRows},
-    {kWithOperands, {.part = kGradient, .fit = kMisfits, .inside = true}, kRefuseGradientInScope},
-    {kWithOperands, {.part = kGradient, .fit = kWrittenFromRows, .inside = true}, kRefuseGradientInScope},
+    {kWithOperands, {.part = kGradient, .fit = kMisfits, .inside = true}, kRefuseWriteFromRows},
+    {kWithOperands, {.part = kGradient, .fit = kWrittenFromRows, .inside = true}, kRefuseWriteFromRows},
     {kWithOperands, {.recording = true, .fit = kMisfits}, kRefuseOutsideScope},
     {kWithOperands, {.recording = true, .fit = kWrittenFromRows}, kRefuseOutsideScope},
     // A gradient may be converted, and is printed from a copy except in LocalRows.
@@ -80,8 +80,8 @@ const Rule kRules[] = {
     {{kFill}, {.part = kResult, .writes = true, .random = true}, kRefuseRandom},
     {{kOther}, {.part = kResult, .local_rows = true}, kPass},
     // A parameter itself may not be cloned, its rows may.
-    {{kClone}, {.is_parameter = true}, kRefuseClone},
-    {{kClone}, {.is_parameter = true, .recording = true}, kRefuseClone},
+    {{kClone}, {.is_parameter = true}, kRefuseConvert},
+    {{kClone}, {.is_parameter = true, .recording = true}, kRefuseConvert},
     {{kClone}, {}, kPass},
     // LocalRows lifts every rule that is not about autograd or storage.
     {{kOther, kPointwise, kClone, kFill}, {.is_parameter = true, .random = true, .local_rows = true}, kPass},
