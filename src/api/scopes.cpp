@@ -116,7 +116,7 @@ void meet(const Groups& groups, const std::string& call) {
       const auto is_theirs = [&](const auto& known) { return &known.first->placement().shard() == ranks; };
       auto barrier = std::ranges::find_if(barriers, is_theirs);
       if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get(), 0});
-      barrier->second += group->writes_told();
+      barrier->second += group->writes().tell();
     }
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)

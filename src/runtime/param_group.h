@@ -192,9 +192,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void require_not_handed_out() const;
 
   // When this rank may read and write rows: see Note [Readers and writers of rows].
-  /// A scope opens on the group. Returns whether the ranks must meet before they read, and what they tell each other.
+  /// A scope opens on the group. Returns whether the ranks must meet before they read.
   bool begin_scope();
-  uint32_t writes_told() const { return epochs_.writes_told; }
   /// Takes begin_scope back, because the ranks did not meet: each rank must have counted the same scopes.
   void cancel_scope();
   /// The last scope or backward has closed: this rank reads on while a graph may.
@@ -251,7 +250,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::optional<c10::Stream> stream_of_gather();
   void gather_rows(bool moves, const std::string& call);
   void start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within);
-  void abandon_gather();
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
@@ -284,7 +282,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
-  uint32_t writes_told_ = 0;                        // by the gather in flight
   // Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 

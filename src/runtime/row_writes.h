@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fsdp::runtime {
@@ -24,32 +23,25 @@ class WriteCounts {
   /// The rows of one slot are about to be written, or those of all slots at once.
   void note(std::optional<size_t> slot) {
     if (!slot) {
-      ++to_all_slots_;
+      ++known_;
     } else {
       to_slot_.resize(std::max(to_slot_.size(), *slot + 1));
       most_to_slot_ = std::max(most_to_slot_, ++to_slot_[*slot]);
     }
-    if (to_all_slots_ + most_to_slot_ <= since_taken_) return;
-    ++since_taken_;
-    ++total_;
   }
-  /// Returns the writes since it was called last, by a gather or a scope, which tells the other ranks.
-  uint32_t take() {
+  /// All writes so far, the same on every rank that ran the same program.
+  uint32_t total() const { return known_ + most_to_slot_; }
+  /// Returns them for a gather or a scope, which tells the other ranks: what is written later is another update.
+  uint32_t tell() {
+    known_ = total();
     to_slot_.clear();
-    to_all_slots_ = most_to_slot_ = 0;
-    return std::exchange(since_taken_, 0);
+    most_to_slot_ = 0;
+    return known_;
   }
-  /// What was taken did not reach the other ranks.
-  void give_back(uint32_t writes) { since_taken_ += writes; }
-  /// All writes that were counted, the same on every rank that ran the same program.
-  int64_t total() const { return total_; }
 
  private:
-  uint32_t since_taken_ = 0;
-  int64_t total_ = 0;
-  // Since the last `take`: writes to all slots at once, the others to each slot, and the most of these.
-  uint32_t to_all_slots_ = 0;
-  std::vector<uint32_t> to_slot_;
+  uint32_t known_ = 0;             // those before the last `tell`, and later ones to all slots at once
+  std::vector<uint32_t> to_slot_;  // other later ones, and the most to one slot
   uint32_t most_to_slot_ = 0;
 };
 
@@ -71,7 +63,6 @@ struct ReadEpochs {
   uint64_t epoch_read = 0;
   uint64_t scopes = 0;                     // opened so far, the same on every rank
   uint64_t backwards_after_writes = 0;     // since the last scope opened
-  uint32_t writes_told = 0;                // when the last scope opened, to the ranks that meet
   bool is_written_by_all = false;          // since the last scope or backward opened
   uint64_t writes_seen = 0;                // to any group, when the last scope or backward opened
   bool has_to_meet = false;                // before this backward reads

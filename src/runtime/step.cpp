@@ -27,17 +27,13 @@ bool ParamGroup::begin_scope() {
   epochs_.backwards_after_writes = 0;
   epochs_.is_written_by_all = epochs_.has_to_meet = false;
   epochs_.writes_seen = rank_state().writes_by_all;
-  epochs_.writes_told = 0;
   begin_read();
-  if (!meets()) return false;
-  publish();
-  epochs_.writes_told = writes_.take();
-  return true;
+  if (meets()) publish();
+  return meets();
 }
 
 void ParamGroup::cancel_scope() {
   --epochs_.scopes;
-  writes_.give_back(std::exchange(epochs_.writes_told, 0));
   begin_read();
 }
 
@@ -82,7 +78,7 @@ void ParamGroup::unshard(const std::string& call) {
     else
       gather_rows(moves, call);
   } catch (...) {
-    abandon_gather();
+    drop_whole_buffers();
     placement().pass_on_failure("gather");
     throw;
   }
@@ -128,8 +124,7 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
 void ParamGroup::gather_rows(bool moves, const std::string& call) {
   publish();
   version_in_copy_ = version_;
-  writes_told_ = moves || epochs_.has_to_meet ? writes_.take() : 0;
-  const auto of_gather = tag(name_, writes_told_, call);
+  const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
   auto& ranks = placement().shard().communicator();
   start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
   if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
@@ -152,7 +147,7 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       for (const auto& work : works) rank_state().wait(*work);
     } catch (...) {
       if (is_under_way()) {
-        abandon_gather();
+        drop_whole_buffers();
         placement().pass_on_failure("gather");
       }
       throw;
@@ -160,18 +155,11 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
     if (!is_under_way()) continue;
     for (auto& flat : flats()) flat.mark_cold();
     state_ = GatherState::kWhole;
-    writes_told_ = 0;
     epochs_.has_to_meet = false;
     params_->attach_whole();
     fault_point("group whole");
   }
   order_read();
-}
-
-// Rolls back a gather that failed or began in part: kSharded, kGathering -> kSharded.
-void ParamGroup::abandon_gather() {
-  writes_.give_back(std::exchange(writes_told_, 0));
-  drop_whole_buffers();
 }
 
 // Makes the calling thread's current stream wait for the gather, even if another stream already has.
@@ -356,7 +344,7 @@ void ParamGroup::start_reduction(size_t index) {
   if (placement().replicas() == 1)
     tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
   else
-    tag.count.number = static_cast<uint32_t>(writes_.total());
+    tag.count.number = writes_.total();
   placement().pass_on_failure_of("backward", [&] {
     const auto& planes = params_->buckets()[index];
     auto kept = std::exchange(bucket.partial_sum, {});
