@@ -38,8 +38,6 @@ struct CallCasts {
 
 /// The casts of the group's MixedPrecisionPolicy. Any thread.
 CallCasts call_casts(const Group& group);
-/// Throws UsageError, because a module whose forward returns a reference cannot be called with casts.
-[[noreturn]] void refuse_reference_result(const Group& group);
 
 namespace detail {
 
@@ -154,20 +152,19 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 }  // namespace detail
 
 /// Calls `forward` and casts arguments and results as the group's policy says; a Sharded handle is called this way.
-/// Throws what `forward` throws, and UsageError if there is something to cast and `forward` returns a reference.
+/// If `forward` returns a reference, which may refer to an argument, neither is cast here. Throws what `forward` throws.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));
-  const auto casts = call_casts(group);
   if constexpr (std::is_reference_v<Result>) {
-    if (casts.inputs || casts.outputs) refuse_reference_result(group);
     return forward(std::forward<Args>(args)...);
   } else if constexpr (detail::holds_tensors<Result>()) {
+    const auto casts = call_casts(group);
     Result result = detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
     if (casts.outputs) cast_floating(result, *casts.outputs);
     return result;
   } else {
-    return detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
+    return detail::call_with_inputs(call_casts(group).inputs, forward, std::forward<Args>(args)...);
   }
 }
 

@@ -71,15 +71,13 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
     require(false, group.where(operation), "'", group.name(), "': ", runtime::kUnfinishedBackward);
 }
 
-// A whole copy that may be written is made from rows at rest.
-void require_outside(const Groups& groups) {
-  const MutexLock lock(groups.front()->rank_state().mutex);
+void require_outside(const Groups& groups, const char* operation) {
   for (const auto& group : groups) {
-    require_no_unfinished_backward(*group, kSummon);
+    require_no_unfinished_backward(*group, operation);
     if (group->is_inside())
-      require(false, group->where(kSummon), "'", group->name(),
-              "' is already unsharded: a forward scope, a backward or another summon_full_params is open. Close it "
-              "first, or read single parameters with fsdp::full_tensor. ",
+      require(false, group->where(operation), "'", group->name(),
+              "' is already unsharded: a forward scope, a backward or a summon_full_params is open. Close it first, or "
+              "read single parameters with fsdp::full_tensor. ",
               runtime::kOtherValuesInForward);
   }
 }
@@ -243,12 +241,7 @@ LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) 
   const auto& groups = open_->groups;
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (bool waited = true; waited;) {  // meanwhile another thread may have done something
-    for (const auto& group : groups) {
-      require_no_unfinished_backward(*group, "LocalRows");
-      if (group->is_inside())
-        require(false, group->where("LocalRows"), "'", group->name(),
-                "' is unsharded: a forward scope or a backward is open. Close it first");
-    }
+    require_outside(groups, "LocalRows");
     for (const auto& group : groups) group->begin_write();
     waited = false;
     for (const auto& group : groups) waited |= group->wait_to_write();
@@ -275,7 +268,11 @@ struct SummonFullParams::Open {
 SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
   const auto& groups = param_groups(model);
   require_values(groups, kSummon);
-  require_outside(groups);
+  {
+    // A whole copy that may be written is made from rows at rest.
+    const MutexLock lock(groups.front()->rank_state().mutex);
+    require_outside(groups, kSummon);
+  }
   open_.reset(new Open{groups, options.rank0_only, {}});
   open_->scope.emplace(groups, kSummon);
   const MutexLock lock(groups.front()->rank_state().mutex);
