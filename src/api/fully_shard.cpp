@@ -114,9 +114,8 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   if (auto timeline = Attachment::ranks_of(placement.process_group()).timeline;
       timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
-  for (const auto& planned : plan) {
+  for (const auto& planned : plan)
     groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
-  }
   std::vector<runtime::ShardedParams*> params;
   for (const auto& group : groups) params.push_back(&group->params());
   allocate_rows(params, "fully_shard");
@@ -125,39 +124,33 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// A buffer that takes rank 0's values, goes to another device, or both.
-struct ChangingBuffer {
-  at::Tensor buffer, values;
-  at::Tensor there = {};  // its memory on the other device; undefined if it stays where it is
-
-  void finish() const {
-    if (there.defined())
-      buffer.unsafeGetTensorImpl()->shallow_copy_from(there.copy_(values).getIntrusivePtr());
-    else if (!values.is_same(buffer))
-      buffer.copy_(values);
-  }
-};
-
-// Takes the memory that they will need. `synced`: the buffers that take rank 0's values, which are on `devices` there;
-// if there are any, they are all of the tree. Collective then.
-std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::vector<NamedParameter>& synced,
-                                             std::span<const c10::Device> devices, const ProcessGroup& process_group,
-                                             const FullyShardOptions& options) {
+// Buffers that take rank 0's values, go to another device, or both, and what they are to have, where they are to have
+// it. `synced`: the buffers that take rank 0's values, which are on `devices` there; if there are any, they are all of
+// the tree. Collective then.
+std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
+                                                               const std::vector<NamedParameter>& synced,
+                                                               std::span<const c10::Device> devices,
+                                                               const ProcessGroup& process_group,
+                                                               const FullyShardOptions& options) {
   const auto of_ranks = process_group.device();
   std::vector<WantedValues> wanted;
   for (size_t i = 0; i < synced.size(); ++i)
     wanted.push_back({synced[i].tensor, choose_device(options, devices[i], of_ranks)});
-  auto values = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
-  std::vector<ChangingBuffer> changing;
+  const auto received = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
+  std::vector<std::pair<at::Tensor, at::Tensor>> changed;
   for (const auto& [name, buffer] : synced.empty() ? subtree_buffers(tree) : synced) {
-    const auto new_values = synced.empty() ? buffer : values[changing.size()];
-    changing.push_back({buffer, new_values});
-    if (runtime::registry().find(buffer)) continue;  // a parameter, too
-    const auto device = buffer.is_meta() ? new_values.device() : choose_device(options, buffer.device(), of_ranks);
+    auto values = synced.empty() ? buffer : received[changed.size()];
+    const bool is_parameter = runtime::registry().find(buffer).has_value();
+    const auto device = is_parameter       ? buffer.device()
+                        : buffer.is_meta() ? values.device()
+                                           : choose_device(options, buffer.device(), of_ranks);
     if (device != buffer.device())
-      changing.back().there = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device));
+      values = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device)).copy_(values);
+    else if (values.device() != device)
+      values = values.to(device);
+    changed.emplace_back(buffer, std::move(values));
   }
-  return changing;
+  return changed;
 }
 
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
@@ -201,10 +194,14 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const auto groups = create_groups(plan, placement, options);
   if (!options.sync_module_states) buffers.clear();
   const at::NoGradGuard no_grad;
-  const auto changing =
-      changing_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
+  const auto changed =
+      changed_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
-  for (const auto& buffer : changing) buffer.finish();
+  for (const auto& [buffer, values] : changed)
+    if (values.device() != buffer.device())
+      buffer.unsafeGetTensorImpl()->shallow_copy_from(values.getIntrusivePtr());
+    else if (!values.is_same(buffer))
+      buffer.copy_(values);
   for (const auto& parameter : options.ignored_params) runtime::registry().ignore(parameter);
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
   std::unordered_set<const void*> named;

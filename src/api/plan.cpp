@@ -7,7 +7,6 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_set>
 
 #include "comm/core/check.h"
@@ -28,61 +27,44 @@ class Plan {
   }
 
   std::vector<PlannedGroup> make(const ModuleNode& tree) {
-    take(tree, tree.type, policy_.wraps ? wrap_below(tree, /*is_root=*/true) : free_below(tree));
+    if (policy_.wraps) wrap_below(tree, /*is_root=*/true);
+    take(tree, tree.type);
     return std::move(groups_);
   }
 
  private:
-  // Where a module has a parameter: a tied one has several places.
-  struct Place {
-    const ModuleNode* node;
-    const NamedParameter* parameter;
-  };
-  using Places = std::vector<Place>;
-
-  // The free parameters of the subtree, in the order of the tree.
-  Places free_below(const ModuleNode& tree) const {
-    Places places;
+  // The parameters of the subtree that no group has taken, each once, in the order of the tree.
+  std::vector<runtime::GroupMember> free_below(const ModuleNode& tree) const {
+    std::vector<runtime::GroupMember> members;
+    std::unordered_set<const void*> seen;
     visit_nodes(tree, [&](const ModuleNode& node) {
       for (const auto& parameter : node.parameters)
-        if (free_.contains(key_of(parameter))) places.push_back({&node, &parameter});
+        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second)
+          members.push_back({parameter, {}, {}, cut_of(node, parameter)});
     });
-    return places;
+    return members;
   }
 
-  // Of the different parameters that are free.
-  int64_t numel_of(const Places& places) const {
+  int64_t numel_below(const ModuleNode& tree) const {
     int64_t sum = 0;
-    std::unordered_set<const void*> seen;
-    for (const auto& [node, parameter] : places)
-      if (free_.contains(key_of(*parameter)) && seen.insert(key_of(*parameter)).second)
-        sum += parameter->tensor.numel();
+    for (const auto& parameter : free_below(tree)) sum += parameter.tensor.numel();
     return sum;
   }
 
-  // Children first (FSDP1's _recursive_wrap). Returns what no group has taken: all of a module that is a group already,
-  // or that the policy does not descend into.
-  Places wrap_below(const ModuleNode& node, bool is_root) {
-    auto all = free_below(node);
-    const int64_t before = numel_of(all);
-    const bool is_asked = (is_root || !group_at(node)) && before > 0;
-    if (!is_asked || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) return all;
-    Places left(all.begin(), std::ranges::find_if(all, [&](const Place& place) { return place.node != &node; }));
-    for (const auto& child : node.children) std::ranges::copy(wrap_below(*child, false), std::back_inserter(left));
-    const int64_t numel = numel_of(left);
-    if (is_root || numel == 0 || !policy_.wraps({node.path, *node.module, numel})) return left;
-    take(node, node.path, left);
-    return {};
+  // Children first (FSDP1's _recursive_wrap). A module that is a group already, or that the policy does not descend
+  // into, leaves what it has to the one around it.
+  void wrap_below(const ModuleNode& node, bool is_root) {
+    const int64_t before = numel_below(node);
+    if (before == 0 || (!is_root && group_at(node))) return;
+    if (policy_.descends && !policy_.descends({node.path, *node.module, before})) return;
+    for (const auto& child : node.children) wrap_below(*child, false);
+    const int64_t numel = numel_below(node);
+    if (!is_root && numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path);
   }
 
-  void take(const ModuleNode& node, const std::string& name, const Places& places) {
-    PlannedGroup group{.node = &node, .name = name};
-    for (const auto& [owner, parameter] : places)
-      if (free_.erase(key_of(*parameter)) > 0) {
-        group.parameters.push_back({*parameter});
-        group.parameters.back().cut = cut_of(*owner, *parameter);
-      }
-    groups_.push_back(std::move(group));
+  void take(const ModuleNode& node, const std::string& name) {
+    groups_.push_back({.node = &node, .name = name, .parameters = free_below(node)});
+    for (const auto& parameter : groups_.back().parameters) free_.erase(key_of(parameter));
   }
 
   const AutoWrapPolicy& policy_;

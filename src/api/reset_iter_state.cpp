@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -14,15 +15,10 @@
 namespace fsdp {
 namespace {
 
-// What the ranks tell each other after an exception.
-struct AfterException {
-  bool wrote_alike = true;
-  bool was_in_backward = false;  // some rank's backward did not finish
-};
-
 // Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
-// is in flight is dropped. `writes` to rows are compared. Collective.
-AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
+// is in flight is dropped. Returns whether all ranks wrote rows equally often, and whether some were in a backward that
+// did not finish. Collective.
+std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
                                     bool in_backward) {
   const auto& group = *members.front();
   std::vector<const ProcessGroup*> groups;  // each once, that of all ranks first
@@ -93,14 +89,14 @@ void Group::reset_iter_state() const {
     in_backward |= group->is_in_backward();
     if (!group->is_in_scope()) group->end_read();  // a peer may wait to write before it comes here
   }
-  const auto ranks = meet_after_exception(groups, writes, in_backward);
+  const auto [wrote_alike, was_in_backward] = meet_after_exception(groups, writes, in_backward);
   runtime::reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();
     // Some of its gradients were added to `.grad`, on some ranks.
-    if (ranks.was_in_backward) group->drop_gradients();
+    if (was_in_backward) group->drop_gradients();
   }
-  if (!ranks.wrote_alike)
+  if (!wrote_alike)
     throw Mismatch(
         groups.front()->where("reset_iter_state") +
         "some ranks made an optimizer step that others did not make, so the model's rows are from two different steps. "
