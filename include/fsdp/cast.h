@@ -152,7 +152,8 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 }  // namespace detail
 
 /// Calls `forward` and casts arguments and results as the group's policy says; a Sharded handle is called this way.
-/// If `forward` returns a reference, which may refer to an argument, neither is cast here. Throws what `forward` throws.
+/// If `forward` returns a reference, which may refer to an argument, neither is cast here. Throws what `forward`
+/// throws.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));

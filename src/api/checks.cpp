@@ -275,14 +275,13 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
   for (const auto& [name, tensor] : buffers)
-    require(!tensor.is_nested() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
-                tensor.layout() == at::kStrided && !tensor.is_inference() &&
-                at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-            where,
-            "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
-            name,
-            "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor or made in inference "
-            "mode. Register a plain tensor, e.g. the buffer's clone()");
+    require(
+        !tensor.is_nested() && !tensor.is_quantized() && !tensor._is_zerotensor() && tensor.layout() == at::kStrided &&
+            !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        where, "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
+        name,
+        "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor or made in inference "
+        "mode. Register a plain tensor, e.g. the buffer's clone()");
 }
 
 std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,

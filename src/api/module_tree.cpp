@@ -146,7 +146,8 @@ std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
 
 at::Tensor find_stray(const torch::nn::Module& module) {
   for (const auto& parameter : OwnParameters::of(module))
-    if (const auto& tensor = parameter.value(); tensor.defined() && !runtime::is_marked(*tensor.unsafeGetTensorImpl()) &&
+    if (const auto& tensor = parameter.value(); tensor.defined() &&
+                                                !runtime::is_marked(*tensor.unsafeGetTensorImpl()) &&
                                                 !runtime::registry().is_ignored(tensor))
       return tensor;
   for (const auto& child : module.children())

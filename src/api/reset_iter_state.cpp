@@ -18,8 +18,8 @@ namespace {
 // Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
 // is in flight is dropped. Returns whether all ranks wrote rows equally often, and whether some were in a backward that
 // did not finish. Collective.
-std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
-                                    bool in_backward) {
+std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members,
+                                           int64_t writes, bool in_backward) {
   const auto& group = *members.front();
   std::vector<const ProcessGroup*> groups;  // each once, that of all ranks first
   std::vector<std::shared_ptr<Communicator>> further_steps;

@@ -331,8 +331,7 @@ void SummonFullParams::write_back() {
   for (const auto& group : groups) {
     group->wait_for_unshard();
     group->prepare_write(runtime::WriteKind::kEveryRank);
-    for (auto& slot : group->slots())
-      slot.copy_rows(slot.whole_tensor, slot.rows_tensor);
+    for (auto& slot : group->slots()) slot.copy_rows(slot.whole_tensor, slot.rows_tensor);
   }
 }
 

@@ -92,7 +92,8 @@ std::string ways_out(Verdict verdict) {
              "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
       return "outside a forward scope a sharded parameter is this rank's rows, and its gradient is that everywhere. To "
-             "write whole values to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. An optimizer "
+             "write whole values to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. An "
+             "optimizer "
              "that was constructed before fsdp::fully_shard (Adagrad), or stepped in a scope, has state of the whole "
              "sizes: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
     case Verdict::kRefuseRandom:

@@ -18,6 +18,9 @@ bool another_copy_intercepts();
 /// How errors begin to say what a tensor of this part is: "the gradient of parameter '".
 const char* noun_of(PartKind part);
 
+/// Throws UsageError if `tensor`, which lies on `part`, has rows that differ between ranks, outside of LocalRows.
+void require_no_rows(const Part& part, const at::Tensor& tensor, const std::string& where, const std::string& instead);
+
 /// Throws UsageError naming the rank, the operator as the user called it, the parameter, what was expected and found,
 /// and the ways out. `tensor` lies on `part`; `misfit`: the operand that does not fit it, null if none.
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor,

@@ -52,20 +52,15 @@ std::string name_of(const c10::OperatorHandle& op) {
 
 using Metadata = std::unordered_map<std::string, bool>;
 
-void require_no_rows(const at::Tensor& tensor) {
-  const auto part = registry().find(tensor);
-  if (!part || part->kind == PartKind::kWhole) return;
-  const auto& group = *part->group;
-  const auto& slot = part->group->slots()[part->slot];
-  require(group.placement().shard().world_size() == 1 || group.local_rows_depth > 0, group.where("torch::save"),
-          noun_of(part->kind), slot.name(), "' is sharded: expected the whole tensor, of sizes ", slot.sizes(),
-          ", found this rank's rows, of sizes ", tensor.sizes(),
-          ". fsdp::save(model, path) writes what torch::save writes of a model that is not sharded, and "
-          "fsdp::save_checkpoint writes the rows of all ranks; inside summon_full_params torch::save works as usual; "
-          "to save this rank's rows, open an fsdp::LocalRows");
-}
-
 }  // namespace
+
+void require_no_rows(const Part& part, const at::Tensor& tensor, const std::string& where, const std::string& instead) {
+  const auto& slot = part.group->slots()[part.slot];
+  const bool differ = part.kind != PartKind::kWhole && part.group->placement().shard().world_size() > 1;
+  require(!differ || part.group->local_rows_depth > 0, where, noun_of(part.kind), slot.name(),
+          "' is sharded: expected the whole tensor, of sizes ", slot.sizes(), ", found this rank's rows, of sizes ",
+          tensor.sizes(), ". ", instead);
+}
 
 const char* noun_of(PartKind part) {
   switch (part) {
@@ -94,7 +89,11 @@ void observe_written_tensors() {
       const auto former = known;
       known.emplace(
           [former](const at::Tensor& tensor, Metadata& metadata) {
-            require_no_rows(tensor);
+            if (const auto part = registry().find(tensor))
+              require_no_rows(*part, tensor, part->group->where("torch::save"),
+                              "fsdp::save(model, path) writes what torch::save writes of a model that is not sharded, "
+                              "and fsdp::save_checkpoint writes the rows of all ranks; inside summon_full_params "
+                              "torch::save works as usual; to save this rank's rows, open an fsdp::LocalRows");
             if (former) former->first(tensor, metadata);
           },
           [former](const at::Tensor& tensor, Metadata& metadata) {

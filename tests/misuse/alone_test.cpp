@@ -102,7 +102,9 @@ const std::vector<Call>& calls() {
       {"StepReport::mean_loss'", [](Rank&) { static_cast<void>(StepReport{.loss = torch::ones({})}.mean_loss()); }},
       {"GradScaler::unscale_ by the scale ", [](Rank& r) { r.scaler.unscale_(r.optimizer); }},
       {"Float [3]'", [](Rank&) { static_cast<void>(all_reduce(torch::ones({3}))); }},
-      {"statistics of SyncBatchNorm'", [](Rank& r) { r.norm->forward(torch::ones({4, 2})); }, {},
+      {"statistics of SyncBatchNorm'",
+       [](Rank& r) { r.norm->forward(torch::ones({4, 2})); },
+       {},
        std::chrono::seconds(4)},
   };
   return all;

@@ -128,7 +128,7 @@ enum class Kind : uint8_t {
   kMap,     ///< slot, other: the slot whose h goes through a collective that autograd knows; rank: how many neighbours
             ///< take part, or -1 for all ranks; seed: which of kMaps
   kAttend,  ///< the same by attention in a SequenceParallel; seed: which of kMethods, flag: causal
-  kByHand,    ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
+  kByHand,  ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
   kPipeline,  ///< a model of its own trains as stages, see stages.h; rank: how many ranks have a stage each, or -1
               ///< for all ranks; seed: which schedule and batch, flag: some layers are frozen
 };
@@ -194,12 +194,9 @@ inline constexpr std::tuple kFieldsOfNode{
     Field("is_hooked", &Node::is_hooked), Field("is_group", &Node::is_group),   Field("tied_to", &Node::tied_to),
     Field("same_as", &Node::same_as),     Field("reshard", &Node::reshard),     Field("neighbours", &Node::neighbours),
     Field("strategy", &Node::strategy),   Field("recompute", &Node::recompute), Field("shards", &Node::shards)};
-inline constexpr std::tuple kFieldsOfModel{Field("nodes", &Model::nodes),
-                                           Field("is_synced", &Model::is_synced),
-                                           Field("by_policy", &Model::by_policy),
-                                           Field("is_mixed", &Model::is_mixed),
-                                           Field("in_files", &Model::in_files),
-                                           Field("optimizer", &Model::optimizer)};
+inline constexpr std::tuple kFieldsOfModel{
+    Field("nodes", &Model::nodes),       Field("is_synced", &Model::is_synced), Field("by_policy", &Model::by_policy),
+    Field("is_mixed", &Model::is_mixed), Field("in_files", &Model::in_files),   Field("optimizer", &Model::optimizer)};
 inline constexpr std::tuple kFieldsOfLag{Field("rank", &Lag::rank), Field("ahead", &Lag::ahead),
                                          Field("inside", &Lag::inside)};
 inline constexpr std::tuple kFieldsOfStatement{
