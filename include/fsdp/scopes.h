@@ -63,9 +63,6 @@ struct SummonOptions {
   /// Whether only rank 0 of the process group keeps whole parameters, for example to write or print them. The other
   /// ranks take part in the gathers, hold one group at a time, and their parameters show rows. write_back() is refused.
   bool rank0_only = false;
-  /// Whether whole values are copied to host memory: one group at a time is whole on the device, and parameters that
-  /// show whole values are CPU tensors. No effect on CPU parameters.
-  bool offload_to_cpu = false;
 };
 
 /// Guard of summon_full_params. The whole parameters may be written. Backward would not see these writes, so operators
@@ -97,7 +94,7 @@ class [[nodiscard]] SummonFullParams {
 ///     }
 ///
 ///     {
-///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true, .offload_to_cpu = true});
+///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true});
 ///       if (fsdp::rank() == 0) std::cout << model->head->weight;
 ///     }
 inline SummonFullParams summon_full_params(const Group& model, const SummonOptions& options = {}) {

@@ -63,10 +63,6 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
           "node. Shard before forward, or release the loss, the outputs and that node first");
-  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor),
-          what,
-          "has a hook set by torch::autograd::impl::set_post_acc_grad_hooks, but fsdp needs that hook for itself. Use "
-          "register_hook, which gets the whole gradient");
   if (!tensor.is_meta()) require_memory(tensor, what);
   require_put_off(parameter, where);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "requires gradients and has the dtype ",

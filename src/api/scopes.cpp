@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -185,7 +184,6 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     require_no_graph(*group);
   }
   record_->root = groups_.front()->id();
-  record_->observed = at::isRecordFunctionEnabled();
   record_->records = at::GradMode::is_enabled();
   record_->groups.reserve(groups_.size());
   for (const auto& group : groups_) record_->groups.push_back(group->id());
@@ -278,19 +276,16 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
   const MutexLock lock(groups.front()->rank_state().mutex);
   const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
   try {
-    if (options.rank0_only || options.offload_to_cpu)
+    if (options.rank0_only)
       for (const auto& group : groups) {  // one at a time, on every rank alike
         group->wait_for_unshard(kSummon);
-        if (!keeps)
-          group->reshard();
-        else if (options.offload_to_cpu && !group->params().is_on_cpu())
-          group->copy_whole(/*to_host=*/true);
+        if (!keeps) group->reshard();
       }
     if (keeps) {
       for (const auto& group : groups) group->unshard(kSummon);
       for (const auto& group : groups) group->wait_for_unshard(kSummon);
       // What is written to whole parameters must not reach other ranks.
-      for (const auto& group : groups) group->copy_whole(/*to_host=*/false);
+      for (const auto& group : groups) group->copy_whole();
       for (const auto& group : groups) {
         ++group->summon_depth;
         group->leave_reading();

@@ -84,7 +84,7 @@ class PartStorage {
   /// Starts without memory. `bytes` is its size from the start, so that views can be taken of it.
   PartStorage(c10::Device device, size_t bytes);
 
-  /// Puts the storage into `buffer`, also one on another device, for as long as it has that memory.
+  /// Puts the storage into `buffer`.
   void attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
   /// Takes the memory away; raw access now throws `error` instead of crashing.
   void detach(const std::string& error);

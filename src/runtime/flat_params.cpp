@@ -128,9 +128,9 @@ void FlatParams::drop_second_shard() {
   kept_.reset();
 }
 
-void FlatParams::copy_whole(c10::Device device) {
+void FlatParams::copy_whole() {
   auto copy = whole_;
-  copy.buffer = counted(memory::allocate(device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
+  copy.buffer = counted(memory::allocate(whole_.form.device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
   copy.tensor().copy_(whole_.tensor());
   whole_.buffer = copy.buffer;
 }

@@ -78,7 +78,7 @@ class FlatParams {
   /// What an all_gather among the neighbours fills the whole buffer from, unless it keeps all whole values.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
   /// Whole values, which the current stream may read, become a copy that only this rank sees.
-  void copy_whole(c10::Device device);
+  void copy_whole();
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }

@@ -102,17 +102,17 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return numel == 0 || operand.tensor->numel() != numel;
 }
 
-// Nothing had shown the node that runs whole parameters. If the observer should have, the node may have taken the sizes
-// of rows for those of the parameter.
+// Nothing had shown the node that runs whole parameters. If it leads to one, the observer should have: the node may
+// have taken the sizes of rows for those of the parameter.
 void require_not_observed(const MarkedOperand& operand) {
   const auto node = torch::autograd::get_current_node();
   const auto& group = *operand.part.group;
-  require(!node || !leads_to(*node, group), group.where("backward"),
-          "LibTorch's observers were on when the forward scope opened and are off now (at::RecordFunctionGuard, "
-          "at::clearCallbacks), so fsdp did not see the node of an operator on '",
-          group.name(),
-          "' begin. Turn observers off around both the scope and backward or around neither, and remove callbacks one "
-          "by one; then call reset_iter_state()");
+  require(
+      !node || !leads_to(*node, group), group.where("backward"),
+      "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the node of an "
+      "operator on '",
+      group.name(),
+      "' begin. Leave observers on during backward, and remove callbacks one by one; then call reset_iter_state()");
 }
 
 void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
@@ -179,13 +179,11 @@ class OperandGroups {
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
   const void* last_node_ = nullptr;
-  bool observers_on_ = true;
 };
 
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   group->pins.add();
-  observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));
 }
 
@@ -195,7 +193,7 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
   last_node_ = node;
   for (const auto& group : groups_)
-    if (!observers_on_ || !leads_to(*node, *group)) hook_node(*node, group);
+    if (!leads_to(*node, *group)) hook_node(*node, group);
 }
 
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
@@ -215,7 +213,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
       case Verdict::kPass:
         break;
       case Verdict::kReadWhole:
-        plan.compute.add(*group, group->slots()[operand.part.slot]);
+        plan.compute.add(group->slots()[operand.part.slot]);
         if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
         if (group->scope) group->scope->recorded |= at::GradMode::is_enabled();
         if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);

@@ -140,8 +140,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void reshard();
   /// kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any.
   void reshard_within();
-  /// kWhole, in memory that only this rank sees from now on, of the host if it goes there; if it throws: kSharded.
-  void copy_whole(bool to_host);
+  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
+  void copy_whole();
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();

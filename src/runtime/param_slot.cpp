@@ -90,9 +90,4 @@ void ParamSlot::show_whole() const {
   if (auto impl = tensor_.lock()) impl->shallow_copy_from(whole_tensor.getIntrusivePtr());
 }
 
-void ParamSlot::follow_whole_storage() {
-  if (whole_tensor.device() != whole_storage.impl()->device())
-    whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
-}
-
 }  // namespace fsdp::runtime

@@ -85,8 +85,6 @@ class ParamSlot {
 
   void show_rows() const;
   void show_whole() const;
-  /// Call when the whole storage may have gone to another device: `whole_tensor` is on the same one then.
-  void follow_whole_storage();
 
   SlotPlace place;
   memory::PartStorage rows_storage, whole_storage;

@@ -36,7 +36,6 @@ struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
   bool recorded = false;  // an operator read one of the groups while gradients were on
-  bool observed = false;  // LibTorch's observers were on when it opened
   bool records = false;   // gradients were on when it opened
 };
 

@@ -15,9 +15,10 @@ void Registry::remove(const c10::StorageImpl* storage) {
   storages_.erase(storage);
 }
 
-std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
+std::optional<Part> Registry::find(const at::Tensor& tensor) const {
+  if (!tensor.has_storage()) return std::nullopt;
   const MutexLock lock(mutex_);
-  auto it = storages_.find(storage);
+  auto it = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (it == storages_.end()) return std::nullopt;
   auto group = it->second.group.lock();
   if (!group) return std::nullopt;
@@ -26,10 +27,7 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
 
 void Registry::add_module(const void* module, const std::shared_ptr<ParamGroup>& group) {
   const MutexLock lock(mutex_);
-  if (modules_.size() >= tidy_at_) {
-    std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
-    tidy_at_ = 2 * modules_.size() + 64;
-  }
+  std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
   modules_[module] = group;
 }
 

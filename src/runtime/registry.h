@@ -38,11 +38,8 @@ class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
-  std::optional<Part> find(const c10::StorageImpl* storage) const;
   /// What the tensor's storage is part of; nothing if it has none.
-  std::optional<Part> find(const at::Tensor& tensor) const {
-    return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
-  }
+  std::optional<Part> find(const at::Tensor& tensor) const;
 
   void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
   /// The group that was made of the module at this address, which may be another one by now; null if there is none.
@@ -62,8 +59,6 @@ class Registry {
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
   std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
-  // How many modules there are when those that are gone are forgotten.
-  size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;
 };
 
 Registry& registry();

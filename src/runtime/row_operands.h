@@ -91,18 +91,13 @@ class RowResults {
 /// tensors without dims, which LibTorch's own promotion leaves out; and running statistics.
 class ComputeDtype {
  public:
-  /// The operator reads a slot's whole parameter.
-  void add(const ParamGroup& group, const ParamSlot& slot);
-  /// Adds the casts. UsageError if the parameters have several dtypes.
+  /// The operator reads a slot's whole parameter. Of several the first one with a floating-point dtype counts.
+  void add(const ParamSlot& slot);
+  /// Adds the casts.
   void cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const;
 
  private:
-  struct Read {
-    const ParamGroup* group = nullptr;
-    const ParamSlot* slot = nullptr;
-    c10::ScalarType dtype = c10::ScalarType::Undefined;
-  };
-  Read first_, other_;  // other: of another dtype
+  std::optional<c10::ScalarType> dtype_;
   bool casts_ = false;  // some policy says so
 };
 

@@ -200,15 +200,11 @@ void ShardedParams::attach_whole() {
   for (auto& slot : slots_) {
     const auto& whole = flats_[slot.place.plane].whole();
     slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
-    slot.follow_whole_storage();
   }
 }
 
 void ShardedParams::detach_whole() {
-  for (auto& slot : slots_) {
-    slot.whole_storage.detach(slot.no_memory_error);
-    slot.follow_whole_storage();
-  }
+  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 at::Tensor ShardedParams::rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice) {

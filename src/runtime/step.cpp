@@ -204,20 +204,17 @@ void ParamGroup::drop_whole_buffers() {
   std::erase(rank_state().residents, id_);
 }
 
-void ParamGroup::copy_whole(bool to_host) {
+void ParamGroup::copy_whole() {
   params_->detach_whole();
   order_read();
   try {
-    for (auto& flat : flats()) {
-      const auto device = to_host ? c10::Device(c10::kCPU) : flat.whole().buffer->device();
-      if (flat.is_seen_by_others() || flat.whole().buffer->device() != device) flat.copy_whole(device);
-    }
+    for (auto& flat : flats())
+      if (flat.is_seen_by_others()) flat.copy_whole();
   } catch (...) {
     drop_whole_buffers();
     throw;
   }
   params_->attach_whole();
-  for (auto& slot : slots()) slot.show_whole();  // where it is now
 }
 
 // ---- The scope closes

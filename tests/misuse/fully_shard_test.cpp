@@ -30,10 +30,6 @@ struct BadBag {
   Words words;
 };
 
-struct OtherHook : torch::autograd::PostAccumulateGradHook {
-  void operator()(const Tensor&) override {}
-};
-
 TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
   std::vector<Tensor> graphs(2);
   std::vector<decltype(torch::autograd::impl::grad_accumulator(Tensor()))> accumulators(2);
@@ -69,11 +65,6 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
              torch::autograd::impl::grad_accumulator(bag.add("kept", torch::ones({3, 2})));
        },
        {"parameter 'kept'", "a caller of torch::autograd::impl::grad_accumulator holds its node", "and that node"}},
-      {[](auto& bag) {
-         const auto hooked = bag.add("hooked", torch::ones({3, 2}));
-         torch::autograd::impl::set_post_acc_grad_hooks(hooked, std::make_unique<OtherHook>());
-       },
-       {"parameter 'hooked'", "set_post_acc_grad_hooks", "register_hook"}},
       {[](auto& bag) { bag.add("tiny", torch::ones({3, 2}).to(torch::kFloat8_e4m3fn)); },
        {"parameter 'tiny'", "Float8_e4m3fn", "expected Half, BFloat16, Float or Double", "Freeze the parameter"}},
       {[](auto& bag) { bag.add("phase", torch::ones({3, 2}, torch::kComplexFloat)); },

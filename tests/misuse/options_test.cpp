@@ -125,21 +125,6 @@ TEST(ReshardWithin, OneRankIsNeverAndAllAreAlways) {
   });
 }
 
-TEST(MisusePrecision, AnOperatorOnParametersOfTwoDtypesNamesBoth) {
-  struct TwoImpl : nn::Module {
-    nn::Linear a = register_module("a", nn::Linear(4, 4)), b = register_module("b", nn::Linear(4, 4));
-  };
-  run_thread_ranks(2, [](int) {
-    const auto net = build_alike([] { return std::make_shared<TwoImpl>(); });
-    fully_shard(*net->a, {.mp_policy = Policy{.param_dtype = torch::kBFloat16}});
-    fully_shard(*net->b, {.mp_policy = Policy{.param_dtype = torch::kHalf}});
-    const auto group = fully_shard(static_cast<nn::Module&>(*net), {});
-    ForwardScope scope(group);
-    expect_error([&] { torch::matmul(net->a->weight, net->b->weight); },
-                 {"'a.weight' (group 'a') in BFloat16", "'b.weight' (group 'b') in Half", "param_dtype"});
-  });
-}
-
 TEST(MisusePrecision, WritingRoundedValuesBackIsRefused) {
   run_thread_ranks(2, [](int) {
     nn::Linear linear = linear_alike(4, 3);
