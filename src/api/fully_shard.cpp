@@ -57,7 +57,7 @@ void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup
   for (const auto& child : node.children) adopt_descendants(*child, outermost, around, named);
 }
 
-// The values that every rank takes its rows of. Collective if they are rank 0's.
+// Returns the whole values from which every rank takes its rows. Collective if they are rank 0's.
 std::vector<at::Tensor> values_of(const PlannedGroup& planned, const ProcessGroup& process_group,
                                   const FullyShardOptions& options) {
   std::vector<WantedValues> wanted;
@@ -124,9 +124,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// Buffers that take rank 0's values, go to another device, or both, and what they are to have, where they are to have
-// it. `synced`: the buffers that take rank 0's values, which are on `devices` there; if there are any, they are all of
-// the tree. Collective then.
+// Returns the buffers, each with the values that it is to have on the device where it is to be. `synced`: the buffers
+// that take rank 0's values, which rank 0 has on `devices`; if there are any, they are all buffers of the tree, and the
+// call is collective.
 std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
                                                                const std::vector<NamedParameter>& synced,
                                                                std::span<const c10::Device> devices,

@@ -55,8 +55,9 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
 /// its address to this one: its group keeps no parameter here.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
-/// A parameter under the module that is neither in a group nor ignored, because it came there after fully_shard: each
-/// rank would train its own. Undefined if there is none. A scope that opens asks, so names are not made.
+/// Returns a parameter under the module that is neither in a group nor ignored, because it was registered after
+/// fully_shard: each rank would train its own copy. Returns an undefined tensor if there is none. Each scope that opens
+/// calls this function, so it makes no names.
 at::Tensor find_stray(const torch::nn::Module& module);
 
 /// The parameters of the subtree in the order of the tree, a shared one once; its buffers; both.

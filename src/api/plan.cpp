@@ -33,7 +33,7 @@ class Plan {
   }
 
  private:
-  // The parameters of the subtree that no group has taken, each once, in the order of the tree.
+  // Returns the parameters of the subtree that no group has taken, each once, in the order of the tree.
   std::vector<runtime::GroupMember> free_below(const ModuleNode& tree) const {
     std::vector<runtime::GroupMember> members;
     std::unordered_set<const void*> seen;
@@ -51,8 +51,8 @@ class Plan {
     return sum;
   }
 
-  // Children first (FSDP1's _recursive_wrap). A module that is a group already, or that the policy does not descend
-  // into, leaves what it has to the one around it.
+  // Visits children first (FSDP1's _recursive_wrap). If a module is a group already, or if the policy does not descend
+  // into it, its free parameters are left to the module around it.
   void wrap_below(const ModuleNode& node, bool is_root) {
     const int64_t before = numel_below(node);
     if (before == 0 || (!is_root && group_at(node))) return;

@@ -15,9 +15,9 @@
 namespace fsdp {
 namespace {
 
-// Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
-// is in flight is dropped. Returns whether all ranks wrote rows equally often, and whether some were in a backward that
-// did not finish. Collective.
+// Brings the ranks together after an exception: if all of them got equally far, by collectives; otherwise everything in
+// flight is dropped. Returns whether all ranks wrote rows equally often, and whether the backward of some rank did not
+// finish. Collective.
 std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members,
                                            int64_t writes, bool in_backward) {
   const auto& group = *members.front();

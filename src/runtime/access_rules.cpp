@@ -91,11 +91,10 @@ std::string ways_out(Verdict verdict) {
              "model through its handle, model(...), or open an fsdp::ForwardScope; for the whole value use "
              "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
-      return "outside a forward scope a sharded parameter is this rank's rows, and its gradient is that everywhere. To "
-             "write whole values to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. An "
-             "optimizer "
-             "that was constructed before fsdp::fully_shard (Adagrad), or stepped in a scope, has state of the whole "
-             "sizes: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
+      return "outside a forward scope a sharded parameter is this rank's rows, and its gradient is always this rank's "
+             "rows. To write whole values to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. "
+             "If an optimizer was constructed before fsdp::fully_shard (Adagrad) or stepped in a scope, its state has "
+             "the whole sizes: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
              "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if you "

@@ -34,7 +34,7 @@ void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tenso
 /// Note [Before a node]. Autograd enters a backward in two places.
 /// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
 ///   graph leads to: by accumulators; by the hooks of nodes that read a view or a frozen parameter, which have no edge
-///   to one. What it throws is logged and dropped, and where it is off, an operator on a parameter is refused.
+///   to one. What it throws is logged and dropped. If it is off, operators on parameters are refused.
 /// - So a parameter has a hook before its gradient is accumulated, which throws that again and keeps `.grad` as it is,
 ///   and the hooks of nodes enter too. Only custom Functions, whose nodes are made after their operators ran, have
 ///   none.

@@ -207,7 +207,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool wait_to_write();
   /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Whole values are old from now on. Call after rows were written too, if that took longer than one operator.
+  /// Makes whole copies stale. `prepare_write` calls it; call it again after rows were written if that took longer than
+  /// one operator.
   void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
@@ -239,7 +240,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool unshard_was_asked = false;
   uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
   std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
-  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< its modules, but those that no shared pointer owns
+  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules that shared pointers own
   std::unordered_set<const void*> modules;  ///< addresses of the group's module and of all inside it, at fully_shard
 
  private:

@@ -77,8 +77,8 @@ class ParamSlot {
 
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
-  /// Copies this rank's rows out of `whole`, a tensor of the parameter's sizes, whose value is computed if it was put
-  /// off. `values` lie as the rows do.
+  /// Copies this rank's rows of `whole`, a tensor of the parameter's sizes, to `values`, which has the rows' sizes. If
+  /// the value of `whole` was deferred, it is computed.
   void copy_rows(const at::Tensor& whole, const at::Tensor& values) const;
   /// `gradient`, of the parameter's sizes, flat in the parameter's order in memory; a copy if it lies in another one.
   at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;

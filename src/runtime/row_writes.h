@@ -29,9 +29,10 @@ class WriteCounts {
       most_to_slot_ = std::max(most_to_slot_, ++to_slot_[*slot]);
     }
   }
-  /// All writes so far, the same on every rank that ran the same program.
+  /// Returns the number of writes so far, which is the same on every rank that ran the same program.
   uint32_t total() const { return known_ + most_to_slot_; }
-  /// Returns them for a gather or a scope, which tells the other ranks: what is written later is another update.
+  /// Returns the same number, for a gather or a scope that sends it to the other ranks. A later write begins a new
+  /// update.
   uint32_t tell() {
     known_ = total();
     to_slot_.clear();
@@ -40,9 +41,9 @@ class WriteCounts {
   }
 
  private:
-  uint32_t known_ = 0;             // those before the last `tell`, and later ones to all slots at once
-  std::vector<uint32_t> to_slot_;  // other later ones, and the most to one slot
-  uint32_t most_to_slot_ = 0;
+  uint32_t known_ = 0;             // writes before the last `tell`, and later writes to all slots at once
+  std::vector<uint32_t> to_slot_;  // since the last `tell`: the writes to each slot alone
+  uint32_t most_to_slot_ = 0;      // the largest number among them
 };
 
 /// Note [Readers and writers of rows]. Where ranks share memory, whole parameters are the rows that their owners write.

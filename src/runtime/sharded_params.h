@@ -60,8 +60,8 @@ class ShardedParams {
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Copies this rank's rows out of whole tensors, in the order in which the parameters were given; they are zeros
-  /// where there is none. Parameters stay as they are until `install`.
+  /// Copies this rank's rows of whole tensors, which are in the order in which the parameters were given. Rows of an
+  /// undefined tensor stay zero. Parameters stay as they are until `install`.
   void take_rows(const std::vector<at::Tensor>& wholes);
   /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
