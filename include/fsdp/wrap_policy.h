@@ -39,8 +39,7 @@ struct AutoWrapPolicy {
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
-  /// Makes a policy of two functions, see `wraps` and `descends`. fully_shard throws UsageError for `descend` without
-  /// `wrap`.
+  /// Makes a policy of two functions, see `wraps` and `descends`.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
   /// Whether a module becomes a group.

@@ -166,8 +166,6 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise its parameters before fully_shard");
-  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
-          "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap. Set wraps too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
@@ -256,16 +254,16 @@ void require_between_steps(runtime::ParamGroup& group, const std::string& operat
 }
 
 void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation) {
-  constexpr size_t kListed = 20;
-  std::string names;
+  std::string first;
   size_t count = 0;
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
-      if (slot.rows_tensor.is_meta() && ++count <= kListed) names += (count > 1 ? ", '" : "'") + slot.name() + "'";
-  if (count > kListed) names += str_cat(" and ", count - kListed, " more");
-  require(count == 0, groups.front()->where(operation), "parameters have no values: ", count,
-          " are on the meta device: ", names,
-          ". Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
+      if (slot.rows_tensor.is_meta() && count++ == 0) first = slot.name();
+  require(count == 0, groups.front()->where(operation), count,
+          " parameters are on the meta device and have no values, "
+          "for example '",
+          first,
+          "'. Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
           "fsdp::load_checkpoint. With FullyShardOptions::param_init_fn or fsdp::deferred_init, fully_shard does both");
 }
 

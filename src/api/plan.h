@@ -93,7 +93,7 @@ void require_put_off(const runtime::NamedParameter& tensor, const std::string& w
 /// Throws UsageError in a scope, a backward or LocalRows of the group, and while its gradients wait. Under the lock.
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation);
 
-/// Throws UsageError listing the parameters of `groups` that are on the meta device.
+/// Throws UsageError if parameters of `groups` are on the meta device.
 void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation);
 
 /// Throws UsageError naming the first of the buffers that cannot take rank 0's values.

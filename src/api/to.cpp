@@ -62,13 +62,11 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     require_between_steps(*group, operation);
     for (const auto& slot : group->slots()) {
       const bool is_on_cpu = change(slot.form()).device.is_cpu();
-      require(group->policy.disk_folder.empty() || is_on_cpu, group->where(operation), "'", group->name(),
-              "' is kept in files (FullyShardOptions::disk_policy), which is "
-              "for models on the CPU. Move the model before fully_shard, or shard it without disk_policy");
-      require(group->policy.row_memory == runtime::RowMemory::kBesideWhole || !is_on_cpu, group->where(operation), "'",
-              group->name(),
-              "' has its rows in host memory (FullyShardOptions::offload_policy), which is for models on an "
-              "accelerator. Name the accelerator, or shard the model without offload_policy");
+      const bool is_offloaded = group->policy.row_memory != runtime::RowMemory::kBesideWhole;
+      require(is_on_cpu ? !is_offloaded : group->policy.disk_folder.empty(), group->where(operation), "'",
+              group->name(), "' was sharded with FullyShardOptions::", is_on_cpu ? "offload_policy" : "disk_policy",
+              ", which is for models ", is_on_cpu ? "on an accelerator" : "on the CPU",
+              ". Leave the model there, or move it before fully_shard");
     }
   }
   own.rank_state().wait(*own.placement().process_group().communicator().barrier(

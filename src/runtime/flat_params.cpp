@@ -105,10 +105,6 @@ void FlatParams::publish() {
   if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
 }
 
-void FlatParams::mark_cold() {
-  if (disk_) rows_.buffer->mark_cold();
-}
-
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   if (shared_whole_) return;
   const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int number) { return number == 0; });

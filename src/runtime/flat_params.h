@@ -82,8 +82,6 @@ class FlatParams {
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
-  /// The rows were read, and are not for a while.
-  void mark_cold();
 
   memory::FlatPart allocate_reduced();
   const memory::Form& reduced_form() const { return reduced_form_; }

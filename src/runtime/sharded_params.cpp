@@ -180,11 +180,6 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
   }
 }
 
-void ShardedParams::rename(size_t index, std::string name) {
-  slots_[index].rename(std::move(name));
-  slots_[index].no_memory_error = no_memory_message(slots_[index]);
-}
-
 bool ShardedParams::is_on_cpu() const {
   return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
 }

@@ -84,7 +84,9 @@ class ShardedParams {
   std::span<ParamSlot> slots_in(size_t plane) {
     return std::span(slots_).subspan(runs_[plane].begin, runs_[plane].end - runs_[plane].begin);
   }
-  void rename(size_t slot, std::string name);
+
+  /// What raw access to a whole parameter without memory says.
+  std::string no_memory_message(const ParamSlot& slot) const;
 
   bool is_on_cpu() const;
   /// Whether all whole values lie in memory that ranks share.
@@ -106,7 +108,6 @@ class ShardedParams {
                   const std::shared_ptr<memory::ByteAccount>& account);
   void cut_into_buckets();
   size_t byte_offset_in_slice(const ParamSlot& slot);
-  std::string no_memory_message(const ParamSlot& slot) const;
 
   std::weak_ptr<ParamGroup> owner_;
   std::vector<ParamSlot> slots_;

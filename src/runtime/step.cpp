@@ -153,7 +153,8 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       throw;
     }
     if (!is_under_way()) continue;
-    for (auto& flat : flats()) flat.mark_cold();
+    for (const auto& flat : flats())
+      if (flat.is_on_disk()) flat.rows().buffer->mark_cold();
     state_ = GatherState::kWhole;
     epochs_.has_to_meet = false;
     params_->attach_whole();
