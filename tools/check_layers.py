@@ -39,7 +39,7 @@ PUBLIC_HEADERS = {
     "comm/group": "process_group",
     "launch": "spawn",
     "runtime": "tensor_cut",
-    "api": "advice collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
+    "api": "collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
     "activation": "tiled",
     "pipeline": "pipeline_schedule",
     "state": "checkpoint",

@@ -8,7 +8,6 @@
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/adadelta.h>
-#include <fsdp/advice.h>
 #include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/async_save.h>
 #include <fsdp/cast.h>

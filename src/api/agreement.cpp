@@ -35,7 +35,7 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
                      const FullyShardOptions& options, const runtime::Placement& placement) {
   TextWriter text;
   for (const auto& group : plan) {
-    text << "group " << group.name << (group.is_on_disk ? " on disk\n" : "\n");
+    text << "group " << group.name << '\n';
     for (const auto& parameter : group.parameters) {
       describe(text, parameter, options);
       if (const auto& precision = parameter.precision)
@@ -47,7 +47,7 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
     text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
   if (options.max_prefetched_bytes) text << "ahead " << *options.max_prefetched_bytes << " bytes\n";
   if (const auto broadcasts = options.broadcast_buffers) text << "broadcast buffers " << *broadcasts << '\n';
-  if (const auto& disk = options.disk_policy) text << "limit of host memory " << disk->host_limit_bytes << " bytes\n";
+  if (options.disk_policy) text << "rows in files\n";
   if (options.offload_policy) text << "rows in host memory\n";
   if (options.sync_module_states) text << "rank 0's values\n";
   if (placement.is_replicated_only()) text << "buckets of " << options.bucket_cap_bytes << " bytes\n";

@@ -59,11 +59,4 @@ CallCasts call_casts(const Group& group) {
   return {own.policy.input_dtype, own.policy.output_dtype};
 }
 
-void refuse_reference_result(const Group& group) {
-  const auto& own = *param_groups(group).front();
-  throw UsageError(own.where("forward") + "forward of '" + own.name() +
-                   "' returns a reference, which cannot be cast and may refer to an argument that the "
-                   "MixedPrecisionPolicy casts. Return a value, or call the module in a ForwardScope");
-}
-
 }  // namespace fsdp

@@ -42,26 +42,18 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
-// Throws UsageError for conjugated and negated views, whose memory does not hold the values that operators read, and
-// for zero tensors, which have no memory.
-void require_plain(const at::Tensor& tensor, const std::string& what, const char* way_out) {
-  const char* found = tensor._is_zerotensor() ? "a zero tensor without memory"
-                      : tensor.is_conj()      ? "a conjugated view"
-                      : tensor.is_neg()       ? "a negated view"
-                                              : nullptr;
-  if (found != nullptr) require(false, what, "is ", found, ", which is not supported. ", way_out);
-}
-
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
-  require(!tensor.is_nested() && !tensor.is_quantized(), what, "is ", tensor.is_nested() ? "nested" : "quantised",
-          ", expected a plain tensor. Ignore the parameter (ignored_params)");
+  const char* kind = tensor.is_nested()        ? "nested"
+                     : tensor.is_quantized()   ? "quantised"
+                     : tensor._is_zerotensor() ? "a zero tensor"
+                                               : nullptr;
+  require(kind == nullptr, what, "is ", kind, ", expected a plain tensor. Ignore the parameter (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make the parameter dense first");
   require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
           tensor.device(), ", expected the CPU, a CUDA device, a PrivateUse1 device or the meta device");
-  require_plain(tensor, what, "Ignore the parameter (ignored_params), or register the tensor's clone()");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
@@ -72,10 +64,6 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
           "node. Shard before forward, or release the loss, the outputs and that node first");
-  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor),
-          what,
-          "has a hook set by torch::autograd::impl::set_post_acc_grad_hooks, but fsdp needs that hook for itself. Use "
-          "register_hook, which gets the whole gradient");
   if (!tensor.is_meta()) require_memory(tensor, what);
   require_put_off(parameter, where);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
@@ -144,8 +132,6 @@ void check_reshard(const Reshard& reshard, const runtime::Placement& placement, 
 }
 
 void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  require(policy.host_limit_bytes >= 0, where, "DiskOffloadPolicy::host_limit_bytes: expected 0 or more, found ",
-          policy.host_limit_bytes);
   std::error_code unknown;
   require(std::filesystem::is_directory(policy.folder, unknown), where,
           "DiskOffloadPolicy::folder: there is no folder '", policy.folder,
@@ -181,8 +167,6 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise its parameters before fully_shard");
-  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
-          "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap. Set wraps too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
@@ -235,8 +219,8 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
-      // It is no error if the owner's module is not around this one: a submodule may be registered in both.
-      const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
+      // A module that stands in two others, of which the other one was sharded before, is no reason.
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of a module around it, which was sharded before. Shard the inner modules first, then the modules that "
               "contain them");
@@ -271,30 +255,28 @@ void require_between_steps(runtime::ParamGroup& group, const std::string& operat
 }
 
 void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation) {
-  constexpr size_t kListed = 20;
-  std::string names;
+  std::string first;
   size_t count = 0;
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
-      if (slot.rows_tensor.is_meta() && ++count <= kListed) names += (count > 1 ? ", '" : "'") + slot.name() + "'";
-  if (count > kListed) names += str_cat(" and ", count - kListed, " more");
-  require(count == 0, groups.front()->where(operation), "parameters have no values: ", count,
-          " are on the meta device: ", names,
-          ". Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
+      if (slot.rows_tensor.is_meta() && count++ == 0) first = slot.name();
+  require(count == 0, groups.front()->where(operation), count,
+          " parameters are on the meta device and have no values, "
+          "for example '",
+          first,
+          "'. Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
           "fsdp::load_checkpoint. With FullyShardOptions::param_init_fn or fsdp::deferred_init, fully_shard does both");
 }
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
-  for (const auto& [name, tensor] : buffers) {
-    require(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided &&
-                !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-            where,
-            "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
-            name,
-            "' cannot be written, because it is sparse, quantised, nested, expanded or made in inference mode. "
-            "Register a plain tensor, e.g. the buffer's clone()");
-    require_plain(tensor, where + "buffer '" + name + "' ", "Register the buffer's clone()");
-  }
+  for (const auto& [name, tensor] : buffers)
+    require(
+        !tensor.is_nested() && !tensor.is_quantized() && !tensor._is_zerotensor() && tensor.layout() == at::kStrided &&
+            !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        where, "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
+        name,
+        "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor or made in inference "
+        "mode. Register a plain tensor, e.g. the buffer's clone()");
 }
 
 std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,

@@ -94,7 +94,7 @@ void take_rows(Shown& shown) {
   if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
   if (slot.rows_numel() == 0) return;
   const runtime::OwnOperators own_operators;
-  runtime::rows_of_tensor(shown.on_meta)(slot, slot.rows_tensor);
+  slot.copy_rows(shown.on_meta, slot.rows_tensor);
 }
 
 // Throws Mismatch unless every rank has deferred the same calls. Collective.

@@ -227,7 +227,6 @@ void Group::reset_peak_stats() const {
   rank.account().reset_peaks();
   const MutexLock lock(rank.mutex);
   for (const auto* group : rank.groups()) group->account()->reset_peaks();
-  rank.forget_waiting();
 }
 
 std::string Group::name() const {

@@ -52,47 +52,21 @@ std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
 
-/// Returns the group that `fully_shard` made of the node's module; null if it made none. The function does not return
-/// the group of a destroyed module that had the same address: that module had another owner or, if owners do not tell,
-/// its group has no parameter in this subtree.
+/// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
+/// its address to this one: its group keeps no parameter here.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
-/// These functions return the parameters of the subtree, its buffers, or both, in the order of the tree. A shared
-/// tensor appears once.
+/// Returns a parameter under the module that is neither in a group nor ignored, because it was registered after
+/// fully_shard: each rank would train its own copy. Returns an undefined tensor if there is none. Each scope that opens
+/// calls this function, so it makes no names.
+at::Tensor find_stray(const torch::nn::Module& module);
+
+/// The parameters of the subtree in the order of the tree, a shared one once; its buffers; both.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
 
-/// Finds parameters that were registered in modules after fully_shard had sharded these modules. Such parameters are in
-/// no group, so each rank would train its own copy. A search compares one pointer for each parameter and module; it
-/// collects names only if something has changed. Thread safety: the caller holds the rank's lock.
-class ModuleWatch {
- public:
-  /// A module that a shared_ptr owns may be destroyed. Any other module must live as long as the watch is used.
-  explicit ModuleWatch(const std::vector<torch::nn::Module*>& modules);
-
-  /// Returns true if the module at this address is one of the watched modules or inside one.
-  bool has(const void* module) const;
-
-  /// Returns the name of the first parameter that did not exist in the last search and that is neither in a group nor
-  /// ignored; empty if there is none. Each parameter is reported once, so that a program that wants it can go on.
-  std::string find_stray();
-
- private:
-  struct Watched {
-    torch::nn::Module* module;
-    std::weak_ptr<torch::nn::Module> owner;
-    bool is_owned;
-  };
-  std::vector<torch::nn::Module*> living() const;
-
-  std::vector<Watched> modules_;
-  /// The parameters that the last search found, in the order of the tree. The weak pointers keep their addresses from
-  /// being reused for other parameters.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
-};
-
-/// The groups under one module.
+/// The groups under one module: its own first, then the others in the order of the tree.
 struct GroupView {
   /// The module's own group first, then the others in the order of the tree.
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups;

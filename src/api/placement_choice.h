@@ -1,11 +1,9 @@
 #pragma once
 /// \file
-/// Chooses a group's placement by strategy and mesh, and advises on a better strategy.
+/// Which ranks hold what of a group.
 
-#include <fsdp/advice.h>
 #include <fsdp/options.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,21 +50,5 @@ runtime::Placement choose_placement(const FullyShardOptions& options);
 void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
 
 Strategy strategy_of(const runtime::ParamGroup& group);
-
-/// Measurements of a model's training.
-struct Measured {
-  Strategy strategy = Strategy::kFullShard;
-  /// Share of the time for which ranks wait for each other, as a mean over the ranks.
-  double waiting_share = 0;
-  /// Bytes of all whole parameters, and the number of ranks of the shard axis.
-  int64_t parameter_bytes = 0, shards = 1;
-  /// Peaks in bytes, each on the rank where it is largest.
-  int64_t rows = 0, whole = 0, gradient = 0, optimizer = 0;
-  /// Bytes that every rank may use in addition.
-  int64_t spare_bytes = 0;
-};
-
-/// Returns the advice that follows from the measurements.
-Advice choose_advice(const Measured& measured);
 
 }  // namespace fsdp

@@ -7,7 +7,6 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_set>
 
 #include "comm/core/check.h"
@@ -28,62 +27,44 @@ class Plan {
   }
 
   std::vector<PlannedGroup> make(const ModuleNode& tree) {
-    take(tree, tree.type, policy_.wraps ? wrap_below(tree, /*is_root=*/true) : free_below(tree));
+    if (policy_.wraps) wrap_below(tree, /*is_root=*/true);
+    take(tree, tree.type);
     return std::move(groups_);
   }
 
  private:
-  // A parameter in the module that registers it. A tied parameter has several places.
-  struct Place {
-    const ModuleNode* node;
-    const NamedParameter* parameter;
-  };
-  using Places = std::vector<Place>;
-
-  // Returns the free parameters of the subtree, in the order of the tree.
-  Places free_below(const ModuleNode& tree) const {
-    Places places;
+  // Returns the parameters of the subtree that no group has taken, each once, in the order of the tree.
+  std::vector<runtime::GroupMember> free_below(const ModuleNode& tree) const {
+    std::vector<runtime::GroupMember> members;
+    std::unordered_set<const void*> seen;
     visit_nodes(tree, [&](const ModuleNode& node) {
       for (const auto& parameter : node.parameters)
-        if (free_.contains(key_of(parameter))) places.push_back({&node, &parameter});
+        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second)
+          members.push_back({parameter, {}, {}, cut_of(node, parameter)});
     });
-    return places;
+    return members;
   }
 
-  // Returns the number of elements of the free parameters, each counted once.
-  int64_t numel_of(const Places& places) const {
+  int64_t numel_below(const ModuleNode& tree) const {
     int64_t sum = 0;
-    std::unordered_set<const void*> seen;
-    for (const auto& [node, parameter] : places)
-      if (free_.contains(key_of(*parameter)) && seen.insert(key_of(*parameter)).second)
-        sum += parameter->tensor.numel();
+    for (const auto& parameter : free_below(tree)) sum += parameter.tensor.numel();
     return sum;
   }
 
-  // Plans groups in the subtree, children first, as FSDP1's _recursive_wrap does. Returns the parameters that no
-  // planned group has taken. These are all of them if the module already has a group or the policy does not descend
-  // into it.
-  Places wrap_below(const ModuleNode& node, bool is_root) {
-    auto all = free_below(node);
-    const int64_t before = numel_of(all);
-    const bool is_asked = (is_root || !group_at(node)) && before > 0;
-    if (!is_asked || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) return all;
-    Places left(all.begin(), std::ranges::find_if(all, [&](const Place& place) { return place.node != &node; }));
-    for (const auto& child : node.children) std::ranges::copy(wrap_below(*child, false), std::back_inserter(left));
-    const int64_t numel = numel_of(left);
-    if (is_root || numel == 0 || !policy_.wraps({node.path, *node.module, numel})) return left;
-    take(node, node.path, left);
-    return {};
+  // Visits children first (FSDP1's _recursive_wrap). If a module is a group already, or if the policy does not descend
+  // into it, its free parameters are left to the module around it.
+  void wrap_below(const ModuleNode& node, bool is_root) {
+    const int64_t before = numel_below(node);
+    if (before == 0 || (!is_root && group_at(node))) return;
+    if (policy_.descends && !policy_.descends({node.path, *node.module, before})) return;
+    for (const auto& child : node.children) wrap_below(*child, false);
+    const int64_t numel = numel_below(node);
+    if (!is_root && numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path);
   }
 
-  void take(const ModuleNode& node, const std::string& name, const Places& places) {
-    PlannedGroup group{.node = &node, .name = name};
-    for (const auto& [owner, parameter] : places)
-      if (free_.erase(key_of(*parameter)) > 0) {
-        group.parameters.push_back({*parameter});
-        group.parameters.back().cut = cut_of(*owner, *parameter);
-      }
-    groups_.push_back(std::move(group));
+  void take(const ModuleNode& node, const std::string& name) {
+    groups_.push_back({.node = &node, .name = name, .parameters = free_below(node)});
+    for (const auto& parameter : groups_.back().parameters) free_.erase(key_of(parameter));
   }
 
   const AutoWrapPolicy& policy_;
@@ -114,22 +95,6 @@ bool is_kept(const MixedPrecisionPolicy& policy, const ModuleNode& node, const r
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<NamedParameter>& free,
                                       const FullyShardOptions& options) {
   return Plan(free, options.auto_wrap_policy).make(tree);
-}
-
-int64_t expected_bytes(const PlannedGroup& group, int ranks) {
-  int64_t bytes = 0;
-  for (const auto& parameter : group.parameters)
-    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) * (parameter.tensor.requires_grad() ? 4 : 1);
-  return (bytes + ranks - 1) / ranks;
-}
-
-std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit) {
-  std::vector<bool> is_on_disk;
-  for (const int64_t wanted : bytes) {
-    is_on_disk.push_back(wanted > limit - taken);
-    if (!is_on_disk.back()) taken += wanted;
-  }
-  return is_on_disk;
 }
 
 c10::Device with_index(c10::Device device) {
@@ -196,9 +161,6 @@ void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree,
   check_dtype(policy.reduce_dtype, "reduce_dtype", where);
   check_dtype(policy.output_dtype, "output_dtype", where);
   if (!policy.keeps_precision) return;
-  require(policy.param_dtype || policy.reduce_dtype, where,
-          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
-          "dtype. Set param_dtype or reduce_dtype");
   visit_nodes(tree, [&](const ModuleNode& node) {
     require(node.module != nullptr || node.parameters.empty(), where,
             "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,

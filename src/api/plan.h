@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The decisions of a call of `fully_shard`: what it refuses before it communicates, which groups it makes, which of
-/// them are kept in files, with which dtypes and on which devices, and whether all ranks agree.
+/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes,
+/// in which dtypes and on which devices what they hold is, and whether all ranks agree.
 
 #include <fsdp/options.h>
 
@@ -22,10 +22,6 @@ struct PlannedGroup {
   const ModuleNode* node = nullptr;
   std::string name = {};
   std::vector<runtime::GroupMember> parameters = {};
-  /// The group's expected_bytes.
-  int64_t bytes = 0;
-  /// True if these bytes are kept in a file.
-  bool is_on_disk = false;
 };
 
 /// Returns the groups of the parameters in `free`, innermost first; the last one is that of the module itself. Changes
@@ -33,15 +29,7 @@ struct PlannedGroup {
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<runtime::NamedParameter>& free,
                                       const FullyShardOptions& options);
 
-/// Returns the bytes of a group's rows, gradients and optimizer state on one of `ranks` ranks, rounded up. They are
-/// four times the rows for parameters that train, as with AdamW, and once the rows for frozen parameters.
-int64_t expected_bytes(const PlannedGroup& group, int ranks);
-
-/// Returns for each group, given by its bytes, whether it is kept in a file. Groups fill the limit of host memory in
-/// the given order; a group that no longer fits goes to a file. Earlier calls have taken `taken` bytes of the limit.
-std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit);
-
-/// Returns the device with its index. A device without an index means the calling thread's current device of its type.
+/// The device that is meant: without a number the calling thread's current one.
 c10::Device with_index(c10::Device device);
 
 /// Returns the device to which the options move a tensor that is on `found`. `of_ranks` is the process group's device.
@@ -114,7 +102,7 @@ void require_put_off(const runtime::NamedParameter& tensor, const std::string& w
 /// The caller holds the rank's lock.
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation);
 
-/// Throws UsageError listing the parameters of `groups` that are on the meta device.
+/// Throws UsageError if parameters of `groups` are on the meta device.
 void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation);
 
 /// Throws UsageError naming the first buffer to which fsdp could not write rank 0's values.

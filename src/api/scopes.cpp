@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
@@ -28,21 +28,7 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kSummon = "summon_full_params";
 
-// Warns once, on the first rank, if the model is one large group that is gathered over a network and freed again.
-void hint_once(ParamGroup& own, const GroupView& view) {
-  constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller group is gathered within some milliseconds
-  if (std::exchange(own.was_hinted, true) || own.placement().process_group().rank() != 0) return;
-  if (view.groups.size() > 1 || own.placement().shard().world_size() == 1 || own.params().shares_memory()) return;
-  const int64_t bytes = own.whole_bytes();
-  if (bytes < kLargeBytes || !own.policy.reshard_after_backward) return;
-  TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
-             " of its parameters are gathered at once, and no computation overlaps with this all-gather. If the model "
-             "has repeated blocks, call fsdp::fully_shard on them first, or set FullyShardOptions::auto_wrap_policy "
-             "(docs/choosing.md). This warning appears once");
-}
-
-// If the group's policy broadcasts buffers, gives every rank the buffers of the first rank that has data. Collective
-// then.
+// Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
   const MutexLock lock(rank.mutex);
@@ -59,19 +45,24 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
 }
 
-// Throws UsageError if the model has changed since the last scope so that each rank would train its own copy.
-void check_before_scope(const GroupView& view) {
-  const auto& groups = view.groups;
-  auto& own = *groups.front();
+// What could have changed since the last scope so that ranks would train apart.
+void check_before_scope(const Groups& groups) {
+  const auto& own = *groups.front();
   const MutexLock lock(own.rank_state().mutex);
   if (own.is_inside()) return;
   require_values(groups, "forward scope");
-  hint_once(own, view);
-  const auto stray = own.watch ? own.watch->find_stray() : std::string();
-  require(stray.empty(), own.where("forward scope"), "parameter '", stray,
-          "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
-          "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to have "
-          "its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
+  for (const auto& owner : own.watched) {
+    const auto module = owner.lock();
+    const auto stray = module ? find_stray(*module) : at::Tensor();
+    if (!stray.defined()) continue;
+    runtime::registry().ignore(stray);  // a program that means it can go on
+    const auto parameters = subtree_parameters(*module_tree(*module));
+    const auto named = std::ranges::find_if(parameters, [&](const auto& each) { return each.tensor.is_same(stray); });
+    require(false, own.where("forward scope"), "parameter '", named->name,
+            "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
+            "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to "
+            "have its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
+  }
 }
 
 void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
@@ -79,15 +70,13 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
     require(false, group.where(operation), "'", group.name(), "': ", runtime::kUnfinishedBackward);
 }
 
-// Throws UsageError if a scope or a backward is open. summon_full_params needs groups on which nothing is open.
-void require_outside(const Groups& groups) {
-  const MutexLock lock(groups.front()->rank_state().mutex);
+void require_outside(const Groups& groups, const char* operation) {
   for (const auto& group : groups) {
-    require_no_unfinished_backward(*group, kSummon);
+    require_no_unfinished_backward(*group, operation);
     if (group->is_inside())
-      require(false, group->where(kSummon), "'", group->name(),
-              "' is already unsharded: a forward scope, a backward or another summon_full_params is open. Close it "
-              "first, or read single parameters with fsdp::full_tensor. ",
+      require(false, group->where(operation), "'", group->name(),
+              "' is already unsharded: a forward scope, a backward or a summon_full_params is open. Close it first, or "
+              "read single parameters with fsdp::full_tensor. ",
               runtime::kOtherValuesInForward);
   }
 }
@@ -127,7 +116,7 @@ void meet(const Groups& groups, const std::string& call) {
       const auto is_theirs = [&](const auto& known) { return &known.first->placement().shard() == ranks; };
       auto barrier = std::ranges::find_if(barriers, is_theirs);
       if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get(), 0});
-      barrier->second += group->writes_told();
+      barrier->second += group->writes().tell();
     }
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)
@@ -199,11 +188,9 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     require_no_graph(*group);
   }
   record_->root = groups_.front()->id();
-  record_->observed = at::isRecordFunctionEnabled();
   record_->records = at::GradMode::is_enabled();
   record_->groups.reserve(groups_.size());
   for (const auto& group : groups_) record_->groups.push_back(group->id());
-  rank.note_forward();
   meet_before_scope(groups_, call);
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {
@@ -241,7 +228,7 @@ struct ForwardScope::Open : OpenScope {
   using OpenScope::OpenScope;
 };
 ForwardScope::ForwardScope(const Group& model) {
-  check_before_scope(GroupView::of(model));
+  check_before_scope(param_groups(model));
   broadcast_buffers(*param_groups(model).front(), *GroupView::of(model).tree);
   open_ = std::make_unique<Open>(param_groups(model));
 }
@@ -255,13 +242,8 @@ struct LocalRows::Open {
 LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) {
   const auto& groups = open_->groups;
   const MutexLock lock(groups.front()->rank_state().mutex);
-  for (bool waited = true; waited;) {  // after each wait the groups are checked again: other threads may change them
-    for (const auto& group : groups) {
-      require_no_unfinished_backward(*group, "LocalRows");
-      if (group->is_inside())
-        require(false, group->where("LocalRows"), "'", group->name(),
-                "' is unsharded: a forward scope or a backward is open. Close it first");
-    }
+  for (bool waited = true; waited;) {  // meanwhile another thread may have done something
+    require_outside(groups, "LocalRows");
     for (const auto& group : groups) group->begin_write();
     waited = false;
     for (const auto& group : groups) waited |= group->wait_to_write();
@@ -275,7 +257,7 @@ LocalRows::~LocalRows() {
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups) {
     --group->local_rows_depth;
-    group->end_write();
+    group->note_write();
   }
 }
 
@@ -288,25 +270,26 @@ struct SummonFullParams::Open {
 SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
   const auto& groups = param_groups(model);
   require_values(groups, kSummon);
-  require_outside(groups);
+  {
+    // A whole copy that may be written is made from rows at rest.
+    const MutexLock lock(groups.front()->rank_state().mutex);
+    require_outside(groups, kSummon);
+  }
   open_.reset(new Open{groups, options.rank0_only, {}});
   open_->scope.emplace(groups, kSummon);
   const MutexLock lock(groups.front()->rank_state().mutex);
   const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
   try {
-    if (options.rank0_only || options.offload_to_cpu)
-      for (const auto& group : groups) {  // one group at a time, in the same order on every rank
+    if (options.rank0_only)
+      for (const auto& group : groups) {  // one at a time, on every rank alike
         group->wait_for_unshard(kSummon);
-        if (!keeps)
-          group->reshard();
-        else if (options.offload_to_cpu && !group->params().is_on_cpu())
-          group->copy_whole(/*to_host=*/true);
+        if (!keeps) group->reshard();
       }
     if (keeps) {
       for (const auto& group : groups) group->unshard(kSummon);
       for (const auto& group : groups) group->wait_for_unshard(kSummon);
-      // Each rank gets a copy of its own, so that its writes to whole parameters do not reach other ranks.
-      for (const auto& group : groups) group->copy_whole(/*to_host=*/false);
+      // What is written to whole parameters must not reach other ranks.
+      for (const auto& group : groups) group->copy_whole();
       for (const auto& group : groups) {
         ++group->summon_depth;
         group->leave_reading();
@@ -347,8 +330,7 @@ void SummonFullParams::write_back() {
   for (const auto& group : groups) {
     group->wait_for_unshard();
     group->prepare_write(runtime::WriteKind::kEveryRank);
-    for (auto& slot : group->slots())
-      if (slot.rows_numel() > 0) runtime::rows_of_tensor(slot.whole_tensor)(slot, slot.rows_tensor);
+    for (auto& slot : group->slots()) slot.copy_rows(slot.whole_tensor, slot.rows_tensor);
   }
 }
 

@@ -67,8 +67,8 @@ int open_nameless(const std::string& folder) {
                       " bytes are needed for rows, gradients and optimizer state, ",
                       is_known ? str_cat(uint64_t{disk.f_bavail} * disk.f_frsize) : "unknown", " bytes are free, and ",
                       what, " failed (", std::strerror(error),
-                      "). Choose a folder with more room, use more ranks, raise DiskOffloadPolicy::host_limit_bytes, "
-                      "or raise the limit on files (ulimit -f)"));
+                      "). Choose a folder with more room, use more ranks, keep some groups in memory, or raise the "
+                      "limit on files (ulimit -f)"));
 }
 
 }  // namespace

@@ -50,13 +50,10 @@ enum class Verdict : uint8_t {
   kRefuseResult,
   kRefuseOperand,
   kRefuseWriteFromRows,
-  kRefuseGradientInScope,
   kRefuseRandom,
   kRefuseWriteInScope,
   kRefuseReplace,
-  kRefuseReplaceInScope,
   kRefuseConvert,
-  kRefuseClone,
   kRefuseRecording,
 };
 

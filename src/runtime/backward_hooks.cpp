@@ -64,18 +64,12 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// Returns the tensor whose gradient the node accumulates; null if the node is not an AccumulateGrad.
-const at::TensorImpl* accumulated_by(const torch::autograd::Node* node) {
-  // No class derives from AccumulateGrad, so an exact comparison suffices, which is cheaper than a dynamic_cast.
-  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
-  return static_cast<const torch::autograd::AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
-}
-
-// Returns the group of the parameter whose gradient the node accumulates; null if there is none.
+// The group of the parameter whose gradient the node accumulates; null if there is none.
 std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* node) {
-  const auto* tensor = accumulated_by(node);
-  if (tensor == nullptr || !is_marked(*tensor)) return nullptr;
+  // Nothing derives from these types: an exact comparison is cheaper than a cast.
+  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
   const auto& parameter = static_cast<const torch::autograd::AccumulateGrad*>(node)->variable;
+  if (!is_marked(*parameter.unsafeGetTensorImpl())) return nullptr;
   const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
   if (hook == nullptr || typeid(*hook) != typeid(GradientArrived)) return nullptr;
   return static_cast<const GradientArrived*>(hook)->group();
@@ -133,9 +127,10 @@ void observe_backward_nodes() {
   static_cast<void>(callback);
 }
 
-bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter) {
-  return std::ranges::any_of(node.next_edges(),
-                             [&](const auto& edge) { return accumulated_by(edge.function.get()) == parameter; });
+bool leads_to(const torch::autograd::Node& node, const ParamGroup& group) {
+  return std::ranges::any_of(node.next_edges(), [&](const torch::autograd::Edge& edge) {
+    return group_of_accumulator(edge.function.get()).get() == &group;
+  });
 }
 
 void hook_parameters(const std::shared_ptr<ParamGroup>& group) {

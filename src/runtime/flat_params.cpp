@@ -107,10 +107,6 @@ void FlatParams::publish() {
   if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
 }
 
-void FlatParams::mark_cold() {
-  if (disk_) rows_.buffer->mark_cold();
-}
-
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   if (shared_whole_) return;
   const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int number) { return number == 0; });
@@ -130,9 +126,9 @@ void FlatParams::drop_second_shard() {
   kept_.reset();
 }
 
-void FlatParams::copy_whole(c10::Device device) {
+void FlatParams::copy_whole() {
   auto copy = whole_;
-  copy.buffer = counted(memory::allocate(device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
+  copy.buffer = counted(memory::allocate(whole_.form.device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
   copy.tensor().copy_(whole_.tensor());
   whole_.buffer = copy.buffer;
 }

@@ -87,15 +87,11 @@ class FlatParams {
   void drop_second_shard();
   /// Returns the input and the output of the all-gather among the neighbours. Not for a plane that `keeps_whole`.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
-  /// Replaces the whole buffer by a copy on `device` that only this rank sees. The current stream must be allowed to
-  /// read the whole buffer.
-  void copy_whole(c10::Device device);
-  /// Notes that the calling thread's current stream reads the whole buffer. Returns true if this stream had not been
-  /// noted before.
+  /// Whole values, which the current stream may read, become a copy that only this rank sees.
+  void copy_whole();
+  /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
-  /// Advises the system, if the rows lie in a file, that they are not read again soon.
-  void mark_cold();
 
   /// Allocates the output of a reduction: this rank's slice of the gradients, in `reduced_form()`.
   memory::FlatPart allocate_reduced();

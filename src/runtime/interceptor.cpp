@@ -104,17 +104,17 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return numel == 0 || operand.tensor->numel() != numel;
 }
 
-// Called if an operator in a node of backward is the first to enter the group. Throws UsageError if the observer should
-// have entered it before the node began, because the node may have read the sizes of rows as those of the parameter.
+// Nothing had shown the node that runs whole parameters. If it leads to one, the observer should have: the node may
+// have taken the sizes of rows for those of the parameter.
 void require_not_observed(const MarkedOperand& operand) {
   const auto node = torch::autograd::get_current_node();
   const auto& group = *operand.part.group;
-  require(!node || !leads_to(*node, operand.tensor->unsafeGetTensorImpl()), group.where("backward"),
-          "LibTorch's observers were on when the forward scope opened and are off now (at::RecordFunctionGuard, "
-          "at::clearCallbacks), so fsdp did not see the node of an operator on '",
-          group.name(),
-          "' begin. Turn observers off around both the scope and backward or around neither, and remove callbacks one "
-          "by one; then call reset_iter_state()");
+  require(
+      !node || !leads_to(*node, group), group.where("backward"),
+      "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the node of an "
+      "operator on '",
+      group.name(),
+      "' begin. Leave observers on during backward, and remove callbacks one by one; then call reset_iter_state()");
 }
 
 void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
@@ -171,9 +171,8 @@ class OperandGroups {
   ~OperandGroups() {
     for (const auto& group : groups_) group->pins.remove();
   }
-  /// Adds and pins the group of an operand. `parameter` is null if the operand is not a parameter but another tensor on
-  /// its storage. The caller holds the rank's lock.
-  void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
+  /// Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group);
   bool empty() const { return groups_.empty(); }
   /// If autograd recorded the operator that returned `result`, makes sure that the groups are entered before the node
   /// runs in backward. A node whose sequence number is below `first` belongs to an earlier operator and is left alone:
@@ -182,18 +181,12 @@ class OperandGroups {
 
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
-  c10::SmallVector<std::pair<const at::TensorImpl*, const ParamGroup*>, 2> parameters_;  // among the operands
   const void* last_node_ = nullptr;
-  bool scopes_know_ = true;  // false if some group's scope has ScopeRecord::recorded == false
-  bool observers_on_ = true;
 };
 
-void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
-  if (parameter != nullptr) parameters_.emplace_back(parameter, group.get());
+void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   group->pins.add();
-  scopes_know_ &= !group->scope || group->scope->recorded;
-  observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));
 }
 
@@ -202,18 +195,8 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   auto* node = torch::autograd::impl::grad_fn_unsafe(result);
   if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
   last_node_ = node;
-  for (const auto& group : groups_) {
-    // The observer enters the group before the node runs.
-    const bool is_observed = observers_on_ && std::ranges::any_of(parameters_, [&](const auto& parameter) {
-                               return parameter.second == group.get() && leads_to(*node, parameter.first);
-                             });
-    if (!is_observed) hook_node(*node, group);
-  }
-  if (std::exchange(scopes_know_, true)) return;
-  for (const auto& group : groups_) {
-    const MutexLock lock(group->rank_state().mutex);
-    if (group->scope) group->scope->recorded = true;
-  }
+  for (const auto& group : groups_)
+    if (!leads_to(*node, *group)) hook_node(*node, group);
 }
 
 // Judges the operands of one process group and carries the verdicts out. The groups that the operator reads are
@@ -234,8 +217,9 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
       case Verdict::kPass:
         break;
       case Verdict::kReadWhole:
-        plan.compute.add(*group, group->slots()[operand.part.slot]);
+        plan.compute.add(group->slots()[operand.part.slot]);
         if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
+        if (group->scope) group->scope->recorded |= at::GradMode::is_enabled();
         if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
         break;
       case Verdict::kWriteRows:
@@ -255,9 +239,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   auto& count = rank.intercepted_operators;  // written only by the thread that holds the lock
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   for (auto& operand : operands)
-    if (operand.part.kind == PartKind::kWhole)
-      takes_whole.add_once(std::move(operand.part.group),
-                           operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
+    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(operand.part.group));
   if (!reads.empty()) read_groups(rank, {reads.begin(), reads.end()});
 }
 

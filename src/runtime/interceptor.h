@@ -20,6 +20,9 @@ bool another_copy_intercepts();
 /// Returns the words before a parameter's name in error messages, e.g. "the gradient of parameter '".
 const char* noun_of(PartKind part);
 
+/// Throws UsageError if `tensor`, which lies on `part`, has rows that differ between ranks, outside of LocalRows.
+void require_no_rows(const Part& part, const at::Tensor& tensor, const std::string& where, const std::string& instead);
+
 /// Throws UsageError naming the rank, the operator as the user called it, the parameter, what was expected and found,
 /// and the ways out. `tensor` is the sharded operand, which lies on `part`. `misfit` is the other operand that does not
 /// fit it, or null.

@@ -76,10 +76,12 @@ Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& cal
 
 Span ParamGroup::span(std::string_view name) const { return {rank_state().timeline, Track::kCompute, name, name_}; }
 
-void ParamGroup::rename_slot(size_t slot, std::string name) {
-  if (slots()[slot].name() == name) return;
-  params_->rename(slot, std::move(name));
-  if (state_ != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
+void ParamGroup::rename_slot(size_t index, std::string name) {
+  auto& slot = slots()[index];
+  if (slot.name() == name) return;
+  slot.rename(std::move(name));
+  slot.no_memory_error = params_->no_memory_message(slot);
+  if (state_ != GatherState::kWhole) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 bool ParamGroup::stays_after_forward() const {

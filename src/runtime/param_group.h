@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,8 @@
 #include "runtime/row_writes.h"
 #include "runtime/sharded_params.h"
 
-namespace fsdp {
-class ModuleWatch;
+namespace torch::nn {
+class Module;
 }
 
 namespace fsdp::runtime {
@@ -146,10 +147,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Frees whole parameters like `reshard`, but keeps a second shard among the placement's neighbours, if there are
   /// any: kWhole -> kSharded.
   void reshard_within();
-  /// Copies whole parameters that other ranks can read, or that are to go `to_host`, to memory of this rank alone. The
-  /// state stays kWhole; it is kSharded if the method throws.
-  void copy_whole(bool to_host);
-  /// Frees whole parameters that are older than the last write to the rows.
+  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
+  void copy_whole();
+  /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();
   }
@@ -205,12 +205,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// that the hook may have written.
   void require_not_handed_out() const;
 
-  // These methods say when this rank reads and writes rows: see Note [Readers and writers of rows].
-  /// Counts a scope that opens on the group and begins to read. Returns true if the ranks must meet before they read;
-  /// they then compare `writes_told()`.
+  // When this rank may read and write rows: see Note [Readers and writers of rows].
+  /// A scope opens on the group. Returns whether the ranks must meet before they read.
   bool begin_scope();
-  uint32_t writes_told() const { return epochs_.writes_told; }
-  /// Undoes `begin_scope` if the ranks did not meet, so that every rank counts the same scopes.
+  /// Takes begin_scope back, because the ranks did not meet: each rank must have counted the same scopes.
   void cancel_scope();
   /// Called after the last scope or backward on the group has closed. This rank goes on reading if a graph may still
   /// read the rows, and otherwise ends its reading.
@@ -227,9 +225,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Must be called before rows are written, those of one slot or of all slots. Waits to write and makes whole copies
   /// stale.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Must be called after writes that last longer than one operator (LocalRows), following `prepare_write`, to make
-  /// whole copies stale once more.
-  void end_write();
+  /// Makes whole copies stale. `prepare_write` calls it; call it again after rows were written if that took longer than
+  /// one operator.
+  void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
   /// Number of threads that are opening a scope and wait for the other ranks. This rank reads until they have entered.
@@ -261,10 +259,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int local_rows_depth = 0;
   int summon_depth = 0;
   bool unshard_was_asked = false;
-  bool was_hinted = false;
-  uint64_t first_read = 0;             ///< number of the group's first read, which orders reductions; 0 if not read
-  std::shared_ptr<ScopeRecord> scope;  ///< the last outermost scope that covered the group
-  std::shared_ptr<ModuleWatch> watch;  ///< used by src/api; null for TorchScript
+  uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
+  std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
+  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules that shared pointers own
+  std::unordered_set<const void*> modules;  ///< addresses of the group's module and of all inside it, at fully_shard
 
  private:
   explicit ParamGroup(const GroupSpec& spec);
@@ -274,7 +272,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::optional<c10::Stream> stream_of_gather();
   void gather_rows(bool moves, const std::string& call);
   void start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within);
-  void abandon_gather();
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
@@ -293,7 +290,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint64_t epoch() const { return (epochs_.scopes << 32) + epochs_.backwards_after_writes; }
   bool meets() const { return !params_->shared_buffers.empty() && placement().shard().world_size() > 1; }
   void begin_read();
-  void drop_stale_whole();
 
   const std::shared_ptr<RankState> rank_state_;  // its lock protects the members below
   const std::shared_ptr<memory::ByteAccount> account_;
@@ -307,10 +303,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<std::shared_ptr<Work>> gathers_;  // the all-gathers of the whole buffers, kept as long as these
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
-  std::shared_ptr<const c10::Event> rows_written_;  // see gather_after; if null, gathers follow the current stream
-  uint32_t writes_told_ = 0;                        // number of writes that the gather in flight tells other ranks
-  // Numbers of gathers that moved nothing, because ranks share memory: all, and those before the open backward. A
-  // reduction compares the second number between ranks.
+  std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
+  // Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
   bool is_in_backward_ = false, is_in_hook_ = false;

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/tensor_cut.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,19 +36,7 @@ struct GroupMember : NamedParameter {
   std::optional<TensorCut> cut = {};        ///< how the tensor axis cuts the parameter; unset if it is not cut
 };
 
-class ParamSlot;
-
-/// Function that fills `values`, a tensor laid out as this rank's rows of the parameter `slot`: from a tensor, from a
-/// range of a file, or by computing them from the parameter's name and the rows' indices. It is called once for each
-/// parameter, only on ranks that have rows of it, and not in the same order on every rank, so it must not communicate.
-using RowSource = std::function<void(const ParamSlot& slot, const at::Tensor& values)>;
-
-/// Returns a source that copies rows out of `whole`, a tensor of the parameter's sizes. If its value is deferred, the
-/// source computes it first.
-RowSource rows_of_tensor(at::Tensor whole);
-
-/// Where a slot's missing gradient comes from: the outermost graph task (kTask), or a backward inside it of a forward
-/// that runs again (kInside), as in activation checkpointing.
+/// Whence a slot's gradient comes: the outermost graph task, or a backward inside it, of a forward that runs again.
 enum class GradientSource : uint8_t { kNone, kTask, kInside };
 
 struct SlotPlace {
@@ -94,14 +81,14 @@ class ParamSlot {
 
   /// Returns a tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
-  /// Returns `gradient`, which has the parameter's sizes, as a tensor of one dim in the order in which the parameter's
-  /// elements lie in memory. The result is a copy if the gradient's strides differ from the parameter's.
+  /// Copies this rank's rows of `whole`, a tensor of the parameter's sizes, to `values`, which has the rows' sizes. If
+  /// the value of `whole` was deferred, it is computed.
+  void copy_rows(const at::Tensor& whole, const at::Tensor& values) const;
+  /// `gradient`, of the parameter's sizes, flat in the parameter's order in memory; a copy if it lies in another one.
   at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;
 
   void show_rows() const;
   void show_whole() const;
-  /// Puts `whole_tensor` on the device of `whole_storage`. The caller calls it after that device may have changed.
-  void follow_whole_storage();
 
   SlotPlace place;
   memory::PartStorage rows_storage, whole_storage;

@@ -7,7 +7,6 @@
 #include <fsdp/communicator.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -37,9 +36,8 @@ class ParamGroup;
 struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
-  bool recorded = false;  // autograd recorded an operator on one of the groups
-  bool observed = false;  // LibTorch's observers were on when the scope opened
-  bool records = false;   // at::GradMode was enabled when the scope opened
+  bool recorded = false;  // an operator read one of the groups while gradients were on
+  bool records = false;   // gradients were on when it opened
 };
 
 /// A bucket with its place in the order in which a backward reduces, which is the same on every rank: groups in the
@@ -99,14 +97,7 @@ class RankState {
   ParamGroup* group(GroupId id) const FSDP_REQUIRES(mutex);
   std::vector<ParamGroup*> groups() const FSDP_REQUIRES(mutex);
 
-  /// Called by each forward. The first call starts to measure how long this rank waits for others.
-  void note_forward();
-  void forget_waiting();
-  /// Returns the waiting time as a share of the time since the measurement started; nothing if it has not started. If
-  /// several threads wait at once, each counts.
-  std::optional<double> waiting_share() const;
-
-  /// Number of operators that took a sharded tensor.
+  /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups whose rows this rank still reads although no scope or backward is open on them.
   std::map<GroupId, ParamGroup*> readers_at_rest;
@@ -134,12 +125,8 @@ class RankState {
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
   const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
-  std::atomic<Clock::time_point> measured_since_{};  // the clock's epoch if the measurement has not started
-  std::atomic<Clock::rep> waited_ = 0;
   GroupId last_id_ FSDP_GUARDED_BY(mutex) = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_ FSDP_GUARDED_BY(mutex);
 };

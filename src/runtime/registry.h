@@ -40,24 +40,12 @@ class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
-  std::optional<Part> find(const c10::StorageImpl* storage) const;
-  /// Returns the part that the tensor's storage is; nothing if the tensor has no storage or its storage is no part.
-  std::optional<Part> find(const at::Tensor& tensor) const {
-    return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
-  }
+  /// What the tensor's storage is part of; nothing if it has none.
+  std::optional<Part> find(const at::Tensor& tensor) const;
 
-  /// Registers the group of a module. `owner` is the module's pointer to itself, which may have expired; empty for
-  /// TorchScript. It distinguishes the module from a later one at the same address.
-  void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
-  struct ModuleGroup {
-    std::shared_ptr<ParamGroup> group;
-    /// True if the owner proves that the group was made of this module. Otherwise the group may belong to an earlier
-    /// module at the same address: a TorchScript module has no owner, and this module's owner may be new.
-    bool is_certain = false;
-  };
-  /// Returns the group of the module; null if there is none. `owner` is the module's current owner, empty if it never
-  /// had one.
-  ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
+  void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
+  /// The group that was made of the module at this address, which may be another one by now; null if there is none.
+  std::shared_ptr<ParamGroup> find_module(const void* module) const;
 
   /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
   void ignore(const at::Tensor& parameter);
@@ -69,18 +57,10 @@ class Registry {
     size_t slot;
     PartKind kind;
   };
-  struct ModuleEntry {
-    std::weak_ptr<ParamGroup> group;
-    std::weak_ptr<const void> owner;
-    bool has_owner;
-    bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
-  };
-  mutable Mutex mutex_;  // not a shared mutex, which would cost more than it saves in such short look-ups
+  mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
-  std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
-  // Number of modules at which the next add_module drops those that no longer exist.
-  size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;
 };
 
 Registry& registry();

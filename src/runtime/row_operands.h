@@ -94,19 +94,14 @@ class RowResults {
 /// too; and running statistics.
 class ComputeDtype {
  public:
-  /// Notes that the operator reads a slot's whole parameter.
-  void add(const ParamGroup& group, const ParamSlot& slot);
-  /// Adds the casts to `replacements`. Throws UsageError if the parameters have several dtypes.
+  /// The operator reads a slot's whole parameter. Of several the first one with a floating-point dtype counts.
+  void add(const ParamSlot& slot);
+  /// Adds the casts.
   void cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const;
 
  private:
-  struct Read {
-    const ParamGroup* group = nullptr;
-    const ParamSlot* slot = nullptr;
-    c10::ScalarType dtype = c10::ScalarType::Undefined;
-  };
-  Read first_, other_;  // other_: a parameter whose dtype differs from that of first_
-  bool casts_ = false;  // true if some parameter's Precision::casts_operands is true
+  std::optional<c10::ScalarType> dtype_;
+  bool casts_ = false;  // some policy says so
 };
 
 }  // namespace fsdp::runtime

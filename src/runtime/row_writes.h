@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fsdp::runtime {
@@ -24,34 +23,27 @@ class WriteCounts {
   /// Notes a write to the rows of one slot, or to those of all slots at once.
   void note(std::optional<size_t> slot) {
     if (!slot) {
-      ++to_all_slots_;
+      ++known_;
     } else {
       to_slot_.resize(std::max(to_slot_.size(), *slot + 1));
       most_to_slot_ = std::max(most_to_slot_, ++to_slot_[*slot]);
     }
-    if (to_all_slots_ + most_to_slot_ <= since_taken_) return;
-    ++since_taken_;
-    ++total_;
   }
-  /// Returns the number of writes since the last call. A gather or a scope calls it and sends the number to the other
-  /// ranks.
-  uint32_t take() {
+  /// Returns the number of writes so far, which is the same on every rank that ran the same program.
+  uint32_t total() const { return known_ + most_to_slot_; }
+  /// Returns the same number, for a gather or a scope that sends it to the other ranks. A later write begins a new
+  /// update.
+  uint32_t tell() {
+    known_ = total();
     to_slot_.clear();
-    to_all_slots_ = most_to_slot_ = 0;
-    return std::exchange(since_taken_, 0);
+    most_to_slot_ = 0;
+    return known_;
   }
-  /// Undoes `take` if the number did not reach the other ranks.
-  void give_back(uint32_t writes) { since_taken_ += writes; }
-  /// Returns the number of all writes so far. It is the same on every rank that runs the same program.
-  int64_t total() const { return total_; }
 
  private:
-  uint32_t since_taken_ = 0;
-  int64_t total_ = 0;
-  // Numbers of writes since the last `take`: to all slots at once, then to single slots and the largest of the latter.
-  uint32_t to_all_slots_ = 0;
-  std::vector<uint32_t> to_slot_;
-  uint32_t most_to_slot_ = 0;
+  uint32_t known_ = 0;             // writes before the last `tell`, and later writes to all slots at once
+  std::vector<uint32_t> to_slot_;  // since the last `tell`: the writes to each slot alone
+  uint32_t most_to_slot_ = 0;      // the largest number among them
 };
 
 /// Note [Readers and writers of rows]. Where ranks share memory, the whole parameters that a rank reads are the very
@@ -71,18 +63,17 @@ class WriteCounts {
 /// If some rank has no rows of the group, that rank need not write. Then no rank reads after a scope or a backward has
 /// closed, and the ranks meet in each backward.
 struct ReadEpochs {
-  bool counts_writes = true;            // true if every rank has rows; a rank without rows might skip an update by hand
-  bool reads = false;                   // this rank is marked as a reader
-  bool is_open = false;                 // a scope or a backward is open
-  bool has_graph = false;               // a scope that has closed since this rank's last write may have left a graph
-  uint64_t epoch_read = 0;              // epoch in which this rank is or was marked as a reader
-  uint64_t scopes = 0;                  // number of scopes opened so far, the same on every rank
-  uint64_t backwards_after_writes = 0;  // number of backwards after a write since the last scope opened
-  uint32_t writes_told = 0;             // number of writes that the last scope to open told the other ranks
-  bool is_written_by_all = false;       // every rank has written since the last scope or backward opened
-  uint64_t writes_seen = 0;             // RankState::writes_by_all when the last scope or backward opened
-  bool has_to_meet = false;             // the ranks must meet before the open backward reads
-  uint64_t written_in_epoch = UINT64_MAX;  // epoch whose readers this rank has already waited for
+  bool counts_writes = true;  // every rank has rows; else an update by hand may leave out ranks
+  bool reads = false;
+  bool is_open = false;    // a scope or a backward
+  bool has_graph = false;  // since this rank wrote last, a scope has closed that may have left a graph
+  uint64_t epoch_read = 0;
+  uint64_t scopes = 0;                     // opened so far, the same on every rank
+  uint64_t backwards_after_writes = 0;     // since the last scope opened
+  bool is_written_by_all = false;          // since the last scope or backward opened
+  uint64_t writes_seen = 0;                // to any group, when the last scope or backward opened
+  bool has_to_meet = false;                // before this backward reads
+  uint64_t written_in_epoch = UINT64_MAX;  // whose readers no longer keep this rank from writing
 };
 
 }  // namespace fsdp::runtime

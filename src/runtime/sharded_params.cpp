@@ -141,14 +141,13 @@ ShardedParams::~ShardedParams() {
   }
 }
 
-void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
+void ShardedParams::take_rows(const std::vector<at::Tensor>& wholes) {
   const OwnOperators own_operators;
   for (auto& slot : slots_) {
     const auto& rows = flats_[slot.place.plane].rows();
     if (rows.form.device.is_meta()) continue;
     slot.rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(slot));
-    const auto& source = sources[slot.place.given];
-    if (source && slot.rows_numel() > 0) source(slot, slot.rows_tensor);
+    if (const auto& whole = wholes[slot.place.given]; whole.defined()) slot.copy_rows(whole, slot.rows_tensor);
   }
 }
 
@@ -183,11 +182,6 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
   }
 }
 
-void ShardedParams::rename(size_t index, std::string name) {
-  slots_[index].rename(std::move(name));
-  slots_[index].no_memory_error = no_memory_message(slots_[index]);
-}
-
 bool ShardedParams::is_on_cpu() const {
   return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
 }
@@ -203,15 +197,11 @@ void ShardedParams::attach_whole() {
   for (auto& slot : slots_) {
     const auto& whole = flats_[slot.place.plane].whole();
     slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
-    slot.follow_whole_storage();
   }
 }
 
 void ShardedParams::detach_whole() {
-  for (auto& slot : slots_) {
-    slot.whole_storage.detach(slot.no_memory_error);
-    slot.follow_whole_storage();
-  }
+  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 at::Tensor ShardedParams::rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice) {

@@ -63,10 +63,10 @@ class ShardedParams {
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Fills this rank's rows from their sources; rows with an empty source stay zero. The parameters themselves do not
-  /// change until `install`.
-  void take_rows(const std::vector<RowSource>& sources);
-  /// Makes the parameters show this rank's rows, and registers their storages as parts of `owner`. Called once.
+  /// Copies this rank's rows of whole tensors, which are in the order in which the parameters were given. Rows of an
+  /// undefined tensor stay zero. Parameters stay as they are until `install`.
+  void take_rows(const std::vector<at::Tensor>& wholes);
+  /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
 
   const std::string group_name;  // the group's name when this object was made
@@ -87,7 +87,9 @@ class ShardedParams {
   std::span<ParamSlot> slots_in(size_t plane) {
     return std::span(slots_).subspan(runs_[plane].begin, runs_[plane].end - runs_[plane].begin);
   }
-  void rename(size_t slot, std::string name);
+
+  /// What raw access to a whole parameter without memory says.
+  std::string no_memory_message(const ParamSlot& slot) const;
 
   bool is_on_cpu() const;
   /// Returns true if all whole values lie in memory that all ranks share.
@@ -111,7 +113,6 @@ class ShardedParams {
                   const std::shared_ptr<memory::ByteAccount>& account);
   void cut_into_buckets();
   size_t byte_offset_in_slice(const ParamSlot& slot);
-  std::string no_memory_message(const ParamSlot& slot) const;
 
   std::weak_ptr<ParamGroup> owner_;
   std::vector<ParamSlot> slots_;

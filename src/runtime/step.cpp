@@ -27,17 +27,13 @@ bool ParamGroup::begin_scope() {
   epochs_.backwards_after_writes = 0;
   epochs_.is_written_by_all = epochs_.has_to_meet = false;
   epochs_.writes_seen = rank_state().writes_by_all;
-  epochs_.writes_told = 0;
   begin_read();
-  if (!meets()) return false;
-  publish();
-  epochs_.writes_told = writes_.take();
-  return true;
+  if (meets()) publish();
+  return meets();
 }
 
 void ParamGroup::cancel_scope() {
   --epochs_.scopes;
-  writes_.give_back(std::exchange(epochs_.writes_told, 0));
   begin_read();
 }
 
@@ -84,7 +80,7 @@ void ParamGroup::unshard(const std::string& call) {
     else
       gather_rows(moves, call);
   } catch (...) {
-    abandon_gather();
+    drop_whole_buffers();
     placement().pass_on_failure("gather");
     throw;
   }
@@ -130,8 +126,7 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
 void ParamGroup::gather_rows(bool moves, const std::string& call) {
   publish();
   version_in_copy_ = version_;
-  writes_told_ = moves || epochs_.has_to_meet ? writes_.take() : 0;
-  const auto of_gather = tag(name_, writes_told_, call);
+  const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
   auto& ranks = placement().shard().communicator();
   start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
   if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
@@ -154,26 +149,20 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       for (const auto& work : works) rank_state().wait(*work);
     } catch (...) {
       if (is_under_way()) {
-        abandon_gather();
+        drop_whole_buffers();
         placement().pass_on_failure("gather");
       }
       throw;
     }
     if (!is_under_way()) continue;
-    for (auto& flat : flats()) flat.mark_cold();
+    for (const auto& flat : flats())
+      if (flat.is_on_disk()) flat.rows().buffer->mark_cold();
     state_ = GatherState::kWhole;
-    writes_told_ = 0;
     epochs_.has_to_meet = false;
     params_->attach_whole();
     fault_point("group whole");
   }
   order_read();
-}
-
-// Undoes a gather that failed, perhaps after it had started some collectives: kSharded, kGathering -> kSharded.
-void ParamGroup::abandon_gather() {
-  writes_.give_back(std::exchange(writes_told_, 0));
-  drop_whole_buffers();
 }
 
 // Makes the calling thread's current stream wait for the gather, even if another stream already has.
@@ -218,20 +207,17 @@ void ParamGroup::drop_whole_buffers() {
   std::erase(rank_state().residents, id_);
 }
 
-void ParamGroup::copy_whole(bool to_host) {
+void ParamGroup::copy_whole() {
   params_->detach_whole();
   order_read();
   try {
-    for (auto& flat : flats()) {
-      const auto device = to_host ? c10::Device(c10::kCPU) : flat.whole().buffer->device();
-      if (flat.is_seen_by_others() || flat.whole().buffer->device() != device) flat.copy_whole(device);
-    }
+    for (auto& flat : flats())
+      if (flat.is_seen_by_others()) flat.copy_whole();
   } catch (...) {
     drop_whole_buffers();
     throw;
   }
   params_->attach_whole();
-  for (auto& slot : slots()) slot.show_whole();  // on the device of the copy
 }
 
 // ---- The scope closes
@@ -359,7 +345,7 @@ void ParamGroup::start_reduction(size_t index) {
   if (placement().replicas() == 1)
     tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
   else
-    tag.count.number = static_cast<uint32_t>(writes_.total());
+    tag.count.number = writes_.total();
   placement().pass_on_failure_of("backward", [&] {
     const auto& planes = params_->buckets()[index];
     auto kept = std::exchange(bucket.partial_sum, {});
@@ -614,22 +600,16 @@ void ParamGroup::prepare_write(WriteKind kind, std::optional<size_t> slot) {
   }
   rank.host_copies->wait();  // copies of these rows may be under way
   epochs_.is_written_by_all |= kind == WriteKind::kEveryRank;
-  ++version_;
-  rows_written_ = nullptr;
   if (is_by_all) {
     writes_.note(slot);
     ++rank.writes_by_all;
   }
-  drop_stale_whole();
+  note_write();
 }
 
-void ParamGroup::end_write() {
+void ParamGroup::note_write() {
   ++version_;
   rows_written_ = nullptr;
-  drop_stale_whole();
-}
-
-void ParamGroup::drop_stale_whole() {
   if (policy.free_when_written && !is_inside() && !pins.are_there()) reshard();
 }
 
