@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::milliseconds, std::chrono::steady_clock;
 
 // The rank that hosts the store waits for so long at least for the others.
 constexpr milliseconds kLeastFarewell{3000};
@@ -35,10 +35,12 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 // be lost meanwhile, whoever else raised the alarm decides.
 // The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
 // may end of it, and would take the verdict with it.
+// A rank that hears that another one is gone publishes the same verdict in all its groups, that of all ranks among
+// them. So a rank that shares no group with the first to hear of it names the lost rank, too.
 
 std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                           int beginning) {
-  options.alarm->start(connect, ranks, options.neighbours);
+  options.alarm->start(connect, ranks);
   auto store = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginning), connect());
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
   call->options_.alarm->add(call);
@@ -135,17 +137,6 @@ void RollCall::look() {
   });
 }
 
-// A rank of this host whose process has ended, and that has not left, is lost: its connections may be open still.
-void RollCall::note_end(int rank) {
-  const int number = ranks_.number_of(rank);
-  if (number < 0 || known()) return;
-  try_to([&] {
-    if (!store_->check({left_key(number)}))
-      publish({Verdict::Kind::kPeerLost, rank,
-               str_cat("rank ", rank, " has ended. This rank's last operations: ", operations(), '.', kLookAtLost)});
-  });
-}
-
 // Whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
   {
@@ -172,7 +163,15 @@ void RollCall::publish(const Verdict& verdict) {
 
 void RollCall::conclude(const Verdict& verdict) {
   end_operations(verdict);
+  pass_on(verdict);
   store_->set(told_key(ranks_.rank), "1");
+}
+
+void RollCall::pass_on(const Verdict& verdict) const {
+  if (!verdict.is_gone) return;
+  options_.alarm->tell([&](RollCall& call) {
+    if (!call.known()) try_to([&] { call.publish(verdict); });
+  });
 }
 
 // Makes the verdict known in this rank and ends what its lanes wait for.
@@ -196,11 +195,20 @@ Verdict RollCall::decide_by_reports() {
 
 void RollCall::let_others_follow() {
   if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
+  pass_on(*known());  // the alarm's thread may not have come so far
+  const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
+  options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
+}
+
+void RollCall::wait_until_told(steady_clock::time_point end) const {
+  const auto verdict = known();
+  if (!verdict) return;
   std::vector<std::string> keys;
-  for (int rank = 1; rank < ranks_.world_size; ++rank)
-    if (ranks_.name_of(rank) != known()->rank) keys.push_back(told_key(rank));
+  for (int rank = 0; rank < ranks_.world_size; ++rank)
+    if (rank != ranks_.rank && ranks_.name_of(rank) != verdict->rank) keys.push_back(told_key(rank));
+  const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
   // Whoever is gone need not follow.
-  try_to([&] { store_->wait(keys, std::max(options_.answer_time, kLeastFarewell)); });
+  if (!keys.empty()) try_to([&] { store_->wait(keys, std::max(milliseconds(1), left)); });
 }
 
 std::string RollCall::operations() const {

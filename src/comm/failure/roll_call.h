@@ -22,8 +22,8 @@ namespace fsdp {
 
 class RollCall;
 
-/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, another
-/// one for the end of processes of this host, so nothing is asked while nothing fails. See Note [Alarm].
+/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, so nothing
+/// is asked while nothing fails. See Note [Alarm].
 ///
 /// Thread safety: all of it.
 class Alarm {
@@ -33,16 +33,18 @@ class Alarm {
   using Connect = std::function<StorePtr()>;
 
   Alarm() = default;
-  /// Ends its threads, within seconds.
+  /// Ends its thread, within seconds.
   ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
   /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
   /// keys there.
-  void start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
-  /// This roll call hears of failures, in the alarm's threads.
+  void start(const Connect& connect, const Ranks& ranks);
+  /// This roll call hears of failures, in the alarm's thread.
   void add(std::weak_ptr<RollCall> call);
+  /// Calls `act` for each roll call that was added and is still there.
+  void tell(const std::function<void(RollCall&)>& act) const;
   /// Makes the roll calls of these global ranks look. Throws what the store throws.
   void ring(const std::vector<int>& ranks) const;
 
@@ -68,7 +70,7 @@ struct RollCallOptions {
   bool store_in_rank_0 = false;
   /// That of the rank, for all its groups.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  /// Ranks of this host whose end is noticed though their connections stay open; may be null.
+  /// The processes of ranks on this host, which tell a stopped rank where the store is gone; may be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
 };
 
@@ -76,7 +78,8 @@ struct RollCallOptions {
 ///
 /// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
 /// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
-/// same rank, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
+/// same rank, whoever of them exits first. After a verdict the group is over; a rank that is gone ends every group of
+/// every rank that hears of it. See Note [Roll call].
 class RollCall {
  public:
   /// An order of operations, about which a rank can be asked. Called from the alarm's thread.
@@ -103,7 +106,8 @@ class RollCall {
   /// Publishes a verdict that needs no roll call. Returns the one that holds: the first.
   Verdict pronounce(const Verdict& verdict);
 
-  /// The verdict, if there is one; the rank that hosts the store gets it when the others have it too.
+  /// The verdict, if there is one; the rank that hosts the store gets it when the others, of all groups that are over,
+  /// have it too.
   std::optional<Verdict> verdict();
 
   /// Tells the others that this rank leaves on purpose. Bounded; idempotent.
@@ -111,8 +115,6 @@ class RollCall {
 
   /// Somebody rang for this rank a moment ago: something may be in the store for it. This does not wait for others.
   void look();
-  /// Notes that the process of this global rank has ended.
-  void note_end(int rank);
 
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
@@ -124,7 +126,9 @@ class RollCall {
   void conclude(const Verdict& verdict);
   void end_operations(const Verdict& verdict);
   Verdict decide_by_reports();
+  void pass_on(const Verdict& verdict) const;
   void let_others_follow();
+  void wait_until_told(std::chrono::steady_clock::time_point end) const;
   std::string operations() const;
   std::vector<std::shared_ptr<Order>> orders() const;
   std::optional<Verdict> known() const;

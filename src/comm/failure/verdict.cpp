@@ -70,7 +70,7 @@ Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, cons
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error,
                      std::optional<int> lost) {
   return {lost ? Verdict::Kind::kPeerLost : Verdict::Kind::kMismatch, lost.value_or(ranks.name()),
-          str_cat("rank ", ranks.name(), " failed in ", operation, ": ", error)};
+          str_cat("rank ", ranks.name(), " failed in ", operation, ": ", error), lost.has_value()};
 }
 
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
@@ -123,9 +123,11 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
     // Of several silent ranks, the one that somebody was waiting for.
     const bool is_awaited = alarm != nullptr && std::ranges::count(silent, alarm->waiting_for) > 0;
     const int rank = is_awaited ? alarm->waiting_for : silent.front();
-    return lost(ranks, rank,
-                str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it " : " are lost: they ", silence),
-                alarm, reports);
+    auto verdict = lost(
+        ranks, rank, str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it " : " are lost: they ", silence),
+        alarm, reports);
+    verdict.is_gone = true;
+    return verdict;
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
     // While ranks connect, Gloo does not say whose end was closed: a rank that was faster may have left already.

@@ -52,8 +52,10 @@ struct Verdict {
   int rank = -1;
   /// Names ranks as Ranks does.
   std::string text;
+  /// Whether `rank` is gone for all groups of the job, and not merely out of the group that found it.
+  bool is_gone = false;
 
-  auto fields() { return std::tie(kind, rank, text); }
+  auto fields() { return std::tie(kind, rank, text, is_gone); }
 };
 
 /// The verdict of this rank, which runs `mine`, when `peer` runs `theirs`; they differ in `difference`.
