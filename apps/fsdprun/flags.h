@@ -52,9 +52,6 @@ struct Flags {
   StreamChoice redirects, tee;
   /// Unset: all.
   std::optional<std::set<int>> shown_local_ranks;
-  /// Where the last operations of this node's ranks are found after a failure; empty: nowhere, unless the ranks'
-  /// environment says so.
-  std::string flight_recorder;
   /// Compare the hosts and measure what is between them, instead of starting a program.
   bool doctor = false;
   /// The program and its arguments; for the doctor this program, as a rank that measures.

@@ -150,7 +150,7 @@ void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.m
 // All is reduced: the groups leave the backward. Throws what is wrong with their gradients.
 void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   if (rank.backwards.erase(task.id) == 0) return;
-  task.span.end(Stage::kDone);
+  task.span.end();
   std::string error;  // the first one; every group is left all the same
   int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {

@@ -143,7 +143,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       // After a failure the backend says that it was aborted.
       if (!order_->failure_.valid()) order_->in_flight_.push_back(progress_);
     }
-    auto span = collective_span(order_->options_.ranks, fingerprint, order_->options_.name);
+    auto span = collective_span(order_->options_.ranks, fingerprint);
     const c10::StreamGuard guard(*order_->stream_);
     // Operations write into parameters' memory: no graph, no version bumps.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -152,7 +152,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       move_data_(order_->exchange());
       finish();
     } catch (const std::exception& error) {
-      span.end(Stage::kFailed);
+      span.end(/*has_failed=*/true);
       finish();  // of what was issued all the same
       require_intact();
       order_->raise_alarm(Cause::kTransport, fingerprint, first_line(error.what()));

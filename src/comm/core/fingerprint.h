@@ -79,9 +79,8 @@ std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float"
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
-/// Begins the collective on the rank's timeline. `order`: the name of the communicator whose order it is in; empty: the
-/// main one.
-Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order);
+/// Begins the collective on the rank's timeline.
+Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint);
 
 /// What keeps the two from being the same collective, e.g. "operation, bytes"; empty if nothing does.
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a rank does, written down while somebody asks for it: a trace, a flight recorder.
+/// What a rank does, written down while a trace records it.
 
 #include <atomic>
 #include <cstdint>
@@ -17,18 +17,13 @@ namespace fsdp {
 /// Whether a thread of the program does it, or it goes on beside them: a collective.
 enum class Track : uint8_t { kCompute, kCommunication };
 
-/// How far it is.
-enum class Stage : uint8_t { kBegun, kDone, kFailed };
-std::string_view name_of(Stage stage);
-
 /// One thing that a rank does or did.
 struct TimelineEntry {
   Track track = Track::kCompute;
   std::string name = {}, subject = {};  ///< the subject: a group
-  /// Of a collective: its order, its number there, and the bytes of all ranks' data.
-  std::string order = {};
+  /// Of a collective: its number in its order, and the bytes of all ranks' data.
   uint64_t sequence = 0, bytes = 0;
-  Stage stage = Stage::kBegun;
+  bool has_failed = false;
   /// From 1, in the order of beginnings on this rank.
   uint64_t number = 0;
   /// Nanoseconds since 1970; an end of 0: it goes on.
@@ -60,11 +55,6 @@ class Timeline {
   /// Nanoseconds since 1970, which never go back.
   int64_t now() const;
 
-  /// What the flight recorder keeps, and where it writes that when something fails; null: there is none. Set before
-  /// anybody else knows the timeline.
-  std::shared_ptr<TimelineEntries> flight_entries;
-  std::string flight_file;
-
  private:
   void put_held(const TimelineEntry& entry) FSDP_REQUIRES(mutex_);
 
@@ -93,7 +83,7 @@ class Span {
   ~Span() { end_by_scope(); }
 
   /// Later calls do nothing.
-  void end(Stage stage);
+  void end(bool has_failed = false);
 
  private:
   void end_by_scope() noexcept;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "comm/core/text.h"
-#include "comm/failure/flight_recorder.h"
 
 namespace fsdp {
 namespace {
@@ -92,7 +91,7 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 }
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
-  const std::string message = ranks.where(operation) + verdict.text + flight_record_note(ranks);
+  const std::string message = ranks.where(operation) + verdict.text;
   blame(ranks.name(), verdict.rank);
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);

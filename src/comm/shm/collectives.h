@@ -77,10 +77,9 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   };
 
  public:
-  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share. `name`: of the
-  /// order, on the rank's timeline.
+  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share.
   Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
-              size_t slot_bytes, std::string name);
+              size_t slot_bytes);
   ~Collectives() override;
   /// `slot_bytes`: a multiple of 64. `writers`: the first members, which have slots; others see what these publish.
   static constexpr size_t bytes_needed(size_t members, size_t slot_bytes, size_t writers) {
@@ -130,7 +129,6 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   Post* const posts_;
   std::byte* const slots_;
   const size_t slot_bytes_;
-  const std::string name_;
   uint64_t posted_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0, closed_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
   uint64_t sequence_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
   // Of this rank's slots, the bytes that have memory.
