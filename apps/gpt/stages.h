@@ -9,7 +9,7 @@
 #include "arguments.h"
 #include "axes.h"
 #include "model.h"
-#include "train/data/text_batches.h"
+#include "text/text_batches.h"
 
 namespace gpt {
 
@@ -25,9 +25,9 @@ class Stages {
 
   /// Forward and backward of the joined batch of this rank's share, from `weight` times its mean loss, which is
   /// returned.
-  at::Tensor step(const fsdp::data::TextBatch& batch, double weight);
+  at::Tensor step(const text::TextBatch& batch, double weight);
   /// The mean loss on the ranks of the last stage, and an undefined tensor on the others.
-  at::Tensor loss(const fsdp::data::TextBatch& batch);
+  at::Tensor loss(const text::TextBatch& batch);
   /// What the model expects behind `context`, [1, tokens]: logits, [vocabulary], on every rank.
   at::Tensor next_token(const at::Tensor& context);
   const fsdp::Pipeline& pipeline() const { return pipeline_; }
