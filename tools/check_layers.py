@@ -44,7 +44,7 @@ PUBLIC_HEADERS = {
     "pipeline": "pipeline_schedule",
     "state": "checkpoint",
     "optim": "clip_grad optim",
-    "train": "batches images metrics samplers trainer_options",
+    "train": "batches metrics samplers trainer_options",
 }
 LAYER_OF_PUBLIC = {name: layer for layer, names in PUBLIC_HEADERS.items() for name in names.split()}
 UMBRELLA = "fsdp/fsdp.h"  # for programs, never for a layer

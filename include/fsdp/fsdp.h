@@ -25,7 +25,6 @@
 #include <fsdp/grad_scaler.h>
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
-#include <fsdp/images.h>
 #include <fsdp/initialize.h>
 #include <fsdp/join.h>
 #include <fsdp/lbfgs.h>
