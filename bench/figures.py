@@ -34,9 +34,9 @@ def largest_difference(ours, torchs):
     return max(abs(a - b) / abs(b) for a, b in zip(ours, torchs))
 
 
-def losses_agree(rounds):
-    differences = [largest_difference(results["ours"]["losses"], result["losses"])
-                   for results in rounds for name, result in results.items() if name != "ours"]
+def losses_agree(rounds, base="ours"):
+    differences = [largest_difference(results[base]["losses"], result["losses"])
+                   for results in rounds for name, result in results.items() if name != base]
     return f"{max(differences):.1e}"
 
 

@@ -95,6 +95,6 @@ def take_rounds(arguments, name, take_round, tell):
     for number in range(arguments.rounds):
         rounds.append(take_round(number))
         told = "; ".join(f"{engine} {tell(result)}" for engine, result in
-                         sorted(rounds[-1].items(), key=lambda item: not item[0].startswith("ours")))
+                         sorted(rounds[-1].items(), key=lambda item: not item[0].startswith(("ours", "fsdp,"))))
         print(f"{name}, round {number + 1}: {told}", flush=True)
     return rounds

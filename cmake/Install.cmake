@@ -34,14 +34,10 @@ install(
   DESTINATION "${_package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
-# A program must link these libraries besides libfsdp: LibTorch, and for a static library also the libraries that it
-# uses.
+# What a program links beside libfsdp.
 get_target_property(_torch_options LibTorch::LibTorch INTERFACE_LINK_OPTIONS)
 get_target_property(_torch_libraries LibTorch::LibTorch INTERFACE_LINK_LIBRARIES)
 set(_libraries ${_torch_options} ${_torch_libraries})
-if(NOT BUILD_SHARED_LIBS)
-  list(APPEND _libraries -lz)
-endif()
 list(TRANSFORM _libraries REPLACE "LINKER:" "-Wl,")
 string(REPLACE ";" " " _libraries "${_libraries}")
 file(RELATIVE_PATH _to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
@@ -58,7 +54,6 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_DEV_PACKAGE_NAME fsdp-dev)
   set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
-  set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "zlib1g-dev")
   set(CPACK_COMPONENT_DEV_DESCRIPTION
       "Headers and the library, built with LibTorch ${LibTorch_VERSION}.\nLibTorch itself is no part of the package.")
   set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME fsdp-tools)

@@ -1,9 +1,10 @@
 """Draws what --metrics and --trace wrote, and what fsdp-bench schedule printed.
 
     scripts/plot runs OUT.png [NAME=]METRICS.jsonl...    loss, throughput and memory of several runs in one picture
-    scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and how much of its
-                                                         communication overlaps with computing
-    scripts/plot schedule OUT.png SCHEDULE.json          when pipeline ranks do what (fsdp-bench schedule --json)
+    scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and what of its communication
+                                                         goes on while it computes
+    scripts/plot schedule OUT.png SCHEDULE.json          what the ranks of a pipeline do when (fsdp-bench schedule --json)
+    scripts/plot choices OUT.png CHOICES.json            speed and memory of fsdp and PyTorch (bench/compare --picture)
 """
 
 import argparse
@@ -254,6 +255,27 @@ def draw_schedule(pyplot, out, schedule):
     figure.savefig(out, dpi=100)
 
 
+def draw_choices(pyplot, out, sizes):
+    figure, rows = pyplot.subplots(len(sizes), 2, figsize=(11, 0.6 + 2.2 * len(sizes)), layout="constrained",
+                                   squeeze=False, sharey=True)
+    for (size, choices), (speed, memory) in zip(sizes.items(), rows):
+        names = list(choices)
+        colours = [OTHER if name.startswith("PyTorch") else CLASS_COLOURS["replicated" in name] for name in names]
+        speeds = [found["speed"] for found in choices.values()]
+        reach = [[middle - low for middle, low, _ in speeds], [high - middle for middle, _, high in speeds]]
+        for axes, values, errors, text, title in (
+                (speed, [middle for middle, _, _ in speeds], reach, "{:.2f}", "speed of a step, to PyTorch's DDP"),
+                (memory, [found["megabytes"] for found in choices.values()], None, "{:,.0f} MB", "memory of a rank")):
+            axes.barh(names, values, xerr=errors, color=colours, height=0.75, ecolor="#444444", capsize=2)
+            for place, value in enumerate(values):
+                axes.text(0.01 * max(values), place, text.format(value), va="center", fontsize=9, color="white")
+            axes.set_title(f"{size}: {title}", fontsize=11)
+            axes.grid(alpha=0.3, axis="x")
+            axes.set_axisbelow(True)
+    rows[0][0].invert_yaxis()  # the first choice on top, in all axes
+    figure.savefig(out, dpi=100)
+
+
 def run_argument(text):
     name, _, path = text.rpartition("=")
     return name or pathlib.Path(path).stem, pathlib.Path(path)
@@ -289,6 +311,9 @@ def parse(words):
     schedule = commands.add_parser("schedule", help="what the ranks of a pipeline do when")
     schedule.add_argument("out", type=pathlib.Path)
     schedule.add_argument("schedule", type=pathlib.Path, metavar="SCHEDULE.json")
+    choices = commands.add_parser("choices", help="speed and memory of fsdp and PyTorch")
+    choices.add_argument("out", type=pathlib.Path)
+    choices.add_argument("choices", type=pathlib.Path, metavar="CHOICES.json")
     return parser.parse_args(words)
 
 
@@ -306,6 +331,8 @@ def main(words):
             draw_runs(pyplot, arguments.out, read_runs(arguments.metrics), arguments.over)
         elif arguments.command == "schedule":
             draw_schedule(pyplot, arguments.out, json.loads(arguments.schedule.read_text(encoding="utf-8")))
+        elif arguments.command == "choices":
+            draw_choices(pyplot, arguments.out, json.loads(arguments.choices.read_text(encoding="utf-8")))
         else:
             trace = json.loads(arguments.trace.read_text(encoding="utf-8"))["traceEvents"]
             draw_step(pyplot, arguments.out, trace, -1 if arguments.step is None else arguments.step - 1)

@@ -39,12 +39,12 @@ PUBLIC_HEADERS = {
     "comm/group": "process_group",
     "launch": "spawn",
     "runtime": "tensor_cut",
-    "api": "advice collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
+    "api": "collectives scaled_step options group sharded fully_shard initialize scopes join wrap_policy parameters",
     "activation": "tiled",
     "pipeline": "pipeline_schedule",
     "state": "checkpoint",
     "optim": "clip_grad optim",
-    "train": "batches images metrics samplers trainer_options",
+    "train": "batches metrics samplers trainer_options",
 }
 LAYER_OF_PUBLIC = {name: layer for layer, names in PUBLIC_HEADERS.items() for name in names.split()}
 UMBRELLA = "fsdp/fsdp.h"  # for programs, never for a layer

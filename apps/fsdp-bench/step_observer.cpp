@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <string>
 
+#include "frame/step_metrics.h"
 #include "report/temporary_folder.h"
-#include "train/step_metrics.h"
 #include "training_step.h"
 
 namespace bench {
@@ -25,7 +25,7 @@ fsdp::ScalarLog log_in(const std::filesystem::path& folder) {
 
 struct StepObserver::State {
   fsdp::report::TemporaryFolder folder;
-  fsdp::train::StepMetrics metrics;
+  frame::StepMetrics metrics;
   int64_t step = 0;
 
   explicit State(const StepArguments& arguments)

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "comm/core/front.h"
-#include "comm/core/local_communicator.h"
 #include "comm/failure/verdict.h"
 
 namespace bench {

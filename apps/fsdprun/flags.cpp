@@ -87,8 +87,6 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
              "local ranks 0 and 2");
   add_option(app, "-t,--tee", text.tee, "write the ranks' output to files and print it; values as for --redirects");
   add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
-  add_option(app, "--flight-recorder", flags.flight_recorder,
-             "rank N writes its last operations to FILE.rankN when something fails (FSDP_FLIGHT_RECORDER)");
   app.add_flag("--prefix", text.prefix, "begin each line with [rank N] even if there is only one rank");
   app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin each line with [rank N]");
 

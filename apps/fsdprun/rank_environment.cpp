@@ -7,9 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "comm/failure/flight_recorder.h"
 #include "comm/failure/verdict.h"
-#include "comm/posix/file.h"
 #include "launch/variables.h"
 
 namespace fsdprun {
@@ -45,8 +43,6 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
   };
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr)
     variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (!flags.flight_recorder.empty())
-    variables.emplace(fsdp::kFlightRecorderVariable, fsdp::absolute_path(flags.flight_recorder));
   variables.emplace(fsdp::kBlameVariable,
                     blame_board.is_open() ? std::optional(std::to_string(blame_board.number())) : std::nullopt);
   const int columns = columns_of_line(flags, local_rank);

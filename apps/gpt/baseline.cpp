@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <span>
 
-#include "train/ngram.h"
+#include "text/ngram.h"
 
 namespace gpt {
 namespace {
@@ -25,8 +25,8 @@ std::string baseline_line(const Text& text) {
                 "%ld tokens to train on, a vocabulary of %ld; validation perplexity per %s by counting: unigram %.2f, "
                 "Kneser-Ney 3-gram %.2f",
                 static_cast<long>(training.size()), static_cast<long>(vocabulary), unit.c_str(),
-                fsdp::text::unigram_perplexity(training, validation, vocabulary),
-                fsdp::text::KneserNey(training, vocabulary).perplexity(validation));
+                text::unigram_perplexity(training, validation, vocabulary),
+                text::KneserNey(training, vocabulary).perplexity(validation));
   return line;
 }
 

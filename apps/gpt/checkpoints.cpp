@@ -61,8 +61,8 @@ void load_initial_values(Model& model, const Stages* stages, const std::string& 
   if (fsdp::rank() == 0) std::cout << "training begins with the values of " << path << std::endl;
 }
 
-// Returns the place of a training that has done `step` steps.
-fsdp::TrainingPlace place_after(int64_t step, const fsdp::data::TextBatches& batches, int64_t micro_batches) {
+// Where a training is when `step` steps are done.
+fsdp::TrainingPlace place_after(int64_t step, const text::TextBatches& batches, int64_t micro_batches) {
   const int64_t steps = batches.steps_of_pass();
   return {.epoch = step / steps, .batches = step % steps * micro_batches, .step = step};
 }
@@ -72,7 +72,7 @@ fsdp::TrainingPlace place_after(int64_t step, const fsdp::data::TextBatches& bat
 int64_t step_at(int64_t step, int64_t then, int64_t now) { return then > 0 && now > 0 ? step * now / then : step; }
 
 void restore(fsdp::Trainer& trainer, Model& model, const Stages* stages, torch::optim::Optimizer& optimizer,
-             const fsdp::data::TextBatches& batches, const Arguments& arguments) {
+             const text::TextBatches& batches, const Arguments& arguments) {
   const auto on_resume = [&](const fsdp::LoadedCheckpoint& loaded, fsdp::TrainingPlace& place) {
     const auto extra = nlohmann::json::parse(loaded.extra);
     const int64_t then = extra.value(kStepsOfEpoch, int64_t{0});

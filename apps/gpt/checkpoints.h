@@ -8,7 +8,7 @@
 #include "arguments.h"
 #include "model.h"
 #include "stages.h"
-#include "train/data/text_batches.h"
+#include "text/text_batches.h"
 
 namespace gpt {
 
@@ -24,6 +24,6 @@ int64_t step_at(int64_t step, int64_t then, int64_t now);
 /// Throws fsdp::Error if `resume` has no checkpoint and `save` is another folder. The trainer keeps references to
 /// `batches` and `arguments`.
 void restore(fsdp::Trainer& trainer, Model& model, const Stages* stages, torch::optim::Optimizer& optimizer,
-             const fsdp::data::TextBatches& batches, const Arguments& arguments);
+             const text::TextBatches& batches, const Arguments& arguments);
 
 }  // namespace gpt

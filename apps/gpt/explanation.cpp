@@ -2,12 +2,12 @@
 
 #include <sstream>
 
-#include "train/bytes_text.h"
+#include "frame/bytes_text.h"
 
 namespace gpt {
 namespace {
 
-using fsdp::train::bytes_text;
+using frame::bytes_text;
 
 struct ForwardAndBackward {
   int64_t forward = 0, backward = 0;

@@ -56,15 +56,15 @@ void run(const Arguments& arguments) {
   const Text text = make_text(corpus, arguments);
   const auto start = sample_start(text, arguments);
   const auto sizes = axis_sizes(arguments, fsdp::world_size());
-  const fsdp::data::TextBatches batches(text.training, text.validation,
-                                        {.seq = arguments.seq,
-                                         .sequences = arguments.batch,
-                                         .micro_batches = arguments.update_freq,
-                                         .epochs = arguments.epochs,
-                                         .steps = arguments.steps,
-                                         .seed = arguments.seed,
-                                         .rank = sizes.share_of(fsdp::rank()),
-                                         .world_size = sizes.data});
+  const text::TextBatches batches(text.training, text.validation,
+                                  {.seq = arguments.seq,
+                                   .sequences = arguments.batch,
+                                   .micro_batches = arguments.update_freq,
+                                   .epochs = arguments.epochs,
+                                   .steps = arguments.steps,
+                                   .seed = arguments.seed,
+                                   .rank = sizes.share_of(fsdp::rank()),
+                                   .world_size = sizes.data});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
   fsdp::Trainer trainer(trainer_options(arguments, sizes, batches.steps()));

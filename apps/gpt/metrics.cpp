@@ -30,27 +30,27 @@ int64_t numel_of_all(const Model& model, const Axes& axes, const Arguments& argu
   return std::llround(fsdp::mean(static_cast<double>(numel), axes.pipe) * axes.pipe->world_size());
 }
 
-fsdp::train::FlopsModel flops_of(const Model& model, const Axes& axes, c10::Device device, int64_t vocabulary,
-                                 const Arguments& arguments) {
+frame::FlopsModel flops_of(const Model& model, const Axes& axes, c10::Device device, int64_t vocabulary,
+                           const Arguments& arguments) {
   const int64_t places = arguments.architecture == Architecture::kGpt ? arguments.seq : 0;
   const int64_t multiplied = numel_of_all(model, axes, arguments) - (vocabulary + places) * arguments.dim;
   const double peak = arguments.observing.peak_flops > 0
                           ? arguments.observing.peak_flops
-                          : fsdp::train::measured_peak_flops(device, dtype_of_products(arguments.precision));
-  return {.per_token =
-              fsdp::train::FlopsModel::of_transformer_token(multiplied, arguments.layers, arguments.dim, arguments.seq),
-          .peak_of_rank = peak};
+                          : frame::measured_peak_flops(device, dtype_of_products(arguments.precision));
+  return {
+      .per_token = frame::FlopsModel::of_transformer_token(multiplied, arguments.layers, arguments.dim, arguments.seq),
+      .peak_of_rank = peak};
 }
 
 bool is_asked_for(const frame::ObservingFlags& flags) { return !flags.metrics.empty() || !flags.tensorboard.empty(); }
 
 }  // namespace
 
-fsdp::train::StepMetrics step_metrics(const Model& model, const Axes& axes, c10::Device device, int64_t vocabulary,
-                                      const fsdp::data::TextBatches& batches, int64_t first, std::string_view unit,
-                                      const Arguments& arguments) {
-  const auto flops = is_asked_for(arguments.observing) ? flops_of(model, axes, device, vocabulary, arguments)
-                                                       : fsdp::train::FlopsModel();
+frame::StepMetrics step_metrics(const Model& model, const Axes& axes, c10::Device device, int64_t vocabulary,
+                                const text::TextBatches& batches, int64_t first, std::string_view unit,
+                                const Arguments& arguments) {
+  const auto flops =
+      is_asked_for(arguments.observing) ? flops_of(model, axes, device, vocabulary, arguments) : frame::FlopsModel();
   return {frame::open_scalar_log(arguments.observing, /*appends=*/first > 0), batches.tokens_per_step(),
           std::string(unit) + "s", flops};
 }

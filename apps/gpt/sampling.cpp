@@ -26,7 +26,7 @@ torch::Tensor expectations(torch::Tensor logits, const Arguments& arguments) {
 
 }  // namespace
 
-fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments) {
+text::Tokens sample_start(const Text& text, const Arguments& arguments) {
   if (!arguments.prompt.empty()) {
     auto start = text.tokenizer->encode(arguments.prompt);
     if (start.empty()) throw std::invalid_argument("--prompt has no " + std::string(text.tokenizer->unit()));
@@ -39,13 +39,13 @@ fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments) {
   }
 }
 
-std::string write_sample(Model& model, const NextToken& next_token, const Text& text, fsdp::text::Tokens start,
+std::string write_sample(Model& model, const NextToken& next_token, const Text& text, text::Tokens start,
                          const Arguments& arguments) {
   const torch::NoGradGuard no_grad;
   model->eval();
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(arguments.seed));
   auto ids = torch::tensor(start).unsqueeze(0);
-  fsdp::text::Tokens written = arguments.prompt.empty() ? fsdp::text::Tokens{} : std::move(start);
+  text::Tokens written = arguments.prompt.empty() ? text::Tokens{} : std::move(start);
   for (int64_t i = 0; i < arguments.sample; ++i) {
     // The model has position embeddings for only `seq` tokens.
     const auto context = ids.slice(1, -arguments.seq);

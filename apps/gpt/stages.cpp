@@ -29,8 +29,8 @@ fsdp::PipelineSchedule schedule_of(const Arguments& arguments) {
   return frame::make_schedule(arguments.slices.empty() ? name : "gpipe", ranks, micro_batches, chunks);
 }
 
-// Returns the tokens and targets of a batch on `device`. With a sequence axis it returns only this rank's part of them.
-std::pair<at::Tensor, at::Tensor> part_of(const fsdp::data::TextBatch& batch, const auto& sequence, at::Device device) {
+// The tokens and targets of a batch that this rank has on the sequence axis, if there is one, on `device`.
+std::pair<at::Tensor, at::Tensor> part_of(const text::TextBatch& batch, const auto& sequence, at::Device device) {
   const auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
   if (!sequence) return {inputs, targets};
   return {sequence->shard(inputs, 1), sequence->shard(targets, 1, -100)};
@@ -63,7 +63,7 @@ Stages::Stages(const Model& model, const Axes& axes, int64_t vocabulary, const A
         fsdp::terapipe_schedule(arguments.pipeline.ranks, arguments.pipeline.micro_batches, tuning.plan.lengths));
 }
 
-at::Tensor Stages::step(const fsdp::data::TextBatch& batch, double weight) {
+at::Tensor Stages::step(const text::TextBatch& batch, double weight) {
   const auto scope = axes_.open_sequence();
   const auto [inputs, targets] = part_of(batch, scope, model_.parameters().front().device());
   const auto weighted = [&](const at::Tensor& output, const at::Tensor& target) {
@@ -72,7 +72,7 @@ at::Tensor Stages::step(const fsdp::data::TextBatch& batch, double weight) {
   return pipeline_.step(inputs, targets, weighted) / weight;
 }
 
-at::Tensor Stages::loss(const fsdp::data::TextBatch& batch) {
+at::Tensor Stages::loss(const text::TextBatch& batch) {
   const auto scope = axes_.open_sequence();
   const auto [inputs, targets] = part_of(batch, scope, model_.parameters().front().device());
   const auto given = features(inputs);

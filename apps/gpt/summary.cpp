@@ -8,13 +8,13 @@
 #include <sstream>
 #include <vector>
 
+#include "frame/bytes_text.h"
 #include "optimizer.h"
-#include "train/bytes_text.h"
 
 namespace gpt {
 namespace {
 
-using fsdp::train::bytes_text;
+using frame::bytes_text;
 
 // The columns are parameters, gradients, optimizer state, and the peak of whole parameters.
 constexpr size_t kColumns = 4;

@@ -7,15 +7,15 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "train/tokenizers/characters.h"
-#include "train/tokenizers/gpt2_bpe.h"
-#include "train/tokenizers/sentencepiece.h"
-#include "train/tokenizers/words.h"
+#include "text/tokenizers/characters.h"
+#include "text/tokenizers/gpt2_bpe.h"
+#include "text/tokenizers/sentencepiece.h"
+#include "text/tokenizers/words.h"
 
 namespace gpt {
 namespace {
 
-using fsdp::text::Corpus;
+using text::Corpus;
 
 std::string broadcast_text(const std::string& of_rank_0) {
   const auto size = fsdp::broadcast(torch::tensor(static_cast<int64_t>(of_rank_0.size()))).item<int64_t>();
@@ -31,7 +31,7 @@ std::string sentencepiece_of_rank_0(const std::string& text, int64_t vocab_size)
   std::string model, error;
   if (fsdp::rank() == 0) {
     try {
-      model = fsdp::text::train_sentencepiece(text, vocab_size);
+      model = text::train_sentencepiece(text, vocab_size);
     } catch (const std::exception& failure) {
       error = failure.what();
     }
@@ -41,8 +41,8 @@ std::string sentencepiece_of_rank_0(const std::string& text, int64_t vocab_size)
   return broadcast_text(model);
 }
 
-std::unique_ptr<fsdp::text::Tokenizer> make_tokenizer(const Corpus& corpus, const Arguments& arguments) {
-  using namespace fsdp::text;  // NOLINT(google-build-using-namespace)
+std::unique_ptr<text::Tokenizer> make_tokenizer(const Corpus& corpus, const Arguments& arguments) {
+  using namespace text;  // NOLINT(google-build-using-namespace)
   switch (arguments.tokenizer) {
     case Vocabulary::kCharacters:
       return std::make_unique<Characters>(corpus.training + corpus.validation);
@@ -59,8 +59,7 @@ std::unique_ptr<fsdp::text::Tokenizer> make_tokenizer(const Corpus& corpus, cons
 }  // namespace
 
 Corpus read_corpus(const Arguments& arguments) {
-  return arguments.text.empty() ? fsdp::text::split_text(fsdp::tiny_shakespeare())
-                                : fsdp::text::read_corpus(arguments.text);
+  return arguments.text.empty() ? text::split_text(fsdp::tiny_shakespeare()) : text::read_corpus(arguments.text);
 }
 
 Text make_text(const Corpus& corpus, const Arguments& arguments) {

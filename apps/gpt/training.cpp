@@ -6,15 +6,15 @@
 #include <cmath>
 #include <cstdio>
 
+#include "frame/progress.h"
+#include "frame/schedule.h"
 #include "optimizer.h"
-#include "train/progress.h"
-#include "train/schedule.h"
 
 namespace gpt {
 namespace {
 
-using fsdp::data::TextBatch;
-using fsdp::data::TextBatches;
+using text::TextBatch;
+using text::TextBatches;
 
 torch::Tensor loss_on(Model& model, const TextBatch& batch, const Axes& axes) {
   const auto device = model.parameters().front().device();
@@ -78,24 +78,23 @@ std::string saved_line(int64_t step, const Arguments& arguments) {
 }  // namespace
 
 Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim::Optimizer& optimizer,
-              const TextBatches& batches, const Axes& axes, std::string_view unit, fsdp::train::StepMetrics& metrics,
+              const TextBatches& batches, const Axes& axes, std::string_view unit, frame::StepMetrics& metrics,
               const Arguments& arguments) {
-  const fsdp::train::CosineSchedule schedule{
-      .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
+  const frame::CosineSchedule schedule{.highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
   const int64_t first = trainer.place().step;
-  fsdp::train::Progress progress({.steps = batches.steps(),
-                                  .first = first,
-                                  .items_per_step = batches.tokens_per_step(),
-                                  .seconds_between_lines = arguments.log_seconds,
-                                  .is_silent = fsdp::rank() != 0});
+  frame::Progress progress({.steps = batches.steps(),
+                            .first = first,
+                            .items_per_step = batches.tokens_per_step(),
+                            .seconds_between_lines = arguments.log_seconds,
+                            .is_silent = fsdp::rank() != 0});
   Outcome outcome;
   const auto on_step_start = [&](const fsdp::TrainingPlace& place) {
-    set_learning_rate(optimizer, fsdp::train::cosine_learning_rate(schedule, place.step));
+    set_learning_rate(optimizer, frame::cosine_learning_rate(schedule, place.step));
   };
   const auto on_step_end = [&](const fsdp::StepReport& report) {
     const int64_t done = report.place.step;
-    const double loss = report.mean_loss();  // All ranks have equally large shares.
-    metrics.note(done, {{"loss", loss}, {"lr", fsdp::train::cosine_learning_rate(schedule, done - 1)}}, model);
+    const double loss = report.mean_loss();  // every rank's shares are of one size
+    metrics.note(done, {{"loss", loss}, {"lr", frame::cosine_learning_rate(schedule, done - 1)}}, model);
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
     if (!validates_after(done, batches, arguments)) return;
     progress.pause();

@@ -9,10 +9,10 @@
 
 #include "arguments.h"
 #include "axes.h"
+#include "frame/step_metrics.h"
 #include "model.h"
 #include "stages.h"
-#include "train/data/text_batches.h"
-#include "train/step_metrics.h"
+#include "text/text_batches.h"
 
 namespace gpt {
 
@@ -30,7 +30,7 @@ struct Outcome {
 /// `stages` is not null, its pipeline runs the steps. Rank 0 prints progress, with losses in nats per `unit`. `metrics`
 /// records every step. Collective.
 Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim::Optimizer& optimizer,
-              const fsdp::data::TextBatches& batches, const Axes& axes, std::string_view unit,
-              fsdp::train::StepMetrics& metrics, const Arguments& arguments);
+              const text::TextBatches& batches, const Axes& axes, std::string_view unit, frame::StepMetrics& metrics,
+              const Arguments& arguments);
 
 }  // namespace gpt

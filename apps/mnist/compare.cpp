@@ -13,9 +13,9 @@
 #include <string>
 #include <utility>
 
+#include "frame/bytes_text.h"
 #include "report.h"
 #include "run.h"
-#include "train/bytes_text.h"
 
 namespace mnist {
 namespace {
@@ -62,7 +62,7 @@ Compared run_engine(const Engine& engine, Arguments arguments, const Parts& part
 void print_line(const Engine& engine, const Compared& found, const Compared& first) {
   char text[160];
   std::snprintf(text, sizeof(text), "%-10s %14ld %9s %9.2f %7.3f %11.6f %11.4f %8.2f %%", engine.name,
-                static_cast<long>(found.peak_bytes), fsdp::train::bytes_text(found.peak_bytes).c_str(), found.seconds,
+                static_cast<long>(found.peak_bytes), frame::bytes_text(found.peak_bytes).c_str(), found.seconds,
                 found.seconds / first.seconds, found.last.loss, found.last.test.average_loss,
                 100 * found.last.test.accuracy());
   std::cout << text << std::endl;

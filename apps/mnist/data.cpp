@@ -3,8 +3,8 @@
 namespace mnist {
 namespace {
 
-using fsdp::data::Images;
-using fsdp::data::MnistPart;
+using images::Images;
+using images::MnistPart;
 
 constexpr int64_t kDrawnForTraining = 6000, kDrawnForTest = 1000;
 // Mean and standard deviation of MNIST's pixels.
@@ -17,16 +17,16 @@ int64_t or_else(int64_t samples, int64_t otherwise) { return samples > 0 ? sampl
 Parts load_images(const Arguments& arguments) {
   if (arguments.data.empty()) {
     const auto seed = 2 * static_cast<uint64_t>(arguments.seed);
-    return {fsdp::data::draw_digits(or_else(arguments.train_samples, kDrawnForTraining), seed),
-            fsdp::data::draw_digits(or_else(arguments.test_samples, kDrawnForTest), seed + 1)};
+    return {images::draw_digits(or_else(arguments.train_samples, kDrawnForTraining), seed),
+            images::draw_digits(or_else(arguments.test_samples, kDrawnForTest), seed + 1)};
   }
-  const Images train = fsdp::data::read_mnist(arguments.data, MnistPart::kTrain);
-  const Images test = fsdp::data::read_mnist(arguments.data, MnistPart::kTest);
+  const Images train = images::read_mnist(arguments.data, MnistPart::kTrain);
+  const Images test = images::read_mnist(arguments.data, MnistPart::kTest);
   return {train.first(or_else(arguments.train_samples, train.size())),
           test.first(or_else(arguments.test_samples, test.size()))};
 }
 
-fsdp::data::ImageDataset normalised(const Images& images, c10::Device device) {
+images::ImageDataset normalised(const Images& images, c10::Device device) {
   return {images, {.mean = kMean, .std = kStd, .pin_memory = device.is_cuda()}};
 }
 

@@ -2,21 +2,21 @@
 /// \file
 /// Loads the images of a run.
 
-#include <fsdp/images.h>
+#include "images/images.h"
 
 #include "arguments.h"
 
 namespace mnist {
 
 struct Parts {
-  fsdp::data::Images train, test;
+  images::Images train, test;
 };
 
 /// Returns the images of MNIST, or digits that are drawn from the seed. Throws fsdp::Error if a file is missing or
 /// wrong.
 Parts load_images(const Arguments& arguments);
 
-/// Returns the images, normalised as in PyTorch's tutorials. They are in pinned memory if `device` is a GPU.
-fsdp::data::ImageDataset normalised(const fsdp::data::Images& images, c10::Device device);
+/// Normalised as the tutorials do, in pinned memory if they go to `device` from there.
+images::ImageDataset normalised(const images::Images& images, c10::Device device);
 
 }  // namespace mnist

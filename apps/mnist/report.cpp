@@ -6,7 +6,7 @@
 #include <iomanip>
 #include <sstream>
 
-#include "train/bytes_text.h"
+#include "frame/bytes_text.h"
 
 namespace mnist {
 
@@ -28,7 +28,7 @@ std::string peak_memory_text(const Model& model) {
   const auto stats = model.stats();
   const auto mine = torch::tensor({stats.rows.peak, stats.whole.peak, stats.gradient.peak, stats.optimizer.peak});
   const auto most = fsdp::all_reduce(mine, fsdp::ReduceOp::kMax);
-  const auto of = [&](int64_t i) { return fsdp::train::bytes_text(most[i].item<int64_t>()); };
+  const auto of = [&](int64_t i) { return frame::bytes_text(most[i].item<int64_t>()); };
   return "Peak memory of a rank: rows " + of(0) + ", whole parameters " + of(1) + ", gradients " + of(2) +
          ", optimizer " + of(3);
 }

@@ -53,7 +53,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tenso
   return frame::make_optimizer(arguments.optimizer, lr, {{std::move(parameters), 0.0}});
 }
 
-Share share_of(const fsdp::data::Images& images, bool shuffle, int64_t batch_size, int64_t seed, c10::Device device) {
+Share share_of(const images::Images& images, bool shuffle, int64_t batch_size, int64_t seed, c10::Device device) {
   return {normalised(images, device),
           fsdp::data::DistributedSampler(static_cast<size_t>(images.size()),
                                          {.shuffle = shuffle, .seed = static_cast<uint64_t>(seed)}),
@@ -75,8 +75,8 @@ Run train_and_test(const Arguments& arguments, const Parts& parts,
 
   frame::print_explanation(model, arguments.observing);
   const auto trace = frame::begin_trace(arguments.observing);
-  fsdp::train::StepMetrics metrics(frame::open_scalar_log(arguments.observing, /*appends=*/false), parts.train.size(),
-                                   "images");
+  frame::StepMetrics metrics(frame::open_scalar_log(arguments.observing, /*appends=*/false), parts.train.size(),
+                             "images");
   const frame::Moment start(device);
   auto epochs = train(trainer, model, *optimizer, train_images, tested, metrics, arguments.gamma);
   const double seconds = frame::Moment(device).seconds_since(start);

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "frame/progress.h"
 #include "report.h"
-#include "train/progress.h"
 
 namespace mnist {
 namespace {
@@ -43,16 +43,16 @@ TestResult test(fsdp::Trainer& trainer, Model& model, Share& share) {
 }  // namespace
 
 std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
-                               Share& tested, fsdp::train::StepMetrics& metrics, double gamma) {
+                               Share& tested, frame::StepMetrics& metrics, double gamma) {
   torch::optim::StepLR schedule(optimizer, /*step_size=*/1, gamma);
   schedule.step();  // LibTorch's first call does not change the rate. Python's schedules make this call themselves.
   std::vector<EpochResult> results;
   const auto batches = (static_cast<int64_t>(images.sampler.size()) + images.batch_size - 1) / images.batch_size;
-  // On a terminal, progress is one line that changes. A file or a pipe gets only the results of the epochs.
-  fsdp::train::Progress progress({.steps = trainer.options().epochs * batches,
-                                  .items_per_step = images.batch_size * fsdp::world_size(),
-                                  .items = "images",
-                                  .is_silent = fsdp::rank() != 0});
+  // On a terminal, one line; files and pipes get the notes alone.
+  frame::Progress progress({.steps = trainer.options().epochs * batches,
+                            .items_per_step = images.batch_size * fsdp::world_size(),
+                            .items = "images",
+                            .is_silent = fsdp::rank() != 0});
   fsdp::RunningSums sums(2, images.device);
   int64_t last_count = 0;  // number of images in this rank's last batch
   const auto on_step_end = [&](const fsdp::StepReport& report) {

@@ -2,17 +2,17 @@
 /// \file
 /// Trains the network, and tests it after each epoch.
 
-#include <fsdp/images.h>
 #include <fsdp/optim.h>
 #include <fsdp/samplers.h>
 #include <fsdp/trainer.h>
+#include "images/images.h"
 
 #include <memory>
 #include <vector>
 
 #include "arguments.h"
+#include "frame/step_metrics.h"
 #include "models/classifier.h"
-#include "train/step_metrics.h"
 
 namespace mnist {
 
@@ -20,7 +20,7 @@ using Model = fsdp::Sharded<std::shared_ptr<models::Classifier>>;
 
 /// Images, and the sampler that gives this rank its share of them.
 struct Share {
-  fsdp::data::ImageDataset dataset;
+  images::ImageDataset dataset;
   fsdp::data::DistributedSampler sampler;
   int64_t batch_size;
   c10::Device device;
@@ -44,6 +44,6 @@ struct EpochResult {
 /// is multiplied by `gamma` after each epoch. `metrics` records every epoch. Returns the results of the epochs.
 /// Collective.
 std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
-                               Share& tested, fsdp::train::StepMetrics& metrics, double gamma);
+                               Share& tested, frame::StepMetrics& metrics, double gamma);
 
 }  // namespace mnist

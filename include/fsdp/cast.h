@@ -40,8 +40,6 @@ struct CallCasts {
 
 /// Returns the casts of the group's MixedPrecisionPolicy. Any thread may call this function.
 CallCasts call_casts(const Group& group);
-/// Throws UsageError, which says that a module cannot be called with casts if its forward returns a reference.
-[[noreturn]] void refuse_reference_result(const Group& group);
 
 namespace detail {
 
@@ -156,22 +154,21 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 
 }  // namespace detail
 
-/// Calls `forward` and casts its arguments and results as the group's policy says. A Sharded handle calls its module in
-/// this way. Throws what `forward` throws, and UsageError if there is something to cast and `forward` returns a
-/// reference.
+/// Calls `forward` and casts arguments and results as the group's policy says; a Sharded handle is called this way.
+/// If `forward` returns a reference, which may refer to an argument, neither is cast here. Throws what `forward`
+/// throws.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));
-  const auto casts = call_casts(group);
   if constexpr (std::is_reference_v<Result>) {
-    if (casts.inputs || casts.outputs) refuse_reference_result(group);
     return forward(std::forward<Args>(args)...);
   } else if constexpr (detail::holds_tensors<Result>()) {
+    const auto casts = call_casts(group);
     Result result = detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
     if (casts.outputs) cast_floating(result, *casts.outputs);
     return result;
   } else {
-    return detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
+    return detail::call_with_inputs(call_casts(group).inputs, forward, std::forward<Args>(args)...);
   }
 }
 

@@ -8,7 +8,6 @@
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/adadelta.h>
-#include <fsdp/advice.h>
 #include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/async_save.h>
 #include <fsdp/cast.h>
@@ -26,7 +25,6 @@
 #include <fsdp/grad_scaler.h>
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
-#include <fsdp/images.h>
 #include <fsdp/initialize.h>
 #include <fsdp/join.h>
 #include <fsdp/lbfgs.h>

@@ -97,20 +97,16 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Policy for modules on the CPU that keeps the rows, gradients and optimizer state of groups beyond a memory limit in
-/// memory-mapped files (the idea of ZeRO-Infinity, arXiv:2104.07857). Results have the same bits as without the policy.
-/// Optimizers of fsdp::optim keep the state of these groups in files too; optimizers of torch::optim keep it in memory.
-/// See docs/memory.md.
+/// Keeps rows, their gradients and optimizer state in memory-mapped files, for modules on the CPU (the idea of
+/// ZeRO-Infinity, arXiv:2104.07857). Groups of one model that fit into memory may be sharded without it. Results have
+/// the same bits. Optimizers of fsdp::optim keep their state in files too, those of torch::optim in memory. See
+/// docs/memory.md.
 ///
-///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch", .host_limit_bytes = int64_t{8} << 30};
+///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch"};
 struct DiskOffloadPolicy {
   /// Path of an existing folder on a disk. Each rank's files in this folder have no name and vanish with the rank. If
   /// the disk has too little room, fully_shard throws Error on every rank, before any parameter has changed.
   std::string folder;
-  /// Number of bytes of rows, gradients and optimizer state that the groups of one rank may hold in memory; must not be
-  /// negative. Groups are considered in the order in which fully_shard makes them; a group that does not fit into
-  /// memory beside the previous groups is kept in a file.
-  int64_t host_limit_bytes = 0;
 };
 
 /// Options that say how fully_shard shards a module. Every field is optional and must be the same on every rank.

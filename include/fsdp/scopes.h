@@ -67,9 +67,6 @@ struct SummonOptions {
   /// ranks take part in the gathers, hold one group at a time, and their parameters show rows. write_back() then throws
   /// UsageError.
   bool rank0_only = false;
-  /// True if whole values are copied to host memory. One group at a time is then whole on the device, and parameters
-  /// that show whole values are CPU tensors. Has no effect on CPU parameters.
-  bool offload_to_cpu = false;
 };
 
 /// Guard of summon_full_params. The program may write the whole parameters. Backward would not see these writes, so
@@ -102,7 +99,7 @@ class [[nodiscard]] SummonFullParams {
 ///     }
 ///
 ///     {
-///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true, .offload_to_cpu = true});
+///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true});
 ///       if (fsdp::rank() == 0) std::cout << model->head->weight;
 ///     }
 inline SummonFullParams summon_full_params(const Group& model, const SummonOptions& options = {}) {

@@ -30,12 +30,12 @@ void describe(std::ostream& text, const NamedParameter& tensor, const FullyShard
        << (has_values(t) || options.sync_module_states ? "\n" : " on the meta device\n");
 }
 
-// What every rank must have alike, in words; its hash is compared.
+// Describes in words what must be the same on every rank. The ranks compare the hash of this text.
 std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
                      const FullyShardOptions& options, const runtime::Placement& placement) {
   TextWriter text;
   for (const auto& group : plan) {
-    text << "group " << group.name << (group.is_on_disk ? " on disk\n" : "\n");
+    text << "group " << group.name << '\n';
     for (const auto& parameter : group.parameters) {
       describe(text, parameter, options);
       if (const auto& precision = parameter.precision)
@@ -47,14 +47,15 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
     text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
   if (options.max_prefetched_bytes) text << "ahead " << *options.max_prefetched_bytes << " bytes\n";
   if (const auto broadcasts = options.broadcast_buffers) text << "broadcast buffers " << *broadcasts << '\n';
-  if (const auto& disk = options.disk_policy) text << "limit of host memory " << disk->host_limit_bytes << " bytes\n";
+  if (options.disk_policy) text << "rows in files\n";
   if (options.offload_policy) text << "rows in host memory\n";
   if (options.sync_module_states) text << "rank 0's values\n";
   if (placement.is_replicated_only()) text << "buckets of " << options.bucket_cap_bytes << " bytes\n";
   return text.str();
 }
 
-// Rows follow one another and are dense, so this is all of the tensor's memory.
+// Returns a hash of the tensor's values. check_parameter requires dense rows that follow one another, so nbytes() from
+// the first element on is the tensor's whole memory.
 int64_t checksum(const at::Tensor& tensor) {
   if (runtime::deferred_value_of(tensor)) return fingerprint_of(tensor);
   if (tensor.is_meta()) return 0;
@@ -68,7 +69,8 @@ std::vector<NamedParameter> parameters_of(const std::vector<PlannedGroup>& plan)
   return parameters;
 }
 
-// By the kinds of devices that rank 0 has its values on. Collective.
+// Broadcasts the types of the devices on which rank 0 has its values. Returns this rank's devices of these types.
+// Collective.
 std::vector<c10::Device> devices_of_rank_0(const std::vector<NamedParameter>& tensors,
                                            const ProcessGroup& process_group, const std::string& subject,
                                            const std::string& where) {
@@ -91,7 +93,8 @@ std::vector<c10::Device> devices_of_rank_0(const std::vector<NamedParameter>& te
   return devices;
 }
 
-// Compares one hash; where it differs, the ranks exchange all checksums and name the first parameter. Collective.
+// Compares one hash of all values. If it differs, the ranks exchange the checksums of all parameters and throw Mismatch
+// naming the first that differs. Collective.
 void require_same_values(const std::vector<NamedParameter>& parameters, const ProcessGroup& process_group,
                          const std::string& subject) {
   auto& ranks = process_group.communicator();
@@ -101,7 +104,7 @@ void require_same_values(const std::vector<NamedParameter>& parameters, const Pr
     for (const auto& parameter : parameters) *sum++ = checksum(parameter.tensor);
   const auto hash = static_cast<int64_t>(XXH3_64bits(sums.const_data_ptr(), sums.nbytes()));
   const auto least = at::full({2}, hash, at::kLong);
-  least[1] = ~hash;  // its smallest is that of the largest hash
+  least[1] = ~hash;  // the minimum of ~hash belongs to the largest hash
   ranks.all_reduce(least, ReduceOp::kMin, {subject})->wait();
   if (least[0].item<int64_t>() == ~least[1].item<int64_t>()) return;
 
@@ -121,7 +124,7 @@ void require_same_values(const std::vector<NamedParameter>& parameters, const Pr
                          names[0], "'s values"));
 }
 
-// What ranks have to have alike of an argument; devices and generators are each rank's own.
+// Adds the parts of an argument that must be the same on every rank. Devices and generators may differ between ranks.
 void add_argument(const c10::IValue& argument, const auto& add) {
   if (argument.isTensor()) {
     if (const auto& tensor = argument.toTensor(); tensor.defined() && !tensor.is_meta()) {
@@ -131,7 +134,7 @@ void add_argument(const c10::IValue& argument, const auto& add) {
   } else if (argument.isList()) {
     for (const auto& element : argument.toListRef()) add_argument(element, add);
   } else if (argument.isDouble() || argument.isInt() || argument.isBool() || argument.isString()) {
-    const auto text = str_cat(argument);  // all digits of a number
+    const auto text = str_cat(argument);  // str_cat prints all digits of a number
     add(text.data(), text.size());
   }
 }
@@ -205,9 +208,9 @@ std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_gro
                                        const std::vector<WantedValues>& tensors, const std::string& subject,
                                        const std::function<void(Work&)>& wait) {
   at::NoGradGuard no_grad;
-  constexpr size_t kAlignment = 16;  // of the largest element
+  constexpr size_t kAlignment = 16;  // size of the largest element
   std::vector<at::Tensor> values;
-  for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {  // neighbours on one device go together
+  for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {  // one broadcast for neighbours on one device
     const auto device = tensors[begin].device;
     std::vector<size_t> offsets{0};
     for (; end < tensors.size() && tensors[end].device == device; ++end)

@@ -14,9 +14,10 @@
 namespace fsdp {
 namespace {
 
-// What one rank lacks ends it on all of them. Collective if some group is kept in files.
+// Makes the files of groups that are kept on disk. If one rank has too little room, all ranks throw. Collective if
+// there is such a group.
 void reserve_on_disk(std::span<runtime::ShardedParams* const> groups, const std::string& call) {
-  const auto is_left_out = [](const auto* group) {  // on the meta device: later
+  const auto is_left_out = [](const auto* group) {  // groups on the meta device get their files later
     return group->disk_folder.empty() || !group->is_on_cpu();
   };
   if (std::ranges::all_of(groups, is_left_out)) return;
@@ -39,16 +40,17 @@ void reserve_on_disk(std::span<runtime::ShardedParams* const> groups, const std:
   answers_of_ranks(ranks, "offload to DiskOffloadPolicy::folder", call + ", room on disk", reserve);
 }
 
-// The planes of a group whose memory ranks may share, on one device.
+// The planes of a group, on one device, whose memory ranks may share.
 struct PlanesOfGroup {
   runtime::ShardedParams* group;
   std::vector<runtime::FlatParams*> planes = {};
 };
 
-// Each plane begins aligned, on accelerators too.
+// Returns the plane's bytes, rounded up so that the next plane begins aligned, on accelerators too.
 size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 255) / 256 * 256; }
 
-// A buffer for each group, that all ranks see; or one for each plane, that a host's ranks see; or this rank's own.
+// Allocates one buffer for each group if all ranks can share memory. Otherwise this rank's rows get memory of their
+// own, and if the ranks of a host can share memory, each plane gets a shared whole buffer.
 void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
   auto& communicator = groups.front().group->placement.shard().communicator();
   std::vector<SharedPart> of_groups, of_planes;
@@ -70,7 +72,7 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
                             on_host.empty() ? nullptr : on_host[number++]);
       first_byte += room_for(*plane);
     }
-    // A rank that is alone waits for no other one to read.
+    // A single rank need not wait for readers, so it registers no shared buffer.
     if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->shared_buffers.push_back(buffers[i].get());
   }
 }

@@ -16,7 +16,7 @@ namespace {
 
 using Visit = std::function<void(at::Tensor&)>;
 
-// A named tuple stays one.
+// Returns a copy of the value in which `visit` has changed each tensor. The copy of a named tuple is a named tuple.
 c10::IValue visited_copy(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     auto tensor = value.toTensor();
@@ -57,13 +57,6 @@ CallCasts call_casts(const Group& group) {
   const auto& own = *param_groups(group).front();
   const MutexLock lock(own.rank_state().mutex);
   return {own.policy.input_dtype, own.policy.output_dtype};
-}
-
-void refuse_reference_result(const Group& group) {
-  const auto& own = *param_groups(group).front();
-  throw UsageError(own.where("forward") + "forward of '" + own.name() +
-                   "' returns a reference, which cannot be cast and may refer to an argument that the "
-                   "MixedPrecisionPolicy casts. Return a value, or call the module in a ForwardScope");
 }
 
 }  // namespace fsdp

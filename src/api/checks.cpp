@@ -20,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-// Whether the elements of a row fill one stretch of memory and rows follow one another.
+// Returns true if the elements of each row are contiguous in memory and the rows follow one another.
 bool has_dense_rows(const at::Tensor& tensor) {
   if (tensor.dim() == 0 || tensor.numel() == 0) return true;
   const bool follow_one_another = tensor.size(0) == 1 || tensor.stride(0) == tensor.numel() / tensor.size(0);
@@ -32,7 +32,8 @@ std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parame
   return part ? part->group : nullptr;
 }
 
-// What an earlier call took the memory from says so when it is read.
+// Throws UsageError if an earlier call of fully_shard has taken the tensor's memory: reading it throws an error that
+// says so.
 void require_memory(const at::Tensor& tensor, const std::string& what) {
   try {
     static_cast<void>(tensor.const_data_ptr());
@@ -41,25 +42,18 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
-// What LibTorch puts off until somebody reads the tensor by an operator, and what lies in no memory at all.
-void require_plain(const at::Tensor& tensor, const std::string& what, const char* way_out) {
-  const char* found = tensor._is_zerotensor() ? "a zero tensor without memory"
-                      : tensor.is_conj()      ? "a conjugated view"
-                      : tensor.is_neg()       ? "a negated view"
-                                              : nullptr;
-  if (found != nullptr) require(false, what, "is ", found, ", which is not supported. ", way_out);
-}
-
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
-  require(!tensor.is_nested() && !tensor.is_quantized(), what, "is ", tensor.is_nested() ? "nested" : "quantised",
-          ", expected a plain tensor. Ignore the parameter (ignored_params)");
+  const char* kind = tensor.is_nested()        ? "nested"
+                     : tensor.is_quantized()   ? "quantised"
+                     : tensor._is_zerotensor() ? "a zero tensor"
+                                               : nullptr;
+  require(kind == nullptr, what, "is ", kind, ", expected a plain tensor. Ignore the parameter (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make the parameter dense first");
   require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
           tensor.device(), ", expected the CPU, a CUDA device, a PrivateUse1 device or the meta device");
-  require_plain(tensor, what, "Ignore the parameter (ignored_params), or register the tensor's clone()");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
@@ -70,10 +64,6 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
           "node. Shard before forward, or release the loss, the outputs and that node first");
-  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor),
-          what,
-          "has a hook set by torch::autograd::impl::set_post_acc_grad_hooks, but fsdp needs that hook for itself. Use "
-          "register_hook, which gets the whole gradient");
   if (!tensor.is_meta()) require_memory(tensor, what);
   require_put_off(parameter, where);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "requires gradients and has the dtype ",
@@ -89,8 +79,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.strides(), ". Use tensor.contiguous() when you register the parameter; channels_last is fine");
 }
 
-// Where a tensor lies in memory, with the gaps between its elements; on the meta device, where there are no addresses,
-// its storage counts as one byte.
+// The range of memory that a tensor spans, with the gaps between its elements. The meta device has no addresses, so a
+// storage there counts as one byte.
 struct Extent {
   const char *begin = nullptr, *end = nullptr;
   const std::string* name = nullptr;
@@ -111,7 +101,7 @@ constexpr const char* kUntied =
     "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that must keep "
     "its values";
 
-// Parameters and other tensors on the same memory would stop sharing it.
+// Throws UsageError if a parameter shares memory with another tensor, because sharding would end the sharing.
 void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
                    const std::vector<runtime::NamedParameter>& others, const std::string& where) {
   std::vector<Extent> extents;
@@ -124,7 +114,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);
-  Extent any, sharded;  // of those that begin earlier, what reaches furthest
+  Extent any, sharded;  // of all earlier extents, and of the sharded ones, the extent that ends last
   for (const auto& extent : extents) {
     const auto& before = extent.is_sharded ? any : sharded;
     require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);
@@ -133,7 +123,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
   }
 }
 
-// One rank of them keeps whole parameters whole, all of them have their rows already.
+// Throws UsageError unless the number in Reshard::within divides the number of ranks of the shard axis.
 void check_reshard(const Reshard& reshard, const runtime::Placement& placement, const std::string& where) {
   if (!reshard.ranks()) return;
   const int ranks = *reshard.ranks(), all = placement.shard().world_size();
@@ -143,8 +133,6 @@ void check_reshard(const Reshard& reshard, const runtime::Placement& placement, 
 }
 
 void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  require(policy.host_limit_bytes >= 0, where, "DiskOffloadPolicy::host_limit_bytes: expected 0 or more, found ",
-          policy.host_limit_bytes);
   std::error_code unknown;
   require(std::filesystem::is_directory(policy.folder, unknown), where,
           "DiskOffloadPolicy::folder: there is no folder '", policy.folder,
@@ -180,9 +168,6 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise its parameters before fully_shard");
-  require(
-      !options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
-      "FullyShardOptions::auto_wrap_policy sets 'descends' but not 'wraps', which says what to wrap. Set 'wraps' too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
@@ -218,7 +203,7 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
     check_group(group_at(node));
     for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
   });
-  // Modules built in C++ have no flag either, but they have parameters.
+  // TorchScript modules built in C++ have no training flag either, but they have parameters.
   const bool has_parameters = !subtree_parameters(tree).empty();
   require(tree.has_training_flag || has_parameters, where, "TorchScript module ", tree.type,
           " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
@@ -236,7 +221,7 @@ void check_order(const ModuleNode& tree, const std::string& where) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
       // A module that stands in two others, of which the other one was sharded before, is no reason.
-      const bool is_around = owner && !inside.contains(owner.get()) && owner->watch && owner->watch->has(tree.identity);
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of an enclosing module, which is already sharded. Shard the inner modules first, then the modules "
               "that contain them");
@@ -250,7 +235,7 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
   std::unordered_set<const at::TensorImpl*> sharded;
   for (const auto& parameter : parameters) sharded.insert(parameter.tensor.unsafeGetTensorImpl());
   auto others = subtree_tensors(tree);
-  // A tensor that is registered twice, also as a buffer, is one tensor.
+  // The same tensor may be registered twice, also as a buffer.
   std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
   check_overlap(parameters, others, where);
 }
@@ -271,30 +256,28 @@ void require_between_steps(runtime::ParamGroup& group, const std::string& operat
 }
 
 void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation) {
-  constexpr size_t kListed = 20;
-  std::string names;
+  std::string first;
   size_t count = 0;
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
-      if (slot.rows_tensor.is_meta() && ++count <= kListed) names += (count > 1 ? ", '" : "'") + slot.name() + "'";
-  if (count > kListed) names += str_cat(" and ", count - kListed, " more");
-  require(count == 0, groups.front()->where(operation), "parameters have no values: ", count,
-          " are on the meta device: ", names,
-          ". Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
+      if (slot.rows_tensor.is_meta() && count++ == 0) first = slot.name();
+  require(count == 0, groups.front()->where(operation), count,
+          " parameters are on the meta device and have no values, "
+          "for example '",
+          first,
+          "'. Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
           "fsdp::load_checkpoint. With FullyShardOptions::param_init_fn or fsdp::deferred_init, fully_shard does both");
 }
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
-  for (const auto& [name, tensor] : buffers) {
-    require(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided &&
-                !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-            where,
-            "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
-            name,
-            "' cannot be written, because it is sparse, quantised, nested, expanded or made in inference mode. "
-            "Register a plain tensor, e.g. the buffer's clone()");
-    require_plain(tensor, where + "buffer '" + name + "' ", "Register the buffer's clone()");
-  }
+  for (const auto& [name, tensor] : buffers)
+    require(
+        !tensor.is_nested() && !tensor.is_quantized() && !tensor._is_zerotensor() && tensor.layout() == at::kStrided &&
+            !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        where, "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
+        name,
+        "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor or made in inference "
+        "mode. Register a plain tensor, e.g. the buffer's clone()");
 }
 
 std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,

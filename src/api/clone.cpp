@@ -22,10 +22,10 @@ void require_at_rest(const Group& model, const char* operation) {
 
 struct Clone::Values {
   Group model;
-  std::vector<runtime::NamedParameter> tensors;  // the model's
+  std::vector<runtime::NamedParameter> tensors;  // the model's parameters and buffers
   std::vector<at::Tensor> copies;
 
-  // The model's, as plain views, beside the copies.
+  // Returns each tensor of the model, detached, with its copy.
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs(const char* operation) const {
     require_at_rest(model, operation);
     std::vector<std::pair<at::Tensor, at::Tensor>> all;

@@ -21,36 +21,28 @@ std::shared_ptr<ProcessGroup> or_default(const std::shared_ptr<ProcessGroup>& gr
   return group ? group : default_process_group();
 }
 
-// Each rank has other rows: what comes of them element by element is no value of the parameter's.
+// Throws UsageError for rows, which differ between the ranks: a collective would combine elements of different rows.
 void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const std::string& operation) {
   const auto part = runtime::part_of(tensor);
-  if (!part || part->kind == runtime::PartKind::kWhole) return;
-  auto& group = *part->group;
-  const auto& placement = group.placement();
-  const bool are_replicas =
-      std::ranges::any_of(placement.replicate(), [&](const auto& axis) { return axis.get() == &ranks; });
-  const bool is_gradient = part->kind == runtime::PartKind::kGradient;
-  require(
-      placement.shard().world_size() == 1 || are_replicas || group.local_rows_depth > 0, ranks.where(operation),
-      runtime::noun_of(part->kind), group.slots()[part->slot].name(),
-      "' is sharded: expected a tensor of which every rank has the same elements, found this rank's rows, of sizes ",
-      tensor.sizes(),
-      is_gradient
-          ? ". Backward has already averaged the gradient over the ranks: leave out this call, and take the whole "
-            "gradient from fsdp::full_grad(p)"
-          : ". Every rank keeps its own rows: leave out this call, and take the whole tensor from fsdp::full_tensor",
-      ". For numbers over all rows, use fsdp::norm, fsdp::sum, fsdp::any or fsdp::all");
+  const auto is_axis = [&](const auto& axis) { return axis.get() == &ranks; };
+  if (!part || std::ranges::any_of(part->group->placement().replicate(), is_axis)) return;
+  const std::string instead = part->kind == runtime::PartKind::kGradient
+                                  ? "Backward has already averaged the gradient over the ranks: leave out this call, "
+                                    "and take the whole gradient from fsdp::full_grad(p)"
+                                  : "Leave out this call, and take the whole tensor from fsdp::full_tensor";
+  runtime::require_no_rows(*part, tensor, ranks.where(operation),
+                           instead + ". For numbers over all rows, use fsdp::norm, fsdp::sum, fsdp::any or fsdp::all");
 }
 
 at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const std::string& operation) {
   require(tensor.defined(), group.where(operation), "expected a tensor, found an undefined one.");
   const auto part = runtime::part_of(tensor);
-  std::optional<runtime::OwnOperators> unmarked;  // rows must not come back to the runtime from the communicator
+  std::optional<runtime::OwnOperators> unmarked;  // the communicator must get a tensor that is not intercepted
   if (part && part->kind != runtime::PartKind::kWhole) unmarked.emplace();
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
 
-// Of a call that is nothing but a collective. Sizes and dtype travel in the fingerprint.
+// Returns the tag of a collective that the user called directly. It contains sizes and dtype, which the ranks compare.
 Tag tag_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return {str_cat(tensor.scalar_type(), " ", tensor.sizes()), {}};
@@ -77,12 +69,10 @@ void all_reduce_(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<Pr
   tensor.copy_(all_reduce(tensor, op, group));
 }
 
-double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag) {
-  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group, tag);
+double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
+  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group, {"mean", {}});
   return sum.item<double>() / or_default(group)->world_size();
 }
-
-double mean(double value, const std::shared_ptr<ProcessGroup>& group) { return mean(value, group, {"mean", {}}); }
 
 at::Tensor broadcast(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;

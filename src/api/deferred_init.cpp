@@ -21,7 +21,7 @@ namespace {
 using runtime::DeferredRecording;
 using runtime::DeferredValue;
 
-// The module's own tensors that have no values, nor will have.
+// Returns the module's own tensors that have neither values nor deferred values.
 std::vector<at::Tensor> without_values(const ModuleNode& node) {
   std::vector<at::Tensor> tensors;
   for (const auto* list : {&node.parameters, &node.buffers})
@@ -31,7 +31,7 @@ std::vector<at::Tensor> without_values(const ModuleNode& node) {
   return tensors;
 }
 
-// A parameter that shows its whole sizes on the meta device.
+// A sharded parameter that shows its whole sizes on the meta device while the user's function initialises it.
 struct Shown {
   std::shared_ptr<runtime::ParamGroup> group;
   size_t slot = 0;
@@ -52,7 +52,8 @@ Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
   return {group, index, std::move(before), std::move(on_meta)};
 }
 
-// Refuses values that came by set_data: rows are taken from the memory that the parameter had.
+// Throws UsageError if the user gave a parameter another storage by set_data, because rows are computed from the
+// storage that `show` made.
 void require_in_place(const std::vector<Shown>& parameters) {
   for (const auto& [group, index, before, on_meta] : parameters) {
     const auto& slot = group->slots()[index];
@@ -62,14 +63,14 @@ void require_in_place(const std::vector<Shown>& parameters) {
   }
 }
 
-// Collective.
+// Gathers the values that the parameter had before. Collective.
 void gather_before(Shown& shown) {
   const auto& rows = shown.group->slots()[shown.slot].rows_tensor;
   const auto whole = gather_rows(*shown.group, shown.slot, rows, "initialize");
   shown.before->there = runtime::bytes_of_storage(whole);
 }
 
-// The values that were there before of which other parameters are computed.
+// Returns the former values of parameters from which other parameters are computed.
 std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>& parameters) {
   std::unordered_set<const DeferredValue*> read;
   for (const auto& shown : parameters) {
@@ -86,17 +87,17 @@ std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>
   return read;
 }
 
-// Collective where values that were there before count.
+// Computes the new values of this rank's rows. Collective if they depend on the parameter's former values.
 void take_rows(Shown& shown) {
   auto& slot = shown.group->slots()[shown.slot];
   constexpr int kOwn = 1;
   if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
   if (slot.rows_numel() == 0) return;
   const runtime::OwnOperators own_operators;
-  runtime::rows_of_tensor(shown.on_meta)(slot, slot.rows_tensor);
+  slot.copy_rows(shown.on_meta, slot.rows_tensor);
 }
 
-// That every rank put the same off. Collective.
+// Throws Mismatch unless every rank has deferred the same calls. Collective.
 void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
   uint64_t sum = 0;
   for (const auto& shown : parameters) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
@@ -122,7 +123,7 @@ void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&
   }
 }
 
-// They stay the same tensors.
+// The tensors stay the same objects.
 void compute_deferred(const std::vector<runtime::NamedParameter>& tensors) {
   for (const auto& named : tensors) require_put_off(named, "[fsdp] deferred_init: ");
   for (const auto& [name, tensor] : tensors)

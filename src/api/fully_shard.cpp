@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <span>
@@ -38,9 +37,10 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
   return parameters;
 }
 
-// The groups under a node learn whose modules are around theirs, the tensor axis of `outermost`, and they and their
-// parameters their names from it. A group that has no parameters lives as long as those that have some of the tree.
-// `named` remembers what has its name.
+// Updates the groups under a node after `outermost` was made of a module around them. They get their parent group, the
+// tensor axis of `outermost`, and names relative to its module, for themselves and their parameters. If `outermost` has
+// no parameters of its own, the groups keep it alive. `named` has the groups and parameters that already have their
+// names.
 void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
                        std::unordered_set<const void*>& named) {
   if (const auto group = group_at(node); group && group.get() != around) {
@@ -58,19 +58,17 @@ void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup
   for (const auto& child : node.children) adopt_descendants(*child, outermost, around, named);
 }
 
-// Where every rank takes its rows from. Collective if it is rank 0's values.
-std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const ProcessGroup& process_group,
-                                           const FullyShardOptions& options) {
-  std::vector<runtime::RowSource> sources;
-  if (options.sync_module_states) {
-    std::vector<WantedValues> wanted;
-    for (const auto& parameter : planned.parameters) wanted.push_back({parameter.tensor, parameter.form->device});
-    for (auto& whole : values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of " + planned.name))
-      sources.push_back(runtime::rows_of_tensor(std::move(whole)));
-  } else {
-    for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
+// Returns the whole values from which every rank takes its rows. Collective if they are rank 0's.
+std::vector<at::Tensor> values_of(const PlannedGroup& planned, const ProcessGroup& process_group,
+                                  const FullyShardOptions& options) {
+  std::vector<WantedValues> wanted;
+  std::vector<at::Tensor> own;
+  for (const auto& parameter : planned.parameters) {
+    wanted.push_back({parameter.tensor, parameter.form->device});
+    own.push_back(parameter.tensor);
   }
-  return sources;
+  if (!options.sync_module_states) return own;
+  return values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of " + planned.name);
 }
 
 runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
@@ -80,6 +78,7 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   policy.max_prefetched_bytes = options.max_prefetched_bytes;
   if (const auto& offload = options.offload_policy)
     policy.row_memory = offload->pin_memory ? runtime::RowMemory::kPinned : runtime::RowMemory::kHost;
+  if (options.disk_policy) policy.disk_folder = absolute_path(options.disk_policy->folder);
   if (const auto& precision = options.mp_policy) {
     if (precision->cast_forward_inputs) policy.input_dtype = precision->param_dtype;
     policy.output_dtype = precision->output_dtype;
@@ -90,7 +89,7 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   return policy;
 }
 
-// The neighbours of Reshard::within; null if there are none. Collective when it is the first time.
+// Returns the neighbours of Reshard::within; null if there are none. The first call for these ranks is collective.
 std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placement, const FullyShardOptions& options) {
   const auto& shard = placement.shard();
   const int count = options.reshard_after_forward ? options.reshard_after_forward->ranks().value_or(1) : 1;
@@ -106,102 +105,63 @@ std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placem
   return made;
 }
 
-// Decides which of the planned groups are kept in files, beside those that are there. Collective then.
-void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
-                       const FullyShardOptions& options) {
-  std::vector<int64_t> bytes;
-  for (auto& group : plan) bytes.push_back(group.bytes = expected_bytes(group, placement.shard().world_size()));
-  if (!options.disk_policy) return;
-  auto& ranks = placement.process_group();
-  int64_t taken = 0;
-  {
-    auto& rank = *Attachment::of<runtime::RankState>(ranks);
-    const MutexLock lock(rank.mutex);
-    for (const auto* group : rank.groups())
-      if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
-  }
-  // Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
-  const auto most = at::full({1}, taken, at::kLong);
-  ranks.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
-  const auto is_on_disk = choose_on_disk(bytes, most.item<int64_t>(), options.disk_policy->host_limit_bytes);
-  for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
-}
-
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
                                                        const runtime::Placement& placement,
                                                        const FullyShardOptions& options) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
-  // Other threads read the pointer once there are groups.
+  // The pointer is set only if it changes, because other threads read it once there are groups.
   if (auto timeline = Attachment::ranks_of(placement.process_group()).timeline;
       timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
-  for (const auto& planned : plan) {
-    auto policy = policy_of(options);
-    policy.expected_bytes = planned.bytes;
-    if (planned.is_on_disk) policy.disk_folder = absolute_path(options.disk_policy->folder);
-    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, std::move(policy)}));
-  }
+  for (const auto& planned : plan)
+    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
   std::vector<runtime::ShardedParams*> params;
   for (const auto& group : groups) params.push_back(&group->params());
   allocate_rows(params, "fully_shard");
   for (size_t i = 0; i < plan.size(); ++i)
-    groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
+    groups[i]->params().take_rows(values_of(plan[i], placement.process_group(), options));
   return groups;
 }
 
-// A buffer that takes rank 0's values, goes to another device, or both.
-struct ChangingBuffer {
-  at::Tensor buffer, values;
-  at::Tensor there = {};  // its memory on the other device; undefined if it stays where it is
-
-  void finish() const {
-    if (there.defined())
-      buffer.unsafeGetTensorImpl()->shallow_copy_from(there.copy_(values).getIntrusivePtr());
-    else if (!values.is_same(buffer))
-      buffer.copy_(values);
-  }
-};
-
-// Takes the memory that they will need. `synced`: the buffers that take rank 0's values, which are on `devices` there;
-// if there are any, they are all of the tree. Collective then.
-std::vector<ChangingBuffer> changing_buffers(const ModuleNode& tree, const std::vector<NamedParameter>& synced,
-                                             std::span<const c10::Device> devices, const ProcessGroup& process_group,
-                                             const FullyShardOptions& options) {
+// Returns the buffers, each with the values that it is to have on the device where it is to be. `synced`: the buffers
+// that take rank 0's values, which rank 0 has on `devices`; if there are any, they are all buffers of the tree, and the
+// call is collective.
+std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
+                                                               const std::vector<NamedParameter>& synced,
+                                                               std::span<const c10::Device> devices,
+                                                               const ProcessGroup& process_group,
+                                                               const FullyShardOptions& options) {
   const auto of_ranks = process_group.device();
   std::vector<WantedValues> wanted;
   for (size_t i = 0; i < synced.size(); ++i)
     wanted.push_back({synced[i].tensor, choose_device(options, devices[i], of_ranks)});
-  auto values = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
-  std::vector<ChangingBuffer> changing;
+  const auto received = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
+  std::vector<std::pair<at::Tensor, at::Tensor>> changed;
   for (const auto& [name, buffer] : synced.empty() ? subtree_buffers(tree) : synced) {
-    const auto new_values = synced.empty() ? buffer : values[changing.size()];
-    changing.push_back({buffer, new_values});
-    if (runtime::registry().find(buffer)) continue;  // a parameter, too
-    const auto device = buffer.is_meta() ? new_values.device() : choose_device(options, buffer.device(), of_ranks);
+    auto values = synced.empty() ? buffer : received[changed.size()];
+    const bool is_parameter = runtime::registry().find(buffer).has_value();
+    const auto device = is_parameter       ? buffer.device()
+                        : buffer.is_meta() ? values.device()
+                                           : choose_device(options, buffer.device(), of_ranks);
     if (device != buffer.device())
-      changing.back().there = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device));
+      values = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device)).copy_(values);
+    else if (values.device() != device)
+      values = values.to(device);
+    changed.emplace_back(buffer, std::move(values));
   }
-  return changing;
-}
-
-// A module that no shared pointer owns gets one that has gone already: to everybody else it is as it was.
-std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
-  if (module == nullptr) return {};
-  if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
-  return module->weak_from_this();
+  return changed;
 }
 
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->params().install(group);
   runtime::hook_parameters(group);
-  std::vector<torch::nn::Module*> watched;
   for (const auto* given : given_modules(node)) {
-    if (given->module != nullptr) watched.push_back(given->module);
-    runtime::registry().add_module(given->identity, owner_of(given->module), group);
+    runtime::registry().add_module(given->identity, group);
+    if (given->module != nullptr) group->watched.push_back(given->module->weak_from_this());
   }
-  if (!watched.empty()) group->watch = std::make_shared<ModuleWatch>(watched);
+  visit_nodes(node, [&](const ModuleNode& inside) { group->modules.insert(inside.identity); });
 }
 
 }  // namespace
@@ -221,12 +181,11 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const auto of_ranks = placement.process_group().device();
   set_devices(options, of_ranks, plan);
   if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);
-  choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
   if (!options.sync_module_states || placement.process_group().rank() == 0) compute_deferred(buffers);
-  for (const auto& ignored : options.ignored_params) compute_deferred({{"", ignored}});  // they keep their own values
+  for (const auto& ignored : options.ignored_params) compute_deferred({{"", ignored}});  // not taken from rank 0
   if (!options.sync_module_states && !policy_of(options).broadcasts_buffers) buffers.clear();
-  if (!options.sync_module_states)  // on the meta device: before the first forward they have values
+  if (!options.sync_module_states)  // buffers on the meta device need values only before the first forward
     std::erase_if(buffers, [](const NamedParameter& buffer) { return buffer.tensor.is_meta(); });
   check_buffers(buffers, where);
   runtime::install_interceptor();
@@ -236,10 +195,14 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const auto groups = create_groups(plan, placement, options);
   if (!options.sync_module_states) buffers.clear();
   const at::NoGradGuard no_grad;
-  const auto changing =
-      changing_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
+  const auto changed =
+      changed_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
-  for (const auto& buffer : changing) buffer.finish();
+  for (const auto& [buffer, values] : changed)
+    if (values.device() != buffer.device())
+      buffer.unsafeGetTensorImpl()->shallow_copy_from(values.getIntrusivePtr());
+    else if (!values.is_same(buffer))
+      buffer.copy_(values);
   for (const auto& parameter : options.ignored_params) runtime::registry().ignore(parameter);
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
   std::unordered_set<const void*> named;

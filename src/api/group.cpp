@@ -25,14 +25,14 @@ void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool 
   for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
 }
 
-// Another thread may exchange what a group is made of.
+// Calls `act` with the module's own group under the lock, because another thread may exchange the group's layout.
 auto with_own(const GroupView& view, const auto& act) {
   auto& own = *view.groups.front();
   const MutexLock lock(own.rank_state().mutex);
   return act(own);
 }
 
-// The groups to prefetch while `own` is used.
+// Returns the ids of groups to prefetch while `own` is read. Throws UsageError if one has another process group.
 std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Group>& groups, const char* operation) {
   std::vector<runtime::GroupId> ids;
   for (const auto& listed : groups) {
@@ -66,7 +66,7 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
 ByteCounts byte_counts(const memory::ByteAccount& account) {
   using memory::ByteClass;
   const auto of = [&](ByteClass cls) { return ByteCount{account.current(cls), account.peak(cls)}; };
-  // While forward is recorded, its bytes include those that checkpoints keep.
+  // While forward is recorded, kForward contains the bytes that activation checkpoints keep.
   const auto& all = account.whole();
   const auto forward_or_kept = [&](auto count) {
     const bool is_recorded = (all.*count)(ByteClass::kForward) >= (all.*count)(ByteClass::kActivation);
@@ -227,7 +227,6 @@ void Group::reset_peak_stats() const {
   rank.account().reset_peaks();
   const MutexLock lock(rank.mutex);
   for (const auto* group : rank.groups()) group->account()->reset_peaks();
-  rank.forget_waiting();
 }
 
 std::string Group::name() const {

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What a Group handle refers to: the groups under a module, and one picture of its tree, whether torch::nn or
-/// TorchScript.
+/// The target of a Group handle: the groups under a module, and a tree of its submodules that is the same for
+/// torch::nn and TorchScript.
 
 #include <fsdp/group.h>
 #include <fsdp/options.h>
@@ -26,72 +26,51 @@ namespace runtime {
 class ParamGroup;
 }
 
+/// A module and its submodules.
 struct ModuleNode {
-  std::string name;  // below its parent
-  std::string path;  // below the root; empty for the root
+  std::string name;  // the module's name in its parent
+  std::string path;  // its path from the root; empty for the root
   std::string type;
-  const void* identity = nullptr;                   // the module's address, for the registry
+  const void* identity = nullptr;                   // the module's address, by which the registry finds its group
   torch::nn::Module* module = nullptr;              // null for TorchScript
-  bool has_training_flag = true;                    // a frozen TorchScript module has none
-  std::vector<runtime::NamedParameter> parameters;  // its own, named by their full path
-  std::vector<runtime::NamedParameter> buffers;     // the same of its buffers
+  bool has_training_flag = true;                    // false for a frozen TorchScript module
+  std::vector<runtime::NamedParameter> parameters;  // the module's own parameters, named by their full path
+  std::vector<runtime::NamedParameter> buffers;     // the module's own buffers, named likewise
   std::vector<std::unique_ptr<ModuleNode>> children;
 };
 
 std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module);
 std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module);
-/// A node without parameters above several modules, named by their position.
+/// Returns a node without parameters whose children are the modules, named by their index.
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules);
 
-/// How the ranks of a tensor axis cut one of the node's own parameters, if they do.
+/// Returns how the ranks of a tensor axis cut one of the node's own parameters; nothing if they do not cut it.
 std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedParameter& parameter);
 
-/// The module that a call was given, or those of a list.
+/// Returns the module that the user passed to fully_shard, or all modules if the user passed a list.
 std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
 
 /// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
-/// its address to this one: it had another owner, or where owners do not tell, its group keeps no parameter here.
+/// its address to this one: its group keeps no parameter here.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
+
+/// Returns a parameter under the module that is neither in a group nor ignored, because it was registered after
+/// fully_shard: each rank would train its own copy. Returns an undefined tensor if there is none. Each scope that opens
+/// calls this function, so it makes no names.
+at::Tensor find_stray(const torch::nn::Module& module);
 
 /// The parameters of the subtree in the order of the tree, a shared one once; its buffers; both.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
 
-/// Finds parameters that came under modules after they were sharded and are in no group: each rank would train its own.
-/// Looking again costs a pointer for each parameter and module; names are made only where something differs. Thread
-/// safety: under the rank's lock.
-class ModuleWatch {
- public:
-  /// A module that shared pointers own may go; any other has to live as long as the watch is asked.
-  explicit ModuleWatch(const std::vector<torch::nn::Module*>& modules);
-
-  /// Whether the module at this address is one of them or inside one.
-  bool has(const void* module) const;
-
-  /// The first parameter that was not there last time and that is neither in a group nor ignored; empty if there is
-  /// none. Tells of each parameter once, so that a program that means it can go on.
-  std::string find_stray();
-
- private:
-  struct Watched {
-    torch::nn::Module* module;
-    std::weak_ptr<torch::nn::Module> owner;
-    bool is_owned;
-  };
-  std::vector<torch::nn::Module*> living() const;
-
-  std::vector<Watched> modules_;
-  /// Seen last, in the order of the tree. Weak: no other parameter may come to lie at the same address.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
-};
-
 /// The groups under one module: its own first, then the others in the order of the tree.
 struct GroupView {
+  /// The module's own group first, then the others in the order of the tree.
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups;
-  /// The module tree when the handle was made; it keeps the parameters alive.
+  /// The module tree at the time at which the handle was made. It keeps the parameters alive.
   std::unique_ptr<ModuleNode> tree;
 
   static const GroupView& of(const Group& group) { return *group.view_; }
@@ -104,10 +83,10 @@ inline const std::vector<std::shared_ptr<runtime::ParamGroup>>& param_groups(con
 
 Group make_group(std::shared_ptr<runtime::ParamGroup> own, std::unique_ptr<ModuleNode> tree);
 
-/// An account's bytes as users see them.
+/// Returns an account's bytes in the classes that users see.
 ByteCounts byte_counts(const memory::ByteAccount& account);
 
-/// Makes groups of the module over `placement`. See fully_shard.
+/// Shards the module over `placement`; see fully_shard. Collective.
 Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options);
 
 }  // namespace fsdp

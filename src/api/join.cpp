@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// The groups of all models of this rank.
+// Throws UsageError if a scope or a backward is open on any group of this rank, whatever its model.
 void require_outside(runtime::RankState& rank) FSDP_REQUIRES(rank.mutex) {
   for (const auto* group : rank.groups())
     require(!group->is_inside() && group->local_rows_depth == 0, group->where("join"), "a scope or a backward is open ",

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 std::string joined(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
 
-// "torch::nn::LinearImpl" and "(anonymous namespace)::BlockImpl" read better without what is before the last colon.
+// Removes the namespace and "Impl" from names such as "torch::nn::LinearImpl" and "(anonymous namespace)::BlockImpl".
 std::string short_type(std::string type) {
   auto colon = type.rfind("::");
   if (colon != std::string::npos) type.erase(0, colon + 2);
@@ -54,7 +55,7 @@ void visit_children(const torch::jit::Module& module, const Visit& visit) {
   for (const auto& child : module.named_children()) visit(child.name, child.value);
 }
 
-// Gives the node its place, and what it has its full names.
+// Returns the node of a module with the nodes of its submodules. Parameters and buffers get their full names.
 template <class Module>
 std::unique_ptr<ModuleNode> grow(const Module& module, const std::string& path = "", const std::string& name = "") {
   auto node = node_of(module);
@@ -68,16 +69,10 @@ std::unique_ptr<ModuleNode> grow(const Module& module, const std::string& path =
   return node;
 }
 
-// Module::named_parameters() would copy every name.
+// Gives access to a module's own parameters without copying names, as Module::named_parameters() would.
 struct OwnParameters : torch::nn::Module {
   static const auto& of(const torch::nn::Module& module) { return module.*(&OwnParameters::parameters_); }
 };
-
-template <class Visit>
-void visit_modules(const torch::nn::Module& module, const Visit& visit) {
-  visit(module);
-  for (const auto& child : module.children()) visit_modules(*child, visit);
-}
 
 }  // namespace
 
@@ -109,7 +104,7 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
   for (const auto& child : node.children) visit_nodes(*child, visit);
 }
 
-// Every tensor of the subtree that `own` names at a node, once.
+// Returns the tensors in the member `own` of all nodes of the subtree, each once.
 static std::vector<runtime::NamedParameter> collect(const ModuleNode& node,
                                                     std::vector<runtime::NamedParameter> ModuleNode::* own) {
   std::vector<runtime::NamedParameter> tensors;
@@ -136,10 +131,8 @@ std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node) {
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
-  const auto owner = node.module == nullptr ? std::weak_ptr<torch::nn::Module>() : node.module->weak_from_this();
-  const auto found = runtime::registry().find_module(node.identity, owner);
-  const auto& group = found.group;
-  if (!group || found.is_certain) return group;
+  const auto group = runtime::registry().find_module(node.identity);
+  if (!group) return nullptr;
   bool is_here = group->slots().empty() && subtree_parameters(node).empty();
   visit_nodes(node, [&](const ModuleNode& below) {
     for (const auto& [name, tensor] : below.parameters) {
@@ -151,53 +144,15 @@ std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
   return is_here ? group : nullptr;
 }
 
-ModuleWatch::ModuleWatch(const std::vector<torch::nn::Module*>& modules) {
-  for (auto* module : modules) {
-    auto owner = module->weak_from_this();
-    const bool is_owned = !owner.expired();
-    modules_.push_back({module, std::move(owner), is_owned});
-  }
-}
-
-std::vector<torch::nn::Module*> ModuleWatch::living() const {
-  std::vector<torch::nn::Module*> modules;
-  for (const auto& [module, owner, is_owned] : modules_)
-    if (!is_owned || !owner.expired()) modules.push_back(module);
-  return modules;
-}
-
-bool ModuleWatch::has(const void* module) const {
-  bool is_there = false;
-  for (const auto* outer : living())
-    visit_modules(*outer, [&](const torch::nn::Module& inner) { is_there |= &inner == module; });
-  return is_there;
-}
-
-std::string ModuleWatch::find_stray() {
-  const auto modules = living();
-  std::vector<const at::TensorImpl*> now, before;
-  for (const auto* module : modules)
-    visit_modules(*module, [&](const torch::nn::Module& next) {
-      for (const auto& item : OwnParameters::of(next))
-        if (item.value().defined()) now.push_back(item.value().unsafeGetTensorImpl());
-    });
-  for (const auto& parameter : parameters_) before.push_back(parameter._unsafe_get_target());
-  if (now == before) return {};
-
-  const std::unordered_set<const at::TensorImpl*> known(before.begin(), before.end());
-  const auto kept = std::exchange(parameters_, {});  // so that no other parameter comes to lie at the same address
-  auto& registry = runtime::registry();
-  std::string stray;
-  for (auto* module : modules)
-    visit_nodes(*module_tree(*module), [&](const ModuleNode& node) {
-      for (const auto& [name, tensor] : node.parameters) {
-        parameters_.emplace_back(tensor.getIntrusivePtr());
-        const bool is_known =
-            known.contains(tensor.unsafeGetTensorImpl()) || registry.find(tensor) || registry.is_ignored(tensor);
-        if (stray.empty() && !is_known) stray = name;
-      }
-    });
-  return stray;
+at::Tensor find_stray(const torch::nn::Module& module) {
+  for (const auto& parameter : OwnParameters::of(module))
+    if (const auto& tensor = parameter.value(); tensor.defined() &&
+                                                !runtime::is_marked(*tensor.unsafeGetTensorImpl()) &&
+                                                !runtime::registry().is_ignored(tensor))
+      return tensor;
+  for (const auto& child : module.children())
+    if (auto stray = find_stray(*child); stray.defined()) return stray;
+  return {};
 }
 
 }  // namespace fsdp

@@ -30,7 +30,8 @@ std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* opera
   return part;
 }
 
-// A part of the rows, or rows seen in another order, says nothing about the whole.
+// Throws UsageError unless the tensor has all rows in their order: the whole tensor cannot be gathered from a part of
+// the rows or from a reordered view.
 void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const char* operation) {
   const auto& slot = part.group->slots()[part.slot];
   const auto& all = part.kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
@@ -74,12 +75,12 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
           ". Give each rank the gradient of its rows");
   auto strides = slot.rows_tensor.strides();
   auto dense = rows.strides() == strides ? rows : at::empty_strided(rows.sizes(), strides, rows.options()).copy_(rows);
-  // A rank at an end of the parameter may have fewer rows than others; all send as many.
+  // A rank at an end of the parameter may have fewer rows than others. All ranks send equally many elements.
   const auto& placement = group.placement();
   std::vector<int64_t> counts;
   for (int r = 0; r < placement.shard().world_size(); ++r) counts.push_back(group.params().rows_of(index, r).count);
   const int64_t length = std::ranges::max(counts) * slot.row_numel();
-  // Without the mark: the communicator's threads must not come back to the runtime.
+  // The input has no sharded key, so that operators of the communicator's threads are not intercepted.
   auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
   if (slot.rows_numel() < length) input = at::cat({input, at::zeros({length - slot.rows_numel()}, input.options())});
   const auto gathered = at::empty({std::ssize(counts), length}, input.options());

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kShard = "shard", kReplicate = "replicate";
 
-// The process group of all ranks of the mesh.
+// Returns the process group of all ranks of the mesh.
 std::shared_ptr<ProcessGroup> ranks_of(const DeviceMesh& mesh, std::string_view where) {
   if (mesh.ndim() == 1) return mesh.process_group();
   const auto& all = mesh.laid_out();
@@ -23,7 +23,8 @@ std::shared_ptr<ProcessGroup> ranks_of(const DeviceMesh& mesh, std::string_view 
   return all;
 }
 
-// Every rank has all rows: the same group for each call, so that such placements are equal.
+// Returns the process group of this rank alone, the shard axis where every rank has all rows. Each call returns the
+// same group, so that such placements are equal.
 std::shared_ptr<ProcessGroup> alone_in(const std::shared_ptr<ProcessGroup>& ranks) {
   if (ranks->world_size() == 1) return ranks;
   const int own = ranks->global_ranks()[static_cast<size_t>(ranks->rank())];

@@ -1,11 +1,9 @@
 #pragma once
 /// \file
-/// Which ranks hold what of a group, and which strategy would serve a model better.
+/// Which ranks hold what of a group.
 
-#include <fsdp/advice.h>
 #include <fsdp/options.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,45 +18,37 @@ struct GroupPolicy;
 class ParamGroup;
 }  // namespace runtime
 
+/// The axes of a mesh, by what a strategy uses them for.
 struct AxisRoles {
-  /// The rows lie on its ranks; none: every rank has all of them.
+  /// The axis over which rows are sharded; unset if every rank has all rows.
   std::optional<std::string> shard = std::nullopt;
-  /// Over them gradients of rows are summed, the first one first.
+  /// The axes over which gradients of rows are summed, in this order.
   std::vector<std::string> replicate = {};
   bool operator==(const AxisRoles&) const = default;
 };
 
-/// What the axes of a mesh are to a strategy. One axis is what the strategy makes of its ranks, whatever its name,
-/// unless that is "replicate"; two are named "replicate" and "shard", in any order. kReplicate shards over none: it
-/// sums over "shard", then over "replicate", as the other strategies do. Pure; throws UsageError, which begins with
-/// `where`, for other axes and for a strategy that contradicts them.
+/// Returns what the strategy uses each axis of a mesh for. A mesh has one or two axes:
+///
+/// - One axis may have any name: it is the shard axis or, with kReplicate, the replicate axis. If it is named
+///   "replicate", the strategy must be kReplicate.
+/// - Two axes must be named "replicate" and "shard", in any order. kReplicate does not shard: it sums over "shard" and
+///   then over "replicate", in the same order as the other strategies.
+///
+/// Throws UsageError, whose message begins with `where`, for other axes or another strategy.
 AxisRoles choose_axes(Strategy strategy, const std::vector<std::string>& axes, std::string_view where);
 
-/// "kFullShard over 4 ranks", with replicas "kFullShard over 2 x 4 ranks".
+/// Returns e.g. "kFullShard over 4 ranks", with replicas "kFullShard over 2 x 4 ranks".
 std::string describe(Strategy strategy, int replicas, int shards);
 
-/// The placement that the options ask for. Collective where it has several axes, whose ranks compare it before it is
-/// made. Throws UsageError for a mesh beside a process group, for a mesh that is a part of another one along two axes,
-/// and what choose_axes throws.
+/// Returns the placement that the options ask for. Collective if the placement has several axes: the ranks compare it
+/// before they make it. Throws UsageError if the options have both a mesh and a process group, or a mesh of two axes
+/// that has only some of the ranks that init_device_mesh laid out, and what choose_axes throws.
 runtime::Placement choose_placement(const FullyShardOptions& options);
 
-/// What the strategy decides of how a group is gathered and freed; other settings stay.
+/// Sets the fields of the policy that a strategy decides: when the group is gathered and freed, and whether buffers are
+/// broadcast.
 void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
 
 Strategy strategy_of(const runtime::ParamGroup& group);
-
-/// What a model's training was measured to take on the rank that holds most.
-struct Measured {
-  Strategy strategy = Strategy::kFullShard;
-  double waiting_share = 0;
-  /// Of all whole parameters, and how many ranks share them out.
-  int64_t parameter_bytes = 0, shards = 1;
-  /// At most.
-  int64_t rows = 0, whole = 0, gradient = 0, optimizer = 0;
-  int64_t spare_bytes = 0;
-};
-
-/// Which strategy serves the model better. Pure.
-Advice choose_advice(const Measured& measured);
 
 }  // namespace fsdp

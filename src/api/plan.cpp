@@ -7,7 +7,6 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_set>
 
 #include "comm/core/check.h"
@@ -28,65 +27,48 @@ class Plan {
   }
 
   std::vector<PlannedGroup> make(const ModuleNode& tree) {
-    take(tree, tree.type, policy_.wraps ? wrap_below(tree, /*is_root=*/true) : free_below(tree));
+    if (policy_.wraps) wrap_below(tree, /*is_root=*/true);
+    take(tree, tree.type);
     return std::move(groups_);
   }
 
  private:
-  // Where a module has a parameter: a tied one has several places.
-  struct Place {
-    const ModuleNode* node;
-    const NamedParameter* parameter;
-  };
-  using Places = std::vector<Place>;
-
-  // The free parameters of the subtree, in the order of the tree.
-  Places free_below(const ModuleNode& tree) const {
-    Places places;
+  // Returns the parameters of the subtree that no group has taken, each once, in the order of the tree.
+  std::vector<runtime::GroupMember> free_below(const ModuleNode& tree) const {
+    std::vector<runtime::GroupMember> members;
+    std::unordered_set<const void*> seen;
     visit_nodes(tree, [&](const ModuleNode& node) {
       for (const auto& parameter : node.parameters)
-        if (free_.contains(key_of(parameter))) places.push_back({&node, &parameter});
+        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second)
+          members.push_back({parameter, {}, {}, cut_of(node, parameter)});
     });
-    return places;
+    return members;
   }
 
-  // Of the different parameters that are free.
-  int64_t numel_of(const Places& places) const {
+  int64_t numel_below(const ModuleNode& tree) const {
     int64_t sum = 0;
-    std::unordered_set<const void*> seen;
-    for (const auto& [node, parameter] : places)
-      if (free_.contains(key_of(*parameter)) && seen.insert(key_of(*parameter)).second)
-        sum += parameter->tensor.numel();
+    for (const auto& parameter : free_below(tree)) sum += parameter.tensor.numel();
     return sum;
   }
 
-  // Children first (FSDP1's _recursive_wrap). Returns what no group has taken: all of a module that is a group already,
-  // or that the policy does not descend into.
-  Places wrap_below(const ModuleNode& node, bool is_root) {
-    auto all = free_below(node);
-    const int64_t before = numel_of(all);
-    const bool is_asked = (is_root || !group_at(node)) && before > 0;
-    if (!is_asked || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) return all;
-    Places left(all.begin(), std::ranges::find_if(all, [&](const Place& place) { return place.node != &node; }));
-    for (const auto& child : node.children) std::ranges::copy(wrap_below(*child, false), std::back_inserter(left));
-    const int64_t numel = numel_of(left);
-    if (is_root || numel == 0 || !policy_.wraps({node.path, *node.module, numel})) return left;
-    take(node, node.path, left);
-    return {};
+  // Visits children first (FSDP1's _recursive_wrap). If a module is a group already, or if the policy does not descend
+  // into it, its free parameters are left to the module around it.
+  void wrap_below(const ModuleNode& node, bool is_root) {
+    const int64_t before = numel_below(node);
+    if (before == 0 || (!is_root && group_at(node))) return;
+    if (policy_.descends && !policy_.descends({node.path, *node.module, before})) return;
+    for (const auto& child : node.children) wrap_below(*child, false);
+    const int64_t numel = numel_below(node);
+    if (!is_root && numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path);
   }
 
-  void take(const ModuleNode& node, const std::string& name, const Places& places) {
-    PlannedGroup group{.node = &node, .name = name};
-    for (const auto& [owner, parameter] : places)
-      if (free_.erase(key_of(*parameter)) > 0) {
-        group.parameters.push_back({*parameter});
-        group.parameters.back().cut = cut_of(*owner, *parameter);
-      }
-    groups_.push_back(std::move(group));
+  void take(const ModuleNode& node, const std::string& name) {
+    groups_.push_back({.node = &node, .name = name, .parameters = free_below(node)});
+    for (const auto& parameter : groups_.back().parameters) free_.erase(key_of(parameter));
   }
 
   const AutoWrapPolicy& policy_;
-  std::unordered_set<const void*> free_;  // that no group has taken
+  std::unordered_set<const void*> free_;  // parameters that no group has taken
   std::vector<PlannedGroup> groups_;
 };
 
@@ -96,7 +78,9 @@ void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, 
           dtype.value_or(at::kFloat));
 }
 
-// Their operators want parameters of the statistics' dtype, and those are not cast, which would lose what is written.
+// Returns true if the module has running statistics, as a batch norm does. Its operator needs parameters of the
+// statistics' dtype. The statistics themselves are not cast, because the operator writes to them, and a write to a cast
+// copy would be lost.
 bool has_running_statistics(const ModuleNode& node) {
   return std::ranges::any_of(node.buffers, [](const auto& buffer) { return buffer.name.ends_with("running_mean"); });
 }
@@ -113,29 +97,13 @@ std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<
   return Plan(free, options.auto_wrap_policy).make(tree);
 }
 
-int64_t expected_bytes(const PlannedGroup& group, int ranks) {
-  int64_t bytes = 0;
-  for (const auto& parameter : group.parameters)
-    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) * (parameter.tensor.requires_grad() ? 4 : 1);
-  return (bytes + ranks - 1) / ranks;
-}
-
-std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit) {
-  std::vector<bool> is_on_disk;
-  for (const int64_t wanted : bytes) {
-    is_on_disk.push_back(wanted > limit - taken);
-    if (!is_on_disk.back()) taken += wanted;
-  }
-  return is_on_disk;
-}
-
 c10::Device with_index(c10::Device device) {
   if (device.has_index() || device.is_cpu() || device.is_meta()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
 c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c10::Device of_ranks) {
-  if (found.is_meta()) return found;  // fsdp::to_empty says it
+  if (found.is_meta()) return found;  // fsdp::to_empty chooses the device later
   if (options.device) return with_index(*options.device);
   return options.offload_policy && found.is_cpu() ? of_ranks : found;
 }
@@ -193,9 +161,6 @@ void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree,
   check_dtype(policy.reduce_dtype, "reduce_dtype", where);
   check_dtype(policy.output_dtype, "output_dtype", where);
   if (!policy.keeps_precision) return;
-  require(policy.param_dtype || policy.reduce_dtype, where,
-          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
-          "dtype. Set param_dtype or reduce_dtype");
   visit_nodes(tree, [&](const ModuleNode& node) {
     require(node.module != nullptr || node.parameters.empty(), where,
             "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes, which
-/// of them are kept in files, in which dtypes and on which devices what they hold is, and whether all ranks agree.
+/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes,
+/// in which dtypes and on which devices what they hold is, and whether all ranks agree.
 
 #include <fsdp/options.h>
 
@@ -17,67 +17,62 @@
 
 namespace fsdp {
 
-/// A group to be made of the parameters under a module that no other one has taken.
+/// A group that fully_shard is going to make of the parameters under a module that are in no other group.
 struct PlannedGroup {
   const ModuleNode* node = nullptr;
   std::string name = {};
   std::vector<runtime::GroupMember> parameters = {};
-  /// On one rank, see expected_bytes; and whether they are kept in a file.
-  int64_t bytes = 0;
-  bool is_on_disk = false;
 };
 
-/// Groups of the parameters in `free`, innermost first; the last one is that of the module itself. Changes nothing.
+/// Returns the groups of the parameters in `free`, innermost first; the last one is that of the module itself. Changes
+/// nothing.
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<runtime::NamedParameter>& free,
                                       const FullyShardOptions& options);
-
-/// What rows, gradients and optimizer state of a group take on one of `ranks` ranks, rounded up: of what trains four
-/// times the rows, as AdamW does, of what is frozen the rows.
-int64_t expected_bytes(const PlannedGroup& group, int ranks);
-
-/// For each group, given in order by its bytes, whether it is kept in a file: those that no longer fit into the limit
-/// beside the ones before them, of which earlier calls have taken `taken` bytes.
-std::vector<bool> choose_on_disk(std::span<const int64_t> bytes, int64_t taken, int64_t limit);
 
 /// The device that is meant: without a number the calling thread's current one.
 c10::Device with_index(c10::Device device);
 
-/// Where what is on `found` goes; `of_ranks`: the process group's device.
+/// Returns the device to which the options move a tensor that is on `found`. `of_ranks` is the process group's device.
 c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c10::Device of_ranks);
 
 /// Throws UsageError if this process has no such device.
 void require_device(c10::Device device, const std::string& where);
 
-/// Throws UsageError for options by which rows cannot be in host memory, or for a device that is not there.
+/// Throws UsageError if the options name a device that this process does not have, or ask for offloading that the
+/// devices of the parameters do not allow.
 void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
                    const std::string& where);
 
-/// Decides where the parameters of the plan go. `found`: where each of them has its values; empty: where it is.
+/// Sets the device of each parameter of the plan. `found` has the devices on which the values are, in the order of the
+/// plan; if it is empty, they are on the devices of the parameters themselves.
 void set_devices(const FullyShardOptions& options, c10::Device of_ranks, std::vector<PlannedGroup>& plan,
                  std::span<const c10::Device> found = {});
 
-/// Whether ranks sum gradients in it, and LibTorch's operators compute in it.
+/// Returns true if ranks can sum gradients in the dtype and LibTorch's operators can compute in it.
 bool can_be_summed(at::ScalarType dtype);
 
 /// Throws UsageError if the policy contradicts itself, or cannot be applied to what is under `tree`.
 void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where);
 
-/// Gives each floating-point parameter of the plan its precision. Asks the policy which of them stay as they are.
+/// Sets the precision of each floating-point parameter of the plan. MixedPrecisionPolicy::keeps_precision decides which
+/// of them keep their dtype.
 void set_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, std::vector<PlannedGroup>& plan);
 
 /// Calls `init` with every module under `tree`, children first, that has parameters or buffers of its own on the meta
-/// device, which nobody sharded or put off. What it computes is put off.
+/// device that are neither sharded nor deferred. What `init` computes is deferred.
 void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&)>& init);
 
-/// Gives those of `tensors` whose values were put off their memory, whole.
+/// Gives memory and values to those of `tensors` whose values were deferred.
 void compute_deferred(const std::vector<runtime::NamedParameter>& tensors);
 
-/// Compares the ranks' groups, buffers if they are to be synchronised, options and axes; then, unless rank 0's values
-/// are taken, the values of parameters by one hash of all. Throws Mismatch; of other values on every rank, naming the
-/// first parameter, and the process group can still be used.
+/// Compares the groups of all ranks, `buffers`, the options and the axes. With FullyShardOptions::sync_module_states
+/// ranks may have different values; otherwise the function also compares one hash of all parameters' values. Throws
+/// Mismatch if the ranks differ. If only values differ, every rank throws it, the message names the first such
+/// parameter, and the process group can still be used.
 ///
-/// Where rank 0's values are taken, returns the devices to have them on, of the plan's parameters, then of the buffers:
-/// of the kinds that rank 0 has them on. Throws UsageError on every rank if rank 0 has no values of some.
+/// With sync_module_states the function returns a device for each of the plan's parameters and then for each buffer:
+/// this rank's device of the type on which rank 0 has the tensor. Throws UsageError on every rank if some tensor has no
+/// values on rank 0. Collective.
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 
@@ -86,31 +81,34 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
 
 void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where);
 
-/// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
+/// For a module whose parameters are all in groups already: throws UsageError if a module around it was sharded first.
 void check_order(const ModuleNode& tree, const std::string& where);
 
-/// Throws UsageError naming the first that cannot be sharded, or shares its memory with another tensor of the tree.
+/// Throws UsageError naming the first parameter that cannot be sharded or that shares its memory with another tensor of
+/// the tree.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
 
-/// Returns the tensor axis of the modules; null if there is none. Throws UsageError naming the first parameter whose
-/// cut cannot be, or that the ranks of `placement` have different parts of, and for parts on several tensor axes.
+/// Returns the tensor axis of the modules; null if there is none. Throws UsageError naming the first parameter with an
+/// invalid TensorCut or a second tensor axis, and if two ranks of `placement` have different parts of the parameters.
 std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,
                                          const std::string& where);
 
-/// Throws UsageError if a tensor was written after what it holds had been put off.
+/// Throws UsageError if an operator wrote to a deferred tensor after deferred_init had ended, so that the write is
+/// lost.
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where);
 
-/// Throws UsageError in a scope, a backward or LocalRows of the group, and while its gradients wait. Under the lock.
+/// Throws UsageError in a scope, a backward or a LocalRows of the group, and while its gradients wait for a reduction.
+/// The caller holds the rank's lock.
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation);
 
-/// Throws UsageError listing the parameters of `groups` that are on the meta device.
+/// Throws UsageError if parameters of `groups` are on the meta device.
 void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation);
 
-/// Throws UsageError naming the first of the buffers that cannot take rank 0's values.
+/// Throws UsageError naming the first buffer to which fsdp could not write rank 0's values.
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where);
 
-/// Of the calls that a value is put off to, and of the random numbers that they will draw.
+/// Returns a hash of the calls that compute the tensor's deferred value, and of the states of their generators.
 int64_t fingerprint_of(const at::Tensor& tensor);
 
 }  // namespace fsdp

@@ -1,7 +1,6 @@
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
-#include <iomanip>
 #include <ostream>
 
 #include "api/group_view.h"
@@ -12,32 +11,14 @@
 namespace fsdp {
 namespace {
 
-std::string count_text(int64_t count) {
-  TextWriter text;
-  text << std::fixed << std::setprecision(2);
-  if (count >= 1'000'000)
-    text << static_cast<double>(count) / 1e6 << " M";
-  else if (count >= 10'000)
-    text << static_cast<double>(count) / 1e3 << " k";
-  else
-    text << count;
-  return text.str();
-}
-
+// The elements of the whole group, and those of this rank.
 std::string balance_text(runtime::ParamGroup& group) {
-  const auto& shard = group.placement().shard();
-  int64_t total = 0, own = 0, with_padding = 0;
-  for (const auto& flat : group.flats()) {
-    for (int rank = 0; rank < shard.world_size(); ++rank) total += flat.plane().owned_numel(rank);
-    own += flat.plane().owned_numel(shard.rank());
-    with_padding += flat.plane().numel();
+  int64_t all = 0, own = 0;
+  for (const auto& slot : group.slots()) {
+    all += slot.numel();
+    own += slot.rows_numel();
   }
-  TextWriter text;
-  text << count_text(total) << " elements, " << count_text(own) << " here";
-  if (total > 0)
-    text << std::fixed << std::setprecision(1) << ", padding "
-         << 100.0 * static_cast<double>(with_padding - total) / static_cast<double>(total) << " %";
-  return text.str();
+  return str_cat(all, " elements, ", own, " here");
 }
 
 void print_node(std::ostream& out, const ModuleNode& node, int depth, const std::shared_ptr<runtime::ParamGroup>& own) {

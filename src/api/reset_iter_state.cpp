@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -14,18 +15,13 @@
 namespace fsdp {
 namespace {
 
-// What the ranks tell each other after an exception.
-struct AfterException {
-  bool wrote_alike = true;
-  bool was_in_backward = false;  // some rank's backward did not finish
-};
-
-// Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
-// is in flight is dropped. `writes` to rows are compared. Collective.
-AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
-                                    bool in_backward) {
+// Brings the ranks together after an exception: if all of them got equally far, by collectives; otherwise everything in
+// flight is dropped. Returns whether all ranks wrote rows equally often, and whether the backward of some rank did not
+// finish. Collective.
+std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members,
+                                           int64_t writes, bool in_backward) {
   const auto& group = *members.front();
-  std::vector<const ProcessGroup*> groups;  // each once, that of all ranks first
+  std::vector<const ProcessGroup*> groups;  // each process group once, that of all ranks first
   std::vector<std::shared_ptr<Communicator>> further_steps;
   const auto add_once = [](auto& list, const auto& item) {
     if (std::ranges::find(list, item) == list.end()) list.push_back(item);
@@ -44,18 +40,20 @@ AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::P
     return groups.front()->communicator().all_reduce(most, ReduceOp::kMax, tag);
   };
   const auto start_over = [&] {
-    // One group after the other; those who wait for this rank in a later one learn it before.
+    // The process groups start over one after the other. Ranks that wait for this rank in a later group must hear of it
+    // first.
     for (const auto* ranks : std::span(groups).subspan(1))
       ranks->communicator().fail("reset_iter_state",
                                  "the rank starts over after an exception. Call reset_iter_state() on every rank");
     for (const auto* ranks : groups) ranks->communicator().start_over();
   };
-  // Layers that are cut over a tensor axis communicate there in orders of their own, so all orders begin anew first.
+  // Tensor-parallel layers use further orders over the tensor axis, which the barriers below do not cover. With such
+  // layers everything therefore starts over at once.
   const auto is_split = [](const auto& member) { return member->placement().tensor_axis != nullptr; };
   try {
     if (std::ranges::any_of(members, is_split)) start_over();
-    // In all orders at once: a peer may wait for this rank in any. Then no first step is left that could begin a
-    // second.
+    // Barriers begin in all orders at once, because a peer may wait for this rank in any of them. After they are done,
+    // no first step of a reduction is in flight that could begin a second step, so those orders can be joined too.
     std::vector<std::shared_ptr<Work>> barriers;
     for (const auto* ranks : groups)
       for (auto* order : {&ranks->communicator(), &ranks->reductions()}) barriers.push_back(order->barrier(tag));
@@ -73,8 +71,8 @@ AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::P
 
 }  // namespace
 
-// Forgets the iteration that an exception ended, on every rank alike: open graph tasks, gradients in flight, whole
-// copies, counts of scopes and writes, predictions. Collective.
+// Makes every rank forget the iteration that an exception ended: open graph tasks, gradients in flight, whole copies,
+// counts of writes, predictions. Collective.
 void Group::reset_iter_state() const {
   const auto& groups = view_->groups;
   auto& rank = groups.front()->rank_state();
@@ -91,16 +89,16 @@ void Group::reset_iter_state() const {
   for (const auto& group : groups) {
     writes += group->writes().total();
     in_backward |= group->is_in_backward();
-    if (!group->is_in_scope()) group->end_read();  // a peer may wait to write before it comes here
+    if (!group->is_in_scope()) group->end_read();  // a peer may wait to write and can come here only afterwards
   }
-  const auto ranks = meet_after_exception(groups, writes, in_backward);
+  const auto [wrote_alike, was_in_backward] = meet_after_exception(groups, writes, in_backward);
   runtime::reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();
     // Some of its gradients were added to `.grad`, on some ranks.
-    if (ranks.was_in_backward) group->drop_gradients();
+    if (was_in_backward) group->drop_gradients();
   }
-  if (!ranks.wrote_alike)
+  if (!wrote_alike)
     throw Mismatch(
         groups.front()->where("reset_iter_state") +
         "some ranks made an optimizer step that others did not make, so the model's rows are from two different steps. "

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The memory of rows, whole tensors of what lies as rows do, and collectives of calls that are more than that.
+/// Allocates the memory of rows, gathers rows into whole tensors, and has collectives for larger calls of the user.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/collectives.h>
@@ -18,37 +18,39 @@ class ParamGroup;
 class ShardedParams;
 }  // namespace runtime
 
-/// Makes the memory of the rows of groups over one placement, but of those on the meta device; where ranks share memory
-/// in one piece, in files of each rank's own for groups that are kept there, and room for their reductions. Collective.
-/// Throws Error on every rank if some rank's disk has too little room. `call`: of the user's, for messages.
+/// Allocates the memory of the rows of groups over one placement, except for those on the meta device. Where ranks
+/// share memory, each group gets one shared buffer; groups that are kept on disk get files of this rank. `call` is the
+/// user's call, for messages. Collective. Throws Error on every rank if the disk of any rank has too little room.
 void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::string& call);
 
-/// Gathers tensors of the sizes of a slot's rows, such as its gradient, into a new one of the parameter's sizes and
-/// strides. `call` of the user's that needs it, and the file that it is about, if it is about one, are for messages.
-/// Collective over the ranks that have rows each. Throws UsageError for other sizes, and what Work::wait throws.
+/// All-gathers `rows`, which has the sizes of the slot's rows (the rows or their gradient, for example). Returns a new
+/// tensor of the parameter's sizes and strides. `call`, the user's call that needs the tensor, and `path`, the file
+/// that this call reads or writes, if any, are for messages. Collective over the shard axis. Throws UsageError for
+/// other sizes, and what Work::wait throws.
 at::Tensor gather_rows(runtime::ParamGroup& group, size_t slot, const at::Tensor& rows, const std::string& call,
                        const std::string& path = {});
-/// full_tensor for such a call.
+/// Does what full_tensor does, as a part of the user's call `call`.
 at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, const std::string& path = {});
 
-/// What <fsdp/collectives.h> has; the tag says of which call.
+/// These are the functions of <fsdp/collectives.h> with a tag that names the user's call.
 at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group,
                       const Tag& tag);
-double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag);
 
-/// What `answer` gave on each rank. Where it threw, this rank throws the same, and every other one an Error that names
-/// the first such rank. Collective; waits by `wait`.
+/// Returns the results of `answer` on all ranks. If `answer` throws on some rank, that rank throws the same exception,
+/// and every other rank throws an Error that names the first such rank. `wait` is called to wait for the collective.
+/// Collective.
 std::vector<uint8_t> answers_of_ranks(
     const ProcessGroup& ranks, const std::string& operation, const std::string& subject,
     const std::function<uint8_t()>& answer, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
-/// A tensor whose values another rank has: here its sizes and dtype count, and where they are to lie.
+/// A tensor whose values this rank wants from another rank.
 struct WantedValues {
-  at::Tensor tensor;
-  c10::Device device;
+  at::Tensor tensor;   // on the rank that sends: the values; on other ranks only sizes and dtype matter
+  c10::Device device;  // the device of the new tensor
 };
 
-/// A rank's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
+/// Returns new tensors with the values that rank `root` has of `tensors`, whose sizes and dtypes must be the same on
+/// every rank. `wait` is called to wait for each collective. Collective.
 std::vector<at::Tensor> values_of_rank(
     int root, const ProcessGroup& process_group, const std::vector<WantedValues>& tensors, const std::string& subject,
     const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });

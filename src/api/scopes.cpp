@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
@@ -27,19 +27,6 @@ using runtime::ParamGroup;
 using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kSummon = "summon_full_params";
-
-// Tells the first rank once if the model is one large group that is gathered over a network and freed again.
-void hint_once(ParamGroup& own, const GroupView& view) {
-  constexpr int64_t kLargeBytes = int64_t{32} << 20;  // a smaller one takes a gather of some milliseconds
-  if (std::exchange(own.was_hinted, true) || own.placement().process_group().rank() != 0) return;
-  if (view.groups.size() > 1 || own.placement().shard().world_size() == 1 || own.params().shares_memory()) return;
-  const int64_t bytes = own.whole_bytes();
-  if (bytes < kLargeBytes || !own.policy.reshard_after_backward) return;
-  TORCH_WARN(own.where("forward scope"), "'", own.name(), "' is one group: all ", megabytes(bytes),
-             " of its parameters are gathered at once, and no computation overlaps with this all-gather. If the model "
-             "has repeated blocks, call fsdp::fully_shard on them first, or set FullyShardOptions::auto_wrap_policy "
-             "(docs/choosing.md). This warning appears once");
-}
 
 // Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
@@ -54,23 +41,28 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
                                      [&](Work& work) { rank.wait(work); });
   const at::NoGradGuard no_grad;
   if (ranks.rank() == rank.buffers_from) return;
-  // Not by way of their versions: graphs of earlier forwards may hold them.
+  // variable_data() has a version counter of its own, so graphs of earlier forwards that saved a buffer stay valid.
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
 }
 
 // What could have changed since the last scope so that ranks would train apart.
-void check_before_scope(const GroupView& view) {
-  const auto& groups = view.groups;
-  auto& own = *groups.front();
+void check_before_scope(const Groups& groups) {
+  const auto& own = *groups.front();
   const MutexLock lock(own.rank_state().mutex);
   if (own.is_inside()) return;
   require_values(groups, "forward scope");
-  hint_once(own, view);
-  const auto stray = own.watch ? own.watch->find_stray() : std::string();
-  require(stray.empty(), own.where("forward scope"), "parameter '", stray,
-          "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
-          "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to have "
-          "its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
+  for (const auto& owner : own.watched) {
+    const auto module = owner.lock();
+    const auto stray = module ? find_stray(*module) : at::Tensor();
+    if (!stray.defined()) continue;
+    runtime::registry().ignore(stray);  // a program that means it can go on
+    const auto parameters = subtree_parameters(*module_tree(*module));
+    const auto named = std::ranges::find_if(parameters, [&](const auto& each) { return each.tensor.is_same(stray); });
+    require(false, own.where("forward scope"), "parameter '", named->name,
+            "' was registered after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so each "
+            "rank would train a separate copy. Register the parameter before fully_shard; if each rank is meant to "
+            "have its own copy, name it in FullyShardOptions::ignored_params. This error is thrown once");
+  }
 }
 
 void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
@@ -78,27 +70,27 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
     require(false, group.where(operation), "'", group.name(), "': ", runtime::kUnfinishedBackward);
 }
 
-// A whole copy that may be written is made from rows at rest.
-void require_outside(const Groups& groups) {
-  const MutexLock lock(groups.front()->rank_state().mutex);
+void require_outside(const Groups& groups, const char* operation) {
   for (const auto& group : groups) {
-    require_no_unfinished_backward(*group, kSummon);
+    require_no_unfinished_backward(*group, operation);
     if (group->is_inside())
-      require(false, group->where(kSummon), "'", group->name(),
-              "' is already unsharded: a forward scope, a backward or another summon_full_params is open. Close it "
-              "first, or read single parameters with fsdp::full_tensor. ",
+      require(false, group->where(operation), "'", group->name(),
+              "' is already unsharded: a forward scope, a backward or a summon_full_params is open. Close it first, or "
+              "read single parameters with fsdp::full_tensor. ",
               runtime::kOtherValuesInForward);
   }
 }
 
-// Waits, before the last scope on a group closes, for operators of other threads, which need its parameters unsharded.
+// Called before a scope closes. For each group on which no other scope is open, waits for operators of other threads,
+// which need its parameters unsharded.
 void wait_for_operators(const Groups& groups) {
   const auto waits = [](const auto& group) { return group->is_left_next() && group->wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {
   }
 }
 
-// A CUDA graph would repeat copies to and from the same addresses, but each step takes its memory anew.
+// Throws UsageError if the current stream captures a CUDA graph. The graph would copy to and from the same addresses in
+// each replay, but each step allocates its memory anew.
 void require_no_graph(ParamGroup& group) {
   for (const auto& flat : group.params().flats()) {
     const auto device = flat.whole().form.device;
@@ -109,10 +101,11 @@ void require_no_graph(ParamGroup& group) {
   }
 }
 
-// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
-// rank has counted the same writes and scopes.
+// Lets the scope begin to read `groups`. If ranks share memory, they meet in barriers, after which this rank sees all
+// earlier writes; otherwise nothing is communicated. If a barrier fails, the counts of scopes and writes are restored,
+// so that they are the same on every rank. Collective if ranks share memory.
 void meet(const Groups& groups, const std::string& call) {
-  std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // for each shard axis its first group, and all writes
+  std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // first group and number of writes of each shard axis
   const auto& first = *groups.front();
   size_t begun = 0;
   try {
@@ -123,7 +116,7 @@ void meet(const Groups& groups, const std::string& call) {
       const auto is_theirs = [&](const auto& known) { return &known.first->placement().shard() == ranks; };
       auto barrier = std::ranges::find_if(barriers, is_theirs);
       if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get(), 0});
-      barrier->second += group->writes_told();
+      barrier->second += group->writes().tell();
     }
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)
@@ -139,7 +132,8 @@ void meet(const Groups& groups, const std::string& call) {
   }
 }
 
-// While this thread waits, another one may open and close scopes on `groups`, but neither run a backward nor write.
+// While this thread waits, other threads may open and close scopes on `groups`, but they may neither run a backward
+// through them nor write.
 void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups) {
@@ -161,11 +155,11 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
 
 }  // namespace
 
-/// Shows whole parameters of `groups` (first the module's own) while it lives. Opening it is collective where ranks
-/// share memory; elsewhere the operators that read parameters are.
+/// While it lives, the parameters of `groups` (the module's own group first) show whole values. The constructor is
+/// collective if ranks share memory; otherwise the operators that read parameters are.
 class OpenScope {
  public:
-  /// `call`: of the user's, if it does more than that.
+  /// `call` is the user's call that opens the scope, for messages; empty for a plain forward scope.
   explicit OpenScope(Groups groups, const std::string& call = {});
   ~OpenScope();
   OpenScope(const OpenScope&) = delete;
@@ -175,7 +169,7 @@ class OpenScope {
   const Groups groups_;
   const std::shared_ptr<runtime::ScopeRecord> record_ = std::make_shared<runtime::ScopeRecord>();
   const std::thread::id thread_ = std::this_thread::get_id();
-  bool autocast_cached_ = false;  // on that thread, before
+  bool autocast_cached_ = false;  // whether the thread's autocast cache was on before
   const Span span_;
 };
 
@@ -194,11 +188,9 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     require_no_graph(*group);
   }
   record_->root = groups_.front()->id();
-  record_->observed = at::isRecordFunctionEnabled();
   record_->records = at::GradMode::is_enabled();
   record_->groups.reserve(groups_.size());
   for (const auto& group : groups_) record_->groups.push_back(group->id());
-  rank.note_forward();
   meet_before_scope(groups_, call);
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {
@@ -210,10 +202,10 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     }
     group->enter();
   }
-  // What autocast makes of whole parameters it would keep until it ends, also after they were written.
+  // Autocast would cache casts of whole parameters until the autocast context ends, even after rows were written.
   autocast_cached_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::set_autocast_cache_enabled(false);
-  rank.reads.current = 0;  // a new pass: the next read counts as a first one
+  rank.reads.current = 0;  // the next read counts, even if it is of the group that was read last
   if (outermost) rank.reads.orders[record_->root].forward.start();
   fault_point("scope open");
 }
@@ -236,7 +228,7 @@ struct ForwardScope::Open : OpenScope {
   using OpenScope::OpenScope;
 };
 ForwardScope::ForwardScope(const Group& model) {
-  check_before_scope(GroupView::of(model));
+  check_before_scope(param_groups(model));
   broadcast_buffers(*param_groups(model).front(), *GroupView::of(model).tree);
   open_ = std::make_unique<Open>(param_groups(model));
 }
@@ -251,12 +243,7 @@ LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) 
   const auto& groups = open_->groups;
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (bool waited = true; waited;) {  // meanwhile another thread may have done something
-    for (const auto& group : groups) {
-      require_no_unfinished_backward(*group, "LocalRows");
-      if (group->is_inside())
-        require(false, group->where("LocalRows"), "'", group->name(),
-                "' is unsharded: a forward scope or a backward is open. Close it first");
-    }
+    require_outside(groups, "LocalRows");
     for (const auto& group : groups) group->begin_write();
     waited = false;
     for (const auto& group : groups) waited |= group->wait_to_write();
@@ -270,38 +257,39 @@ LocalRows::~LocalRows() {
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups) {
     --group->local_rows_depth;
-    group->end_write();
+    group->note_write();
   }
 }
 
 struct SummonFullParams::Open {
   const Groups groups;
   const bool rank0_only;
-  std::optional<OpenScope> scope;  // none where nothing is kept
+  std::optional<OpenScope> scope;  // none on a rank that keeps no whole parameters (rank0_only)
 };
 
 SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
   const auto& groups = param_groups(model);
   require_values(groups, kSummon);
-  require_outside(groups);
+  {
+    // A whole copy that may be written is made from rows at rest.
+    const MutexLock lock(groups.front()->rank_state().mutex);
+    require_outside(groups, kSummon);
+  }
   open_.reset(new Open{groups, options.rank0_only, {}});
   open_->scope.emplace(groups, kSummon);
   const MutexLock lock(groups.front()->rank_state().mutex);
   const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
   try {
-    if (options.rank0_only || options.offload_to_cpu)
+    if (options.rank0_only)
       for (const auto& group : groups) {  // one at a time, on every rank alike
         group->wait_for_unshard(kSummon);
-        if (!keeps)
-          group->reshard();
-        else if (options.offload_to_cpu && !group->params().is_on_cpu())
-          group->copy_whole(/*to_host=*/true);
+        if (!keeps) group->reshard();
       }
     if (keeps) {
       for (const auto& group : groups) group->unshard(kSummon);
       for (const auto& group : groups) group->wait_for_unshard(kSummon);
       // What is written to whole parameters must not reach other ranks.
-      for (const auto& group : groups) group->copy_whole(/*to_host=*/false);
+      for (const auto& group : groups) group->copy_whole();
       for (const auto& group : groups) {
         ++group->summon_depth;
         group->leave_reading();
@@ -320,7 +308,7 @@ SummonFullParams::~SummonFullParams() {
   const MutexLock lock(groups.front()->rank_state().mutex);
   wait_for_operators(groups);
   for (const auto& group : groups) {
-    group->reshard();  // what was written to it is this rank's alone
+    group->reshard();  // the copy may have writes that only this rank has made
     --group->summon_depth;
   }
 }
@@ -342,8 +330,7 @@ void SummonFullParams::write_back() {
   for (const auto& group : groups) {
     group->wait_for_unshard();
     group->prepare_write(runtime::WriteKind::kEveryRank);
-    for (auto& slot : group->slots())
-      if (slot.rows_numel() > 0) runtime::rows_of_tensor(slot.whole_tensor)(slot, slot.rows_tensor);
+    for (auto& slot : group->slots()) slot.copy_rows(slot.whole_tensor, slot.rows_tensor);
   }
 }
 

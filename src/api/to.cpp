@@ -25,24 +25,23 @@ using runtime::ParamGroup;
 using runtime::ShardedParams;
 
 // In the order in which the parameters were given. Collective.
-std::vector<runtime::RowSource> sources_of(ParamGroup& group, const char* operation) {
-  std::vector<runtime::RowSource> sources(group.slots().size());
+std::vector<at::Tensor> wholes_of(ParamGroup& group, const char* operation) {
+  std::vector<at::Tensor> wholes(group.slots().size());
   for (const size_t i : c10::irange(group.slots().size())) {
     const auto& slot = group.slots()[i];
-    if (!slot.rows_tensor.is_meta())
-      sources[slot.place.given] = runtime::rows_of_tensor(gather_rows(group, i, slot.rows_tensor, operation));
+    if (!slot.rows_tensor.is_meta()) wholes[slot.place.given] = gather_rows(group, i, slot.rows_tensor, operation);
   }
-  return sources;
+  return wholes;
 }
 
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto params = group.lay_out(group.placement(), group.policy, change);
   runtime::ShardedParams* const one[]{params.get()};
   allocate_rows(one, operation);
-  params->take_rows(sources_of(group, operation));
+  params->take_rows(wholes_of(group, operation));
   group.reshard();
   group.move_to(std::move(params), group.policy);
-  // What autograd kept of them is for gradients of the former form.
+  // Autograd's old gradient accumulators expect gradients of the former dtype and device.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
 }
@@ -54,7 +53,7 @@ void change_plain(const at::Tensor& tensor, const Form& form) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
 }
 
-// Every form under the model becomes what `change` makes of it.
+// Changes the dtype and device of each parameter and buffer under the model to what `change` returns.
 void change_all(const Group& model, const FormChange& change, const char* operation, const std::string& what) {
   const auto& [groups, tree] = GroupView::of(model);
   const auto& own = *groups.front();
@@ -63,13 +62,11 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     require_between_steps(*group, operation);
     for (const auto& slot : group->slots()) {
       const bool is_on_cpu = change(slot.form()).device.is_cpu();
-      require(group->policy.disk_folder.empty() || is_on_cpu, group->where(operation), "'", group->name(),
-              "' is kept in files (FullyShardOptions::disk_policy), which only works for models on the CPU. Move the "
-              "model before fully_shard, or shard it without disk_policy");
-      require(group->policy.row_memory == runtime::RowMemory::kBesideWhole || !is_on_cpu, group->where(operation), "'",
-              group->name(),
-              "' has its rows in host memory (FullyShardOptions::offload_policy), which only works for models on an "
-              "accelerator. Name the accelerator, or shard the model without offload_policy");
+      const bool is_offloaded = group->policy.row_memory != runtime::RowMemory::kBesideWhole;
+      require(is_on_cpu ? !is_offloaded : group->policy.disk_folder.empty(), group->where(operation), "'",
+              group->name(), "' was sharded with FullyShardOptions::", is_on_cpu ? "offload_policy" : "disk_policy",
+              ", which only works for models ", is_on_cpu ? "on an accelerator" : "on the CPU",
+              ". Leave the model there, or move it before fully_shard");
     }
   }
   own.rank_state().wait(*own.placement().process_group().communicator().barrier(
@@ -84,7 +81,7 @@ void change_all(const Group& model, const FormChange& change, const char* operat
   own.rank_state().reads.forget();
 }
 
-// Each rank has a device of its own.
+// Returns the device's type without its index, which differs between ranks.
 std::string name_of(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
 
 void require_values_alone(const Group& model, const char* operation) {

@@ -7,7 +7,7 @@
 namespace fsdp::layout {
 namespace {
 
-// Limits of padding. Padding of fewer than kFew elements does not justify shorter rows.
+// Padding above both limits (a share of the group's elements, and a number of elements) makes rows shorter.
 constexpr double kMaxPadding = 0.12;
 constexpr int64_t kFew = 16'384;
 
@@ -22,7 +22,8 @@ PlacedItem item_of(size_t number, const Item& item, size_t joined_dims) {
   return {number, joined_dims, product(sizes.first(joined_dims)), product(sizes.subspan(joined_dims))};
 }
 
-// The item with the next shorter rows, or unchanged if there are none.
+// Joins as many more dims of the item as it takes to make its rows shorter. Returns the item unchanged if its rows
+// cannot be shorter.
 PlacedItem with_shorter_rows(const PlacedItem& placed, const Item& item) {
   if (!item.may_join_dims || placed.numel() == 0) return placed;
   auto shorter = placed;
@@ -31,7 +32,7 @@ PlacedItem with_shorter_rows(const PlacedItem& placed, const Item& item) {
   return shorter.row_numel < placed.row_numel ? shorter : placed;
 }
 
-// The first row from `row` on that begins at a multiple of `alignment`.
+// Returns the first row, from `row` on, whose first element has an index that is a multiple of `alignment`.
 int64_t aligned_row(int64_t row, int64_t row_numel, int64_t alignment) {
   return round_up(row, alignment / std::gcd(alignment, row_numel));
 }
@@ -48,7 +49,7 @@ Plane plane_of(std::vector<PlacedItem> items, int64_t row_numel, int world_size,
   return {std::move(items), world_size, of_each * row_numel};
 }
 
-// Items without elements go to the plane of row length 1.
+// Makes one plane of all items that have the same row length. Items without elements go to the plane of row length 1.
 std::vector<Plane> planes_of(const std::vector<PlacedItem>& items, int world_size, Alignment alignment) {
   std::map<int64_t, std::vector<PlacedItem>, std::greater<>> by_length;
   for (const auto& item : items) by_length[world_size == 1 || item.numel() == 0 ? 1 : item.row_numel].push_back(item);
@@ -70,8 +71,8 @@ int64_t padding_of(std::span<const Plane> planes) {
   return padding;
 }
 
-// Shortens the rows of the parameters in the plane with the most padding of those whose rows can be shortened. Returns
-// whether there is such a plane.
+// Shortens the rows of parameters in one plane: of the planes in which rows can be shorter, the one with the most
+// padding. Returns false if there is no such plane.
 bool shorten_rows(std::vector<PlacedItem>& placed, std::vector<Plane> planes, std::span<const Item> items) {
   std::ranges::stable_sort(planes, std::greater<>(), [](const Plane& plane) { return padding_of(plane); });
   for (const auto& plane : planes) {
@@ -87,12 +88,12 @@ bool shorten_rows(std::vector<PlacedItem>& placed, std::vector<Plane> planes, st
   return false;
 }
 
-// The largest box that begins with row `first` and has at most `most` rows.
+// Returns the largest box that begins with row `first` and has at most `most` rows.
 Box box_at(std::span<const int64_t> sizes, size_t joined_dims, int64_t first, int64_t most) {
   Box box{std::vector<int64_t>(sizes.size()), {sizes.begin(), sizes.end()}, first, 1};
   std::fill_n(box.sizes.begin(), joined_dims, 1);
   for (size_t dim = joined_dims; dim-- > 0; first /= sizes[dim]) box.offsets[dim] = first % sizes[dim];
-  // A dim is covered completely only if all later dims are.
+  // The box may grow along a dim only while it covers all later joined dims completely.
   for (size_t dim = joined_dims; dim-- > 0;) {
     box.sizes[dim] = std::min(most / box.rows, sizes[dim] - box.offsets[dim]);
     box.rows *= box.sizes[dim];
@@ -105,7 +106,7 @@ Box box_at(std::span<const int64_t> sizes, size_t joined_dims, int64_t first, in
 
 RowRange Plane::rows_of(size_t item, int rank) const {
   const auto& placed = items[item];
-  // Rows without elements belong to the last rank, so that each row has an owner.
+  // The last rank has the rows that have no elements, so that each row has an owner.
   if (placed.numel() == 0) return rank == world_size - 1 ? RowRange{0, placed.rows} : RowRange{};
   const auto row_at = [&](int64_t element) {
     return std::clamp<int64_t>(element - placed.offset, 0, placed.numel()) / placed.row_numel;

@@ -4,14 +4,14 @@
 /// only.
 ///
 /// Note [Planes]. Parameters whose rows have the same length form a plane, a matrix in which the parameters follow each
-/// other. Its rows are divided equally: rank k has rows [k n, (k + 1) n), where n is ceil(rows / ranks), rounded up so
-/// that slices are multiples of 16 bytes; padding after the last parameter fills the plane up to ranks * n rows. So
-/// whole parameters are contiguous, each rank has whole rows, slices have equal sizes, as every backend's collectives
-/// need, and the memory of a layout does not grow with the number of ranks.
+/// other. The ranks divide its rows equally: rank k has rows [k n, (k + 1) n), where n is ceil(rows / ranks), rounded
+/// up so that slices are multiples of 16 bytes. Padding after the last parameter fills the plane up to ranks * n rows.
+/// Whole parameters are therefore contiguous, each rank has whole rows, and slices have equal sizes, as every backend's
+/// collectives need. The memory of a layout does not grow with the number of ranks.
 ///
-/// By default a row is an index of dim 0. If that padded a group by more than 12 % and more than 16,384 elements, the
-/// first dims of some parameters are taken together: stacked experts of sizes [8, 14336, 4096] then have 8 * 14336
-/// rows. At the extreme a row is a single element.
+/// By default a row is an index of dim 0. If this rule would pad a group by more than 12 % and more than 16,384
+/// elements, `plan_planes` joins the first dims of some parameters: stacked experts of sizes [8, 14336, 4096] then have
+/// 8 * 14336 rows. At the extreme a row is a single element.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,13 +20,14 @@
 
 namespace fsdp::layout {
 
-/// One parameter of a group. A scalar has no sizes; sizes may be 0.
+/// One parameter of a group. A scalar has no sizes; each size may be 0.
 struct Item {
   std::vector<int64_t> sizes;
-  /// Whether a row may be shorter than an index of dim 0; the parameter must then be contiguous.
+  /// True if rows may be shorter than an index of dim 0. The parameter must then be contiguous.
   bool may_join_dims = true;
 };
 
+/// Rows [first, first + count) of a parameter.
 struct RowRange {
   int64_t first = 0;
   int64_t count = 0;
@@ -35,9 +36,10 @@ struct RowRange {
 
 /// One parameter in a plane.
 struct PlacedItem {
-  /// The parameter's index in the argument of plan_planes.
+  /// Index of the parameter in the argument `items` of plan_planes.
   size_t number = 0;
-  /// The number of leading dims that are taken together as rows; 0 for a scalar, which has one row.
+  /// Number of leading dims that are joined: each combination of their indices is one row. 0 for a scalar, which has
+  /// one row.
   size_t joined_dims = 1;
   int64_t rows = 1, row_numel = 1;
   /// Index of the parameter's first element in the plane.
@@ -54,21 +56,21 @@ struct Plane {
   int64_t slice_numel = 0;
 
   int64_t numel() const { return world_size * slice_numel; }
-  /// The rows of an item that `rank` has.
+  /// Returns the rows of `items[item]` that `rank` has.
   RowRange rows_of(size_t item, int rank) const;
-  /// The number of elements that `rank` has of all items, without padding.
+  /// Returns the number of elements that `rank` has of all items, without padding.
   int64_t owned_numel(int rank) const;
 };
 
 /// Alignments, in elements.
 struct Alignment {
-  int64_t begin = 1;  ///< parameters begin at multiples of it, as separately allocated tensors do, since kernels may
-                      ///< compute other bits at other addresses
-  int64_t slice = 1;  ///< slices are multiples of it
+  int64_t begin = 1;  ///< each parameter begins at a multiple of `begin`, as a separately allocated tensor does,
+                      ///< because a kernel may compute different bits at a less aligned address
+  int64_t slice = 1;  ///< `slice_numel` of a plane is a multiple of `slice`
 };
 
-/// Plans the planes of one buffer. If one rank has all rows, there is a single plane in the order of `items`, whatever
-/// the lengths of rows. The result depends on the arguments only, so it is the same on all ranks.
+/// Returns the planes of one group's parameters. If `world_size` is 1, there is a single plane in the order of `items`,
+/// whatever the lengths of rows. The result depends on the arguments only, so it is the same on all ranks.
 std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alignment alignment);
 
 /// A rectangular part of a tensor: indices [offsets[d], offsets[d] + sizes[d]) of each dim d, which are the rows
@@ -78,8 +80,8 @@ struct Box {
   int64_t first_row = 0, rows = 0;
 };
 
-/// Splits a range of a tensor's rows into boxes, in memory order. Rows of dim 0 are one box; if rows join several dims,
-/// a range may begin and end inside an index of dim 0 and needs several boxes.
+/// Splits a range of a tensor's rows into boxes, in memory order. If each row is an index of dim 0, the range is one
+/// box. If rows join several dims, the range may begin and end inside an index of dim 0, and then needs several boxes.
 std::vector<Box> boxes_of(std::span<const int64_t> sizes, size_t joined_dims, RowRange rows);
 
 }  // namespace fsdp::layout

@@ -28,19 +28,19 @@ namespace {
 
 thread_local bool is_allocating = false;
 
-// Whether such a block is a mapping of its own: large ones on the CPU are.
+// Returns true if the block is large and on the CPU, so that it gets a mapping of its own.
 bool is_mapped(c10::Device device, size_t bytes) {
-  // The general allocator keeps smaller blocks and has use for them in between.
+  // malloc keeps smaller blocks when they are freed, and other allocations can use them meanwhile.
   constexpr size_t kLeastBytes = size_t{10} << 20;
   return device.is_cpu() && bytes >= kLeastBytes;
 }
 
-// A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
+// Maps private memory, filled with zeros, in huge pages where the system has them. Throws c10::Error.
 char* map_block(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TORCH_CHECK(address != MAP_FAILED, "[fsdp] cannot allocate ", bytes, " bytes of memory (", std::strerror(errno),
               "). Use a smaller model or more ranks, or raise the limit on address space (ulimit -v).");
-  madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
+  madvise(address, bytes, MADV_HUGEPAGE);  // the system may ignore this advice
   return static_cast<char*>(address);
 }
 
@@ -49,7 +49,8 @@ size_t whole_pages(size_t bytes) {
   return std::max(page, (bytes + page - 1) / page * page);
 }
 
-// Not every file system knows files that never had a name.
+// Opens a new file without a name in `folder`. Some file systems do not support O_TMPFILE; the function then creates a
+// named file and unlinks it.
 int open_nameless(const std::string& folder) {
   const int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
@@ -66,8 +67,8 @@ int open_nameless(const std::string& folder) {
                       " bytes are needed for rows, gradients and optimizer state, ",
                       is_known ? str_cat(uint64_t{disk.f_bavail} * disk.f_frsize) : "unknown", " bytes are free, and ",
                       what, " failed (", std::strerror(error),
-                      "). Choose a folder with more room, use more ranks, raise DiskOffloadPolicy::host_limit_bytes, "
-                      "or raise the limit on files (ulimit -f)"));
+                      "). Choose a folder with more room, use more ranks, keep some groups in memory, or raise the "
+                      "limit on files (ulimit -f)"));
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ void keep_free_pages() noexcept {
 #ifdef __GLIBC__
   for (const char* limit : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"})
     if (std::getenv(limit) != nullptr) return;
-  // Either ends the automatic choice of both. The first is the largest that is allowed.
+  // Either call ends malloc's automatic choice of both thresholds. 32 MiB is the largest M_MMAP_THRESHOLD allowed.
   if (mallopt(M_MMAP_THRESHOLD, 32 << 20) != 0) mallopt(M_TRIM_THRESHOLD, 128 << 20);
 #endif
 }
@@ -106,10 +107,10 @@ c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
       map_block(bytes), [bytes](void* address) { munmap(address, bytes); }, device);
 }
 
-// Those that nobody has: of a file all such, else the one that was given back first.
+// The blocks that no user has. A pool in a file keeps all of them; a pool of memory keeps at most one.
 struct BlockPool::Free {
   int file = -1;
-  char* in_file = nullptr;  // where all blocks of the file are
+  char* in_file = nullptr;  // address at which the file is mapped
   size_t file_bytes = 0;
   Mutex mutex;
   std::vector<char*> blocks FSDP_GUARDED_BY(mutex);
@@ -133,7 +134,7 @@ struct BlockPool::Free {
   void give_back(char* block, size_t bytes) noexcept {
     const MutexLock lock(mutex);
     if (file >= 0) {
-      // What nobody wants any more is not written out, and keeps its room.
+      // Zeroing the range spares the system from writing out values that nobody needs; the disk space stays reserved.
       fallocate(file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, block - in_file, static_cast<off_t>(block_bytes));
     } else if (!blocks.empty()) {
       munmap(block, bytes);
@@ -142,7 +143,7 @@ struct BlockPool::Free {
       madvise(block, bytes, MADV_FREE);
       block_bytes = bytes;
     }
-    blocks.push_back(block);  // had a place before
+    blocks.push_back(block);  // cannot throw in this noexcept function: the vector has had this many elements
   }
 };
 

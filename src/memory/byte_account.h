@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How many bytes a rank holds, by class, now and at most; of all its groups and of each.
+/// Counters of the bytes that a rank holds, now and at most, by class, for each of its groups and for all together.
 
 #include <array>
 #include <atomic>
@@ -14,21 +14,25 @@
 
 namespace fsdp::memory {
 
-/// What bytes are for. Of models on an accelerator kHost is what offloading keeps in host memory; kDisk is what is kept
-/// in files. kActivation is what checkpoints of activations keep; kForward is what forward allocated, while that is
-/// recorded, with what checkpoints keep of it.
+/// The uses of memory that an account counts separately.
+///
+/// - kHost counts what offloading keeps in host memory for a model on an accelerator.
+/// - kDisk counts what lies in files.
+/// - kActivation counts the tensors that activation checkpoints keep.
+/// - kForward counts what forward allocated, and contains what activation checkpoints keep of it. It is counted only
+///   while fsdp records forward's allocations.
 enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kForward, kHost, kDisk };
 constexpr size_t kByteClasses = 8;
 
-/// Is told of each change: of the account's number, and what that has of the class now. Any thread; must not change
-/// accounts.
+/// Function that gets each change of an account: the account's number, the class, and the bytes of that class that the
+/// account has now. Any thread may call it. It must not change accounts.
 using ByteObserver = std::function<void(int64_t part, ByteClass cls, int64_t now)>;
 
-/// Thread safety: all of it.
+/// Counts bytes by class. Thread safety: any thread may call any method at any time.
 class ByteAccount {
  public:
   ByteAccount() = default;
-  /// What it counts, `whole` counts too.
+  /// Makes an account that is a part of `whole`: everything that this account counts, `whole` counts too.
   explicit ByteAccount(std::shared_ptr<ByteAccount> whole) : whole_(std::move(whole)) {}
   ByteAccount(const ByteAccount&) = delete;
   ByteAccount& operator=(const ByteAccount&) = delete;
@@ -39,19 +43,19 @@ class ByteAccount {
     auto& observed = whole_ ? *whole_ : *this;
     if (observed.is_observed_.load(std::memory_order_relaxed)) observed.tell(number_, cls, now);
   }
-  /// The account that counts this one and others; itself if there is none.
+  /// Returns the account of which this one is a part; this account if it is no part.
   const ByteAccount& whole() const { return whole_ ? *whole_ : *this; }
   int64_t current(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].current; }
   int64_t peak(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].peak; }
-  /// Peaks start again from what is held now.
+  /// Sets every peak to the current number of bytes.
   void reset_peaks() {
     for (auto& entry : entries_) entry.peak = entry.current.load();
   }
 
-  /// By which an observer knows the account; 0 unless it is said.
+  /// Sets the number by which an observer knows this account. It is 0 until then.
   void number(int64_t number) { number_ = number; }
-  /// From now on it is told of what this account and its parts count; null: nobody is. Returns false, and changes
-  /// nothing, where another one is told already.
+  /// Sets the observer, which from now on gets every change of this account and its parts; null removes the observer.
+  /// Returns false, and changes nothing, if the account already has another observer.
   bool observe(ByteObserver observer) {
     const MutexLock lock(mutex_);
     if (observer && observer_) return false;
@@ -85,7 +89,7 @@ class ByteAccount {
   ByteObserver observer_ FSDP_GUARDED_BY(mutex_);
 };
 
-/// Bytes on an account while this object, or a copy of it, lives.
+/// Adds bytes to an account for as long as this object or a copy of it lives.
 class Charge {
  public:
   Charge() = default;
@@ -98,11 +102,11 @@ class Charge {
   std::shared_ptr<void> held_;
 };
 
-/// Counts a piece of memory once, however many hold it. Thread safety: all of it.
+/// Counts each piece of memory once, however many users hold it. Thread safety: any thread may call it at any time.
 class ChargesOnce {
  public:
-  /// On `account`, unless somebody has a charge for `memory` already: then that one. The holder keeps the memory for as
-  /// long as the charge, so no other memory has its address.
+  /// Returns a charge of `bytes` on `account` for `memory`, or the existing charge if another user already holds one
+  /// for it. The caller must keep the memory for as long as the charge, so that no other memory gets its address.
   std::shared_ptr<const Charge> hold(const void* memory, const std::shared_ptr<ByteAccount>& account, ByteClass cls,
                                      int64_t bytes) {
     const MutexLock lock(mutex_);

@@ -36,7 +36,7 @@ FlatBuffer::~FlatBuffer() {
       used.block(*own_stream_);
     }
   } catch (const std::exception&) {
-    // A device that failed orders nothing any more.
+    // If the device has failed, its streams run nothing that would have to wait.
   }
 }
 

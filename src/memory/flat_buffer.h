@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Blocks of memory that several tensors are parts of, the streams of an accelerator that use them, and storage that is
-/// kept for ever while its memory comes and goes.
+/// Blocks of memory that hold several tensors, the accelerator streams that use such a block, and storages that keep
+/// their identity while their memory is freed and allocated again.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -15,7 +15,7 @@
 
 namespace fsdp::memory {
 
-/// What elements are, and where they are kept.
+/// The dtype of elements and the device on which they lie.
 struct Form {
   c10::ScalarType dtype;
   c10::Device device;
@@ -26,14 +26,14 @@ struct Form {
 
 inline Form form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.device()}; }
 
-/// What the calling thread's current stream does with the tensor after `take` comes after all that the current stream
-/// of `put` had been given by then, and its memory stays until both are done. On the CPU this is the tensor. Thread
-/// safety: the caller serialises.
+/// Passes a tensor from one stream to another. `take` makes the calling thread's current stream wait for all work that
+/// is queued by then on the stream that was current in `put`, and keeps the tensor's memory until both streams are done
+/// with it. On the CPU this class just holds the tensor. Thread safety: the caller serialises.
 class HandedOn {
  public:
   bool defined() const { return tensor_.defined(); }
   void put(at::Tensor tensor);
-  /// Undefined if there is none.
+  /// Returns the tensor and forgets it; an undefined tensor if there is none.
   at::Tensor take();
 
  private:
@@ -41,11 +41,12 @@ class HandedOn {
   std::optional<c10::Stream> stream_;  // none on the CPU
 };
 
-/// A block whose bytes are on an account while it lives. Parts hold a reference, so it is freed with the last of them.
+/// A block of memory that is counted on an account while it lives. Its parts (PartStorage) hold references to it, so
+/// the block is freed with the last of them.
 ///
-/// A caching allocator hands a block out again on the stream that it was taken on as soon as the host lets it go; so
-/// that stream, the current one here, waits at the end for all others that use the block. Thread safety: the caller
-/// serialises.
+/// A caching allocator reuses a block on the stream on which it was allocated as soon as the host frees it. The
+/// destructor therefore makes that stream, which was current in the constructor, wait for all other streams that use
+/// the block. Thread safety: the caller serialises.
 class FlatBuffer {
  public:
   FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls);
@@ -55,10 +56,11 @@ class FlatBuffer {
 
   void* data() const { return data_.get(); }
   c10::Device device() const { return data_.device(); }
-  /// The calling thread's current stream uses the block. Returns whether it is new here; false on the CPU.
+  /// Notes that the calling thread's current stream uses the block. Returns true if this stream had not been noted
+  /// before; false on the CPU.
   bool note_use();
-  /// Of memory in a file: it is used soon, and is read ahead; or not for a while, and is what the system takes first.
-  /// Only wishes.
+  /// These functions advise the system about a block in a file and do nothing for other blocks. `read_ahead` says that
+  /// the block is used soon; `mark_cold` says that it is not used soon, so that the system frees its pages first.
   void read_ahead() const noexcept;
   void mark_cold() const noexcept;
 
@@ -70,42 +72,43 @@ class FlatBuffer {
   std::vector<c10::Stream> users_;
 };
 
-/// The buffer that a tensor's memory is a part of; null if it is memory of another kind.
+/// Returns the flat buffer in which the tensor's memory lies; null if it lies in none.
 std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor);
-/// The calling thread's current stream uses the tensor's memory; noted where that is a part of a buffer.
+/// Notes in the tensor's flat buffer, if it has one, that the calling thread's current stream uses the memory.
 void note_use(const at::Tensor& tensor);
 
-/// The StorageImpl of one parameter's rows, whole or gradient: a part of a flat buffer.
+/// The StorageImpl of one parameter's rows, whole value or gradient. Its memory is a part of a flat buffer.
 ///
-/// Views that autograd saved alias it, so freeing and refilling goes unseen by them. It has exactly the part's bytes,
-/// so saving a tensor writes no more than the tensor. Thread safety: the caller serialises.
+/// Views that autograd saved share this StorageImpl, so they stay valid when its memory is freed and filled again. Its
+/// size is exactly that of the part, so saving a tensor writes no more than the tensor. Thread safety: the caller
+/// serialises.
 class PartStorage {
  public:
-  /// Starts without memory. `bytes` is its size from the start, so that views can be taken of it.
+  /// Makes a storage without memory. Its size is `bytes` from the start, so that tensors can be made on it.
   PartStorage(c10::Device device, size_t bytes);
 
-  /// Puts the storage into `buffer`, also one on another device, for as long as it has that memory.
+  /// Puts the storage into `buffer`.
   void attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
-  /// Takes the memory away; raw access now throws `error` instead of crashing.
+  /// Takes the memory away. Raw access to the storage then throws `error` instead of crashing.
   void detach(const std::string& error);
 
   c10::StorageImpl* impl() const { return storage_.unsafeGetStorageImpl(); }
-  /// A tensor on the storage, with or without memory.
+  /// Returns a tensor on the storage, which need not have memory.
   at::Tensor tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const;
 
  private:
-  const c10::Device device_;  // while it has no memory
+  const c10::Device device_;  // the storage's device while it has no memory
   c10::Storage storage_;
 };
 
-/// `numel` elements of `buffer` as a flat tensor.
+/// Returns `numel` elements of `buffer` as a tensor of one dim.
 at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
                        c10::ScalarType dtype);
 
-/// Frees the memory of a storage for good; whoever still has it gets `error` instead of values.
+/// Frees the memory of a storage for good. Raw access to a tensor that still has the storage throws `error`.
 void end_storage(const c10::Storage& storage, const std::string& error);
 
-/// Elements that lie one behind the other in `buffer`, which is null while they have no memory.
+/// `numel` contiguous elements in `buffer`, which is null while they have no memory.
 struct FlatPart {
   Form form;
   int64_t numel = 0;

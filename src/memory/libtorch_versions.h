@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What differs between the releases of LibTorch that are supported; no other file asks for the version.
+/// Code that differs between the supported releases of LibTorch. No other file depends on LibTorch's version.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/version.h>
@@ -10,13 +10,14 @@ static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VER
 
 namespace fsdp::memory {
 
-/// Undoes `release_data_and_set_meta_custom_data_ptr_error_msg_`. A call of `set_data_ptr_noswap` must follow: it makes
-/// older releases take note.
+/// Undoes `release_data_and_set_meta_custom_data_ptr_error_msg_`. The caller must call `set_data_ptr_noswap` next,
+/// because releases before 2.13 decide only there whether access to the storage throws.
 inline void lift_access_error(c10::StorageImpl& storage);
 
 #if TORCH_VERSION_MINOR < 13
 
-/// Names a private member: an explicit instantiation may, and its friend function hands the name on.
+/// Gives access to a private member of StorageImpl. C++ lets an explicit instantiation name private members, and the
+/// friend function returns the member that the instantiation named.
 template <auto kMember>
 struct PrivateMember {
   friend constexpr auto throws_on_access() { return kMember; }

@@ -112,9 +112,9 @@ class Move {
   void take_rows() {
     group_->reshard();
     group_->wait_for_unshard();
-    std::vector<runtime::RowSource> sources;
-    for (const size_t i : from_) sources.push_back(runtime::rows_of_tensor(whole_rows(i)));
-    params_->take_rows(sources);
+    std::vector<at::Tensor> wholes;
+    for (const size_t i : from_) wholes.push_back(whole_rows(i));
+    params_->take_rows(wholes);
     group_->reshard();
   }
   void take_states(torch::optim::Optimizer& optimizer) {
@@ -170,8 +170,7 @@ class Move {
     for (const size_t to : c10::irange(from_.size())) act(from_[params_->slots()[to].place.given], to);
   }
   void fill(const at::Tensor& moved, size_t from, size_t to, const at::Tensor& rows) {
-    const auto whole = gather_rows(*group_, from, rows, kOperation);
-    if (moved.numel() > 0) runtime::rows_of_tensor(whole)(params_->slots()[to], moved);
+    params_->slots()[to].copy_rows(gather_rows(*group_, from, rows, kOperation), moved);
   }
 
   const std::shared_ptr<ParamGroup> group_;

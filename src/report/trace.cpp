@@ -25,7 +25,7 @@ TraceEvent event_of(const TimelineEntry& entry) {
           .is_communication = entry.track == Track::kCommunication,
           .begin_ns = entry.begun,
           .end_ns = entry.ended,
-          .has_failed = entry.stage == Stage::kFailed,
+          .has_failed = entry.has_failed,
           .thread = entry.thread,
           .sequence = entry.sequence,
           .bytes = entry.bytes};

@@ -10,25 +10,27 @@ using enum OperatorKind;
 Verdict judge_whole(const Access& a) {
   if (a.writes) return a.inside && a.summoned ? Verdict::kReadWhole : Verdict::kRefuseWriteInScope;
   if (is_one_of(a.op, {kDetach, kFactory, kView})) return Verdict::kPass;
-  // Backward reads rows, which do not know what was written to this copy.
+  // Backward would read the rows' values, not those that were written to this copy.
   if (a.inside && a.summoned && a.recording) return Verdict::kRefuseRecording;
   return a.inside ? Verdict::kReadWhole : Verdict::kRefuseOutsideScope;
 }
 
-// Operators that mean the same on a rank's rows as on the whole parameter if their other operands fit.
+// Returns true if the operator does the same to a rank's rows as to the whole parameter, provided that its other
+// operands fit.
 bool is_row_wise(const Access& a) {
   if (a.op == kPointwise) return !a.is_part_of_rows;
   return is_one_of(a.op, {kView, kViewOrCopy, kClone, kFill, kFused, kCopy, kForeach});
 }
 
-// An optimizer that is stepped in a scope sees whole parameters and the rows of their gradients.
+// Judges by `fit`. kRefuseGradientInScope is for an optimizer that is stepped in a scope: it sees whole parameters but
+// the rows of their gradients.
 Verdict judge_fit(const Access& a, Verdict passed) {
   if (a.fit == Fit::kFits || a.fit == Fit::kTakesRows) return passed;
-  if (a.inside && a.part == PartKind::kGradient) return Verdict::kRefuseGradientInScope;
-  return a.fit == Fit::kMisfits ? Verdict::kRefuseOperand : Verdict::kRefuseWriteFromRows;
+  const bool is_step_in_scope = a.inside && a.part == PartKind::kGradient;
+  return a.fit == Fit::kMisfits && !is_step_in_scope ? Verdict::kRefuseOperand : Verdict::kRefuseWriteFromRows;
 }
 
-// Module::to converts, then replaces.
+// Judges conversions such as `to`. Module::to first converts a parameter and then replaces its storage.
 std::optional<Verdict> judge_conversion(const Access& a) {
   const bool is_lifted = a.local_rows && !a.recording;
   if (a.op != kCopy || !a.is_first || a.writes || is_lifted) return std::nullopt;
@@ -43,7 +45,7 @@ Verdict judge_rows(const Access& a) {
   const auto refused = a.part == PartKind::kResult ? Verdict::kRefuseResult : Verdict::kRefuseOutsideScope;
   if (a.op == kDetach) return Verdict::kPass;
   if (a.op == kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
-  if (a.op == kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
+  if (a.op == kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseConvert;
   if (const auto verdict = judge_conversion(a)) return *verdict;
   if (a.recording) return refused;
   if (a.local_rows) return passed;
@@ -59,8 +61,7 @@ Verdict judge(const Access& a) {
   if (a.op == kMetadata) return Verdict::kPass;
   if (a.op == kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
   const bool is_parameter = a.part == PartKind::kRows || a.part == PartKind::kWhole;
-  if (a.op == kReplace && a.is_first && is_parameter)
-    return a.inside && !a.summoned ? Verdict::kRefuseReplaceInScope : Verdict::kRefuseReplace;
+  if (a.op == kReplace && a.is_first && is_parameter) return Verdict::kRefuseReplace;
   return a.part == PartKind::kWhole ? judge_whole(a) : judge_rows(a);
 }
 
@@ -93,14 +94,10 @@ std::string ways_out(Verdict verdict) {
              "model through its handle, model(...), or open an fsdp::ForwardScope; for the whole value use "
              "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
-      return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole values "
-             "to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. An optimizer that was "
-             "constructed before fsdp::fully_shard (Adagrad), or stepped in a scope, has state of the whole sizes: "
-             "construct the optimizer after fully_shard and call step() outside of scopes";
-    case Verdict::kRefuseGradientInScope:
-      return "inside a scope and in backward parameters are whole and their gradients are this rank's rows. "
-             "optimizer.step() belongs after the scope. If the optimizer made its state in a scope, that state has the "
-             "whole sizes: construct the optimizer again";
+      return "outside a forward scope a sharded parameter is this rank's rows, and its gradient is always this rank's "
+             "rows. To write whole values to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. "
+             "If an optimizer was constructed before fsdp::fully_shard (Adagrad) or stepped in a scope, its state has "
+             "the whole sizes: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
              "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if you "
@@ -112,20 +109,15 @@ std::string ways_out(Verdict verdict) {
              std::string(kOtherValuesInForward);
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
-             "values with copy_ (of the whole sizes or of the rows'), or in fsdp::summon_full_params with "
-             "write_back(); convert, move, clone and load the model before fsdp::fully_shard";
-    case Verdict::kRefuseReplaceInScope:
-      return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. " +
-             std::string(kOtherValuesInForward) +
-             ". To change the parameter permanently, use copy_, fsdp::summon_full_params with write_back(), fsdp::to "
-             "or fsdp::load after the scope";
+             "values with copy_ (of the whole sizes or of the rows') outside of scopes, or in "
+             "fsdp::summon_full_params with write_back(); convert, move, clone and load the model before "
+             "fsdp::fully_shard, or with fsdp::to and fsdp::load. " +
+             std::string(kOtherValuesInForward);
     case Verdict::kRefuseConvert:
-      return "outside a forward scope a sharded parameter is this rank's rows, so a converted or moved copy would have "
-             "only these rows. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for "
-             "the whole value use fsdp::full_tensor(p).to(...) on every rank, and for the rows p.detach().to(...)";
-    case Verdict::kRefuseClone:
-      return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
-             "fsdp::fully_shard; for the rows use p.detach().clone(), and for the whole value fsdp::full_tensor(p)";
+      return "outside a forward scope a sharded parameter is this rank's rows, so a converted, moved or cloned copy "
+             "would have only these rows. Convert and move the model with fsdp::to(model, ...), or before "
+             "fsdp::fully_shard. Clone the module before fsdp::fully_shard. For the whole value, use "
+             "fsdp::full_tensor(p) on every rank, and for the rows p.detach().to(...) or p.detach().clone()";
     case Verdict::kRefuseRecording:
       return "inside summon_full_params the whole parameters are this rank's own copy, which backward would not reach. "
              "Evaluate the model there under a torch::NoGradGuard, and train in a forward scope";

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Whether an operator may touch a sharded tensor, and what must happen first. Pure functions.
+/// Pure functions that decide whether an operator may take a sharded tensor, and what must happen first.
 
 #include <cstdint>
 #include <string>
@@ -9,65 +9,64 @@
 
 namespace fsdp::runtime {
 
-/// On which of a parameter's storages a tensor lies; kResult: on one of its own, see Note [Results of rows].
+/// The storage of a parameter on which a tensor lies. A kResult has a storage of its own: see Note [Results of rows].
 enum class PartKind : uint8_t { kRows, kWhole, kGradient, kResult };
 
-/// How the other operands of an element-wise operator meet the rows of a parameter.
+/// How well the other operands of an element-wise operator fit the rows of a parameter, from best to worst.
 enum class Fit : uint8_t {
-  kFits,             ///< their rows are the same ones, or they are broadcast along the rows
-  kTakesRows,        ///< they fit once this rank's rows are taken of those that have the whole parameter's sizes
-  kMisfits,          ///< one has other sizes or other rows
-  kWrittenFromRows,  ///< an ordinary tensor that is written has other sizes than the rows
+  kFits,             ///< they have the same rows, or they are broadcast along the rows
+  kTakesRows,        ///< some have the whole parameter's sizes and are replaced by this rank's rows of them
+  kMisfits,          ///< an operand has other sizes or other rows
+  kWrittenFromRows,  ///< the operator writes to an ordinary tensor that has other sizes than the rows
 };
 
+/// Description of what an operator does with one sharded operand.
 struct Access {
   OperatorKind op = OperatorKind::kOther;
   PartKind part = PartKind::kRows;
-  bool is_parameter = false;     ///< the parameter itself, not a view of it
-  bool is_part_of_rows = false;  ///< a view that does not have all of the rows
-  bool selects_rows = false;     ///< a view of some of the rows by their numbers
-  bool reorders_rows = false;    ///< a copy in which rows may be another dim than the first
-  bool is_first = false;         ///< the operator's first argument, which `set_` and its kin replace
-  bool writes = false;
-  bool random = false;
-  bool recording = false;                         ///< autograd would record it
-  Fit fit = Fit::kFits;                           ///< of the other operands of an element-wise operator
-  Conversion conversion = Conversion::kConverts;  ///< of kReplace, and of the first argument of kCopy without writes
+  bool is_parameter = false;     ///< the operand is the parameter itself, not a view of it
+  bool is_part_of_rows = false;  ///< the operand is a view that does not contain all elements of the rows
+  bool selects_rows = false;     ///< the operator makes a view of some of the rows by their indices
+  bool reorders_rows = false;    ///< the operator makes a copy in which rows may be another dim than the first
+  bool is_first = false;         ///< the operand is the first argument, which `set_` and similar operators replace
+  bool writes = false;           ///< the operator writes to the operand
+  bool random = false;           ///< the operator draws random numbers
+  bool recording = false;        ///< autograd would record the operator
+  Fit fit = Fit::kFits;          ///< for an element-wise operator: whether the other operands fit this one
+  Conversion conversion = Conversion::kConverts;  ///< for a kReplace, or the first operand of a kCopy without writes
   bool inside = false;                            ///< the group has an open scope or an open backward
   bool summoned = false;                          ///< inside summon_full_params, where whole parameters may be written
   bool local_rows = false;                        ///< inside LocalRows
 };
 
+/// Action of the interceptor for an operand. For the verdicts kRefuse... it throws UsageError.
 enum class Verdict : uint8_t {
   kPass,
-  kReadWhole,  ///< make the group whole first
-  kWriteRows,  ///< passes, and whole copies of the group become stale
-  kPrintRows,  ///< passes on an ordinary copy of the rows
+  kReadWhole,  ///< the interceptor unshards the group before the operator runs
+  kWriteRows,  ///< the operator may write the rows, and whole copies of the group become stale
+  kPrintRows,  ///< the operator gets an ordinary copy of the rows
   kRefuseOutsideScope,
   kRefuseRowsByNumber,
   kRefuseResult,
   kRefuseOperand,
   kRefuseWriteFromRows,
-  kRefuseGradientInScope,
   kRefuseRandom,
   kRefuseWriteInScope,
   kRefuseReplace,
-  kRefuseReplaceInScope,
   kRefuseConvert,
-  kRefuseClone,
   kRefuseRecording,
 };
 
-/// The rules of docs/architecture.md, "What may touch a sharded tensor".
+/// Applies the rules of docs/architecture.md, "What may touch a sharded tensor".
 Verdict judge(const Access& access);
 
-/// How a forward computes with other values than a parameter has, e.g. a normalised weight.
+/// Message text: how a forward computes with values that differ from the parameter's, e.g. a normalised weight.
 constexpr const char* kOtherValuesInForward =
     "To compute with different values in forward, such as a normalised weight, do not write to the parameter: call "
     "torch::linear(x, w / sigma, bias), or assign the module's member and restore it afterwards (auto w = "
     "layer->weight; layer->weight = w / sigma; y = layer(x); layer->weight = w)";
 
-/// What to do instead, for a verdict that refuses.
+/// Returns the message text that says what to do instead; empty for a verdict that does not refuse.
 std::string ways_out(Verdict verdict);
 
 }  // namespace fsdp::runtime

@@ -18,10 +18,11 @@
 namespace fsdp::runtime {
 namespace {
 
-// The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
+// If a backward frees at least this many bytes, malloc's free pages go back to the system; otherwise malloc keeps them
+// for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
-// Whether the current graph task will accumulate a gradient into the parameter.
+// Returns true if the current graph task will accumulate a gradient into the parameter.
 bool expects_gradient(const ParamSlot& slot) {
   auto parameter = slot.tensor();
   if (!parameter.defined() || !parameter.requires_grad()) return false;
@@ -31,7 +32,7 @@ bool expects_gradient(const ParamSlot& slot) {
   return nodes == nullptr || nodes->contains(accumulator.get());
 }
 
-// autograd::grad and backward(inputs) leave parameters outside their inputs alone.
+// Returns true in autograd::grad and backward(inputs), which give no gradients to parameters outside their inputs.
 bool is_restricted_to_inputs() {
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
   return inputs != nullptr && !inputs->empty();
@@ -51,15 +52,16 @@ void add_buckets(const ParamGroup& group, auto&& add) {
     add(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
 }
 
-// Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
+// Returns true if this backward reduces the group: forward reached the group, or it has gradients all the same. The
+// answer is the same on every rank.
 bool takes_part(ParamGroup& group, bool restricted) {
   if (!group.reduces() || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
   if (group.expects_gradients()) return true;
-  // Gradients that wait since a backward without synchronisation wait on.
+  // A restricted backward does not reduce gradients that an earlier backward without synchronisation has left.
   return !restricted && (group.has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
 }
 
-// Other ranks may wait for what this thread does not do.
+// Throws UsageError, after reporting the failure to other ranks, which may wait for this thread.
 [[noreturn]] void refuse_thread(const ParamGroup& group, const char* operation, const char* what_another_does) {
   const auto error =
       str_cat("another thread ", what_another_does, " '", group.name(),
@@ -69,10 +71,11 @@ bool takes_part(ParamGroup& group, bool restricted) {
   throw UsageError(group.where(operation) + error);
 }
 
-// Held on to while a thread waits: others may drop the model meanwhile. Null if nobody has it any more.
+// Returns a pointer that keeps the group alive while a thread waits, because another thread may drop the model during
+// the wait. Returns null if the group no longer has an owner.
 std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
 
-// Whether the group's whole parameters go when its last backward has ended.
+// Returns true if the group is resharded when its last backward has ended.
 bool ends_sharded(ParamGroup& group) {
   if (group.stays_after_backward()) return false;
   return !group.pins.are_there() && (!group.is_inside() || !group.stays_after_forward());
@@ -83,7 +86,7 @@ std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) FSDP_REQU
   return found == rank.backwards.end() ? nullptr : found->second;
 }
 
-// Groups whose sums are made where their rows' gradients lie take no more memory, so any number is in flight.
+// Where every rank has all rows, a reduction needs no memory of its own, so their number in flight is not limited.
 void start_reduction(RankState& rank, ParamGroup& group, size_t bucket) FSDP_REQUIRES(rank.mutex) {
   group.start_reduction(bucket);
   if (group.placement().is_replicated_only()) return;
@@ -91,7 +94,7 @@ void start_reduction(RankState& rank, ParamGroup& group, size_t bucket) FSDP_REQ
   rank.reducing.push_back(group.id());
 }
 
-// Returns whether there were as many reductions in flight as there may be.
+// Finishes the oldest reduction if there are as many in flight as allowed. Returns true if there were.
 bool finish_oldest_reduction(RankState& rank) FSDP_REQUIRES(rank.mutex) {
   constexpr size_t kInFlight = 2;
   if (rank.reducing.size() < kInFlight) return false;
@@ -101,9 +104,12 @@ bool finish_oldest_reduction(RankState& rank) FSDP_REQUIRES(rank.mutex) {
   return true;
 }
 
-// Starts the buckets that are next in order, as long as they are complete. Who takes no part by then may do so at the
-// end. Forwards run again in the reverse order, so what has not been computed again by the time that a bucket of a
-// later group, `completed`, is complete will not be.
+// Starts the reductions of the buckets that are next in order, as long as they are complete. A group that does not take
+// part in the backward yet may still do so at its end.
+//
+// A bucket may also lack gradients that only a recomputed forward gives. Forwards are recomputed in reverse order. So
+// when `completed`, a bucket of a later group, is complete, forwards that have not been recomputed yet never will be,
+// and the bucket does not wait for their gradients.
 void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) FSDP_REQUIRES(rank.mutex) {
   while (const auto task = find_task(rank, id)) {
     if (task->buckets.empty()) return;
@@ -118,18 +124,19 @@ void advance_reductions(RankState& rank, int id, const OrderedBucket& completed)
     const bool passes = last != nullptr && last != group.get() && !last->buckets()[completed.bucket].is_begun;
     const bool is_ready = bucket.is_complete() || (passes && bucket.missing == 0);
     if (!is_ready || group->policy.reduces_unused) return;
-    // While it waits, another thread may start this one.
+    // While finish_oldest_reduction waits, another thread may start this bucket. The loop then looks again.
     if (!finish_oldest_reduction(rank)) start_reduction(rank, *group, number);
   }
 }
 
-// At the end of the outermost graph task: what was not reduced yet, then waits for all, unless more backwards follow.
+// Called at the end of a graph task. Reduces what has not been reduced yet, in groups that no other graph task has
+// entered. Then waits for all reductions, except in groups for which this is not the last backward.
 void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   std::vector<OrderedBucket> order;
   for (GroupId id : task.groups)
     if (auto* member = rank.group(id)) add_buckets(*member, [&](const OrderedBucket& next) { order.push_back(next); });
   std::ranges::sort(order, std::less());
-  // Whether no other backward goes through the group. False also after reset_iter_state().
+  // Returns true if only this graph task has entered the group; false after reset_iter_state().
   const auto is_last = [&](const ParamGroup& group) { return group.has_only_task(task.id); };
   for (const auto& next : order) {
     const auto group = keep(rank.group(next.group));
@@ -140,7 +147,7 @@ void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.m
     }
     if (is_last(*group)) start_reduction(rank, *group, next.bucket);
   }
-  for (const auto& next : order) {  // in one order on every rank: hooks may communicate
+  for (const auto& next : order) {  // in the same order on every rank, because hooks may communicate
     const auto member = keep(rank.group(next.group));
     if (!member || !is_last(*member) || !member->policy.is_last_backward) continue;
     std::erase(rank.reducing, next.group);
@@ -148,23 +155,23 @@ void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.m
   }
 }
 
-// All is reduced: the groups leave the backward. Throws what is wrong with their gradients.
+// Lets all groups leave the graph task after their gradients were reduced. Throws the first error of their gradients.
 void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   if (rank.backwards.erase(task.id) == 0) return;
-  task.span.end(Stage::kDone);
+  task.span.end();
   std::string error;  // the first one; every group is left all the same
   int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
     parameters += member->whole_bytes();
-    // Another backward of the same iteration would fault the pages in again.
+    // If this is not the last backward of the iteration, the next one would fault the pages in again.
     const bool is_last = member->policy.is_last_backward && member->policy.requires_gradient_sync;
     if (is_last && member->expects_gradients() && member->params().is_on_cpu()) gradients += member->whole_bytes();
     const auto failed = member->leave_backward(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();
-    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
+    // The group is resharded even if its scope goes on. A later read then gathers it on every rank.
     if (!member->is_in_backward() && ends_sharded(*member)) member->reshard();
     if (!member->is_inside()) member->leave_reading();
   }
@@ -175,11 +182,11 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
 
 void end_task(RankState& rank, int id) {
   const MutexLock lock(rank.mutex);
-  const auto task = find_task(rank, id);  // shared: reset_iter_state() may come while this thread waits
-  if (!task) return;                      // it came first
+  const auto task = find_task(rank, id);  // shared: reset_iter_state() may drop it while this thread waits
+  if (!task) return;                      // reset_iter_state() has dropped it
   const OwnOperators own_operators;
   reduce_rest(rank, *task);
-  // While the groups can still be reset.
+  // finish_landing may throw, so it comes before close_task: reset_iter_state() can then still reset the groups.
   for (const GroupId member : task->groups)
     if (auto* group = rank.group(member); group != nullptr && group->has_only_task(id)) group->finish_landing();
   close_task(rank, *task);
@@ -211,9 +218,9 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (group.has_task(id)) return false;
-  const auto is_unfinished = [](const auto& entry) { return entry.second->runs.expired(); };  // by an exception
+  const auto is_unfinished = [](const auto& entry) { return entry.second->runs.expired(); };  // an exception ended it
   if (std::ranges::any_of(rank.backwards, is_unfinished)) require(false, group.where("backward"), kUnfinishedBackward);
-  // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
+  // A backward inside another one enters groups one by one, because the outer one has entered all groups of the scope.
   auto covered = group.scope && !group.is_in_backward() ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
     if (auto* member = rank.group(member_id)) {
@@ -233,7 +240,7 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
   if (group.scope)
     if (auto* root = rank.group(group.scope->root); root != nullptr && !root->is_in_backward()) {
       rank.reads.orders[root->id()].backward.start();
-      rank.reads.current = 0;  // what forward read last is a first read here
+      rank.reads.current = 0;  // the group that forward read last counts as a new read
     }
   for (GroupId member_id : covered) {
     auto* member = rank.group(member_id);
@@ -245,8 +252,8 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
   return true;
 }
 
-// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
-// of one parameter at once; a device has one thread for all.
+// On the CPU two threads that run backwards through one group could change the same `.grad` at once. A backward inside
+// another one runs on the same thread. On a device one thread of autograd runs the nodes of all backwards.
 void require_no_backward_elsewhere(RankState& rank, ParamGroup& group, const char* operation) {
   if (!group.params().is_on_cpu()) return;
   for (const int id : group.tasks()) {
@@ -263,7 +270,7 @@ void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tenso
                         "' arrived before its hook was called");
   const int outermost = group.tasks().front();
   group.add_gradient(slot, std::move(gradient), /*from_inside=*/id != outermost);
-  group.placement().progress();  // earlier groups' gradients go the sooner
+  group.placement().progress();  // advances the reductions of earlier groups
   const size_t bucket = group.slots()[slot].place.bucket;
   if (group.buckets()[bucket].is_complete())
     advance_reductions(rank, outermost, {.group = group.id(), .bucket = bucket});
@@ -272,7 +279,7 @@ void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tenso
 void reset_backward(RankState& rank) {
   rank.backwards.clear();
   rank.reducing.clear();
-  // Ranks that got unequally far, in whatever model, would predict differently.
+  // All predictions are dropped: ranks that got unequally far before the exception would predict different reads.
   rank.reads.forget();
 }
 

@@ -1,4 +1,4 @@
-// Where autograd calls: see Note [Before a node].
+// The hooks that autograd calls; see Note [Before a node].
 
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
@@ -43,7 +43,7 @@ class BeforeBackward : public torch::autograd::FunctionPreHook {
   const std::shared_ptr<ParamGroup>& group() const { return group_; }
 
  private:
-  std::shared_ptr<ParamGroup> group_;  // nodes read views of frozen parameters that nobody else may have any more
+  std::shared_ptr<ParamGroup> group_;  // owned, because the node may hold the last view of a frozen parameter
 };
 
 class GradientArrived : public torch::autograd::PostAccumulateGradHook {
@@ -64,26 +64,21 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// The tensor whose gradient the node accumulates; null if it is another node.
-const at::TensorImpl* accumulated_by(const torch::autograd::Node* node) {
-  // Nothing derives from this type: an exact comparison is cheaper than a cast.
-  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
-  return static_cast<const torch::autograd::AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
-}
-
 // The group of the parameter whose gradient the node accumulates; null if there is none.
 std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* node) {
-  const auto* tensor = accumulated_by(node);
-  if (tensor == nullptr || !is_marked(*tensor)) return nullptr;
+  // Nothing derives from these types: an exact comparison is cheaper than a cast.
+  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
   const auto& parameter = static_cast<const torch::autograd::AccumulateGrad*>(node)->variable;
+  if (!is_marked(*parameter.unsafeGetTensorImpl())) return nullptr;
   const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
   if (hook == nullptr || typeid(*hook) != typeid(GradientArrived)) return nullptr;
   return static_cast<const GradientArrived*>(hook)->group();
 }
 
-// Whether this thread comes to the graph task for the first time. Tasks nest: an outer one goes on after an inner one.
+// Returns true if this thread runs a node of the graph task for the first time. It remembers several tasks, because
+// tasks nest: an outer one goes on after an inner one.
 bool is_new_here(int task) {
-  thread_local std::array<int, 4> known = {-1, -1, -1, -1};  // the last one first
+  thread_local std::array<int, 4> known = {-1, -1, -1, -1};  // the most recent task first
   if (known.front() == task) return false;
   auto place = std::ranges::find(known, task);
   const bool is_new = place == known.end();
@@ -92,8 +87,8 @@ bool is_new_here(int task) {
   return is_new;
 }
 
-// From its first node on, all groups that the graph leads to show whole parameters: hooks and custom Functions may ask
-// for sizes before a node runs that is known to read them.
+// Enters all groups to which the task's graph leads, before the task's first node runs. Hooks and custom Functions may
+// ask for a parameter's sizes before any node runs that is known to read the parameter.
 void begin_task(torch::autograd::Node& first) {
   if (!is_new_here(torch::autograd::get_current_graph_task_id())) return;
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
@@ -109,9 +104,9 @@ void begin_task(torch::autograd::Node& first) {
       if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group());
     }
   };
-  add_groups_of(first);  // not among those that others lead to
+  add_groups_of(first);  // autograd's set has only nodes to which other nodes lead
   for (auto* node : *nodes) add_groups_of(*node);
-  // The set has another order on every rank.
+  // The set's order differs between ranks, so the groups are sorted.
   const auto number = [](const auto& group) { return std::pair(group->id(), group.get()); };
   std::ranges::sort(groups, {}, number);
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
@@ -132,15 +127,17 @@ void observe_backward_nodes() {
   static_cast<void>(callback);
 }
 
-bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter) {
-  return std::ranges::any_of(node.next_edges(),
-                             [&](const auto& edge) { return accumulated_by(edge.function.get()) == parameter; });
+bool leads_to(const torch::autograd::Node& node, const ParamGroup& group) {
+  return std::ranges::any_of(node.next_edges(), [&](const torch::autograd::Edge& edge) {
+    return group_of_accumulator(edge.function.get()).get() == &group;
+  });
 }
 
 void hook_parameters(const std::shared_ptr<ParamGroup>& group) {
   for (size_t i = 0; i < group->slots().size(); ++i) {
     const auto parameter = group->slots()[i].tensor();
-    // Before the user's, which may look at the parameter. add_hook() wants to be the first and only one.
+    // This hook comes before the user's hooks, which may look at the parameter. It is inserted by hand, because
+    // LibTorch's add_hook() requires that there are no other hooks.
     torch::autograd::impl::materialize_autograd_meta(parameter);
     auto& hooks = torch::autograd::impl::hooks(parameter);
     hooks.insert(hooks.begin(), std::make_unique<BeforeBackward>(group));

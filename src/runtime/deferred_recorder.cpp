@@ -19,7 +19,7 @@ namespace {
 using Kind = DeferredRecording::Kind;
 using Stack = torch::jit::Stack;
 
-constexpr int kLongestChain = 500;  // of calls that are carried out one inside the other
+constexpr int kLongestChain = 500;  // limit of calls in a chain, because Replay carries a chain out recursively
 
 thread_local Kind kind_of_thread = Kind::kPutOff;
 
@@ -43,13 +43,14 @@ std::optional<size_t> argument_of(const c10::OperatorHandle& op, const char* nam
   return index ? std::optional(static_cast<size_t>(*index)) : std::nullopt;
 }
 
-// torch::tensor of a vector writes its memory without an operator. Only it turns off autograd's keys and no others.
+// Returns true inside torch::tensor of a vector, which writes its memory without an operator. The function is
+// recognised by the excluded dispatch keys: no other caller excludes autograd's keys but not ADInplaceOrView.
 bool is_literal() {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(c10::DispatchKey::AutogradOther) && !excluded.has(c10::DispatchKey::ADInplaceOrView);
 }
 
-// Whether what a tensor's storage held before does not matter.
+// Returns true if the operator overwrites the tensor's whole storage without reading it.
 bool is_overwritten(const c10::OperatorHandle& op, const at::Tensor& tensor) {
   static constexpr std::string_view kNames[] = {"aten::zero_",    "aten::fill_",   "aten::copy_",       "aten::normal_",
                                                 "aten::uniform_", "aten::random_", "aten::exponential_"};
@@ -94,14 +95,14 @@ class PutOff {
  private:
   std::span<c10::IValue> results() { return std::span(stack_).last(op_.schema().returns().size()); }
 
-  // Where values will be.
+  // Returns the device on which the results' values will be.
   c10::Device device() const {
     if (asked_) return *asked_;
     for (const auto& operand : operands_) return form_of_values(operand.tensor).device;
     return at::kCPU;
   }
 
-  // What comes out is no tensor, or one whose sizes depend on values.
+  // Returns true if the operator returns no tensor but a value, or a tensor whose sizes depend on values.
   bool asks_for_values() const {
     if (op_.hasTag(at::Tag::dynamic_output_shape)) return true;
     if (traits_.kind == OperatorKind::kMetadata || traits_.kind == OperatorKind::kReplace) return false;
@@ -116,7 +117,7 @@ class PutOff {
   void call_on_meta(std::optional<size_t> device) {
     own_lists(arguments_);
     for (const auto& [tensor, argument, element] : operands_)
-      if (!tensor.is_meta() && tensor.dim() > 0)  // a number goes with any device
+      if (!tensor.is_meta() && tensor.dim() > 0)  // a tensor without dims may be on any device
         put(arguments_[argument], element,
             at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta)));
     if (device) arguments_[*device] = c10::Device(at::kMeta);
@@ -134,24 +135,24 @@ class PutOff {
         call->operands.push_back(
             {argument, element, geometry_of(tensor),
              is_new ? std::make_shared<DeferredValue>(DeferredValue{value->device, value->bytes}) : value});
-        // Its storage will hold a value that refers to this call.
+        // The call must not refer to the tensor, whose storage may get a value that refers to the call: a cycle.
         put(call->arguments[argument], element, at::Tensor());
       } else if (!tensor.is_meta()) {
-        // As it is now: it may be written before the call is carried out.
+        // The call keeps a copy, because the tensor may be written before the call is carried out.
         put(call->arguments[argument], element, tensor.detach().clone());
       }
     }
     return call;
   }
 
-  // As it would have been now.
+  // Fixes the dtype of a factory call to the default dtype of now, which may change before the call is carried out.
   void fix_dtype(DeferredCall& call) {
     const auto dtype = argument_of(op_, "dtype");
     if (dtype && operands_.empty() && call.arguments[*dtype].isNone() && results()[0].isTensor())
       call.arguments[*dtype] = static_cast<int64_t>(results()[0].toTensor().scalar_type());
   }
 
-  // A result that moves to another device is another storage, though nothing moves on the meta device.
+  // Gives results that move to another device a storage of their own. On the meta device they share the operand's.
   void leave_device() {
     if (!asked_) return;
     for (auto& result : results())
@@ -163,7 +164,7 @@ class PutOff {
         }
   }
 
-  // The generator goes on as if the call had been carried out.
+  // Advances the generator as the call would, and records its state before the call.
   void draw(DeferredCall& call) {
     auto generator = at::globalContext().defaultGenerator(device());
     for (const auto& argument : call.arguments)
@@ -177,7 +178,7 @@ class PutOff {
     call.random = DeferredCall::Random{std::move(generator), std::move(state)};
   }
 
-  // The storages that the call wrote or made hold what it left there.
+  // Makes the call's results the deferred values of the storages that it writes or makes.
   void note(std::shared_ptr<const DeferredCall> call) {
     int depth = 0;
     for (const auto& operand : call->operands) depth = std::max(depth, operand.value->depth);
@@ -201,7 +202,7 @@ class PutOff {
     }
   }
 
-  // What has to be known now, or what the meta device has no answer to.
+  // Carries the call out now: its result is needed at once, or the operator does not work on the meta device.
   void call_now() {
     own_lists(arguments_);
     std::vector<std::pair<Found, at::Tensor>> in_memory;
@@ -247,7 +248,7 @@ void put_off(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 }
 
 void install() {
-  // Kept for ever, as the interceptor is.
+  // The library is never destroyed, like the interceptor's.
   static auto* library = [] {
     auto* fallback = new torch::Library(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&put_off>());

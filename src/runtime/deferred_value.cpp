@@ -15,13 +15,13 @@
 namespace fsdp::runtime {
 namespace {
 
-// A tensor that the value was left through, as one that lies on the storage; and the version that it had then.
+// A tensor on the storage through which an operator wrote the value, and the tensor's version after that write.
 struct LeftThrough {
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
   uint32_t version;
 };
 
-// What a storage on the meta device keeps in place of memory.
+// The data that a storage on the meta device holds in place of memory.
 struct Kept {
   DeferredValuePtr value;
   std::vector<LeftThrough> left_through = {};
@@ -45,7 +45,7 @@ at::Tensor lie_on(const at::Tensor& memory, const DeferredGeometry& geometry) {
 
 class Replay {
  public:
-  // Its storage, which nobody writes.
+  // Returns the bytes of the value's storage. The caller must not write to them.
   at::Tensor value(const DeferredValue& wanted) {
     if (wanted.there.defined()) return wanted.there;
     require(!wanted.is_spread,
@@ -81,7 +81,8 @@ class Replay {
     return alias != nullptr && alias->isWrite();
   }
 
-  // The operand's storage before the call. One that others read too is copied before it is written.
+  // Returns the contents of the operand's storage before the call. If the call writes to the storage and other calls
+  // read it too, the function returns a copy.
   at::Tensor taken(const DeferredCall& call, const DeferredCall::Operand& operand,
                    const std::vector<at::Tensor>& earlier) {
     for (size_t i = 0; i < earlier.size(); ++i)
@@ -111,7 +112,7 @@ class Replay {
   std::map<std::pair<const DeferredCall*, size_t>, at::Tensor> known_;
 };
 
-// Operators are carried out, and neither recorded nor looked at.
+// While this guard lives, operators run as usual: neither autograd nor fsdp records or intercepts them.
 struct CarryOut {
   OwnOperators own_operators;
   c10::impl::ExcludeDispatchKeyGuard not_deferred{kDeferredKey};
@@ -124,7 +125,8 @@ DeferredValuePtr deferred_value_of(const at::Tensor& tensor) {
   return kept == nullptr ? nullptr : kept->value;
 }
 
-// A write through one tensor counts the versions of others that share its counter.
+// A write through one tensor also raises the versions of other tensors that share its version counter. So the versions
+// of all known tensors are updated here.
 void defer(const at::Tensor& tensor, DeferredValuePtr value) {
   auto kept = std::make_unique<Kept>(Kept{std::move(value)});
   if (auto* before = kept_of(tensor)) kept->left_through = std::move(before->left_through);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Tensors that are made without memory, and values that are computed later: what operators would have written, had
-/// they been carried out.
+/// Tensors that are made without memory, on the meta device, and the recorded operator calls that compute their values
+/// later.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -18,68 +18,79 @@ namespace fsdp::runtime {
 
 struct DeferredCall;
 
-/// What a storage holds at one moment: what a call left in it, or memory that is there. Values refer to those that they
-/// were made of, never the other way. Does not change, but for a long chain of calls, which is computed and forgotten.
+/// The contents of a storage at one moment: either the result of a recorded call, or memory that holds the values. A
+/// value refers to the values that it is computed from, never the other way. A value does not change, except that an
+/// all-gather may fill `there` of one that `is_spread`.
 struct DeferredValue {
   c10::Device device;
   size_t bytes = 0;
-  /// Null where nothing was written as yet, or `there` has it.
+  /// The call that computes the value; null if nothing has been written yet or if `there` holds the value.
   std::shared_ptr<const DeferredCall> call = nullptr;
+  /// Index of the storage among those that `call` writes and makes.
   size_t place = 0;
+  /// The storage's bytes, if they are in memory; undefined otherwise.
   at::Tensor there = {};
-  /// Calls one after the other that lead here, at most.
+  /// Length of the longest chain of calls that computes the value.
   int depth = 0;
-  /// Other ranks have parts of it, until `there` has it.
+  /// True if the value is that of a sharded parameter: each rank has its rows, and only after an all-gather does
+  /// `there` hold the whole value.
   bool is_spread = false;
 };
 using DeferredValuePtr = std::shared_ptr<const DeferredValue>;
 
+/// How a tensor lies on its storage.
 struct DeferredGeometry {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   c10::ScalarType dtype = at::kFloat;
 };
 
+/// An operator call that was recorded and is carried out later.
 struct DeferredCall {
   struct Operand {
-    size_t argument = 0, element = 0;  // of a list
+    size_t argument = 0, element = 0;  // the argument's index; the tensor's index if the argument is a list
     DeferredGeometry geometry;
-    DeferredValuePtr value;  // before the call
+    DeferredValuePtr value;  // the storage's contents before the call
   };
+  /// A generator and its state before the call.
   struct Random {
     at::Generator generator;
     at::Tensor state;
   };
 
   c10::OperatorHandle op;
-  /// Without the deferred tensors, which `operands` has.
+  /// The arguments of the call. Deferred tensors are undefined here and listed in `operands`.
   std::vector<c10::IValue> arguments;
   std::vector<Operand> operands;
   std::optional<Random> random;
 };
 
-/// The deferred value of the storage of a meta tensor; null if no deferred operator wrote to that storage.
+/// Returns the deferred value of a meta tensor's storage; null if no deferred operator wrote to that storage.
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
-/// The storage of `tensor`, on the meta device, holds `value` from now on.
+/// Makes `value` the contents of the storage of `tensor`, which must be on the meta device.
 void defer(const at::Tensor& tensor, DeferredValuePtr value);
-/// Whether an operator wrote to the tensor when nothing was put off any more: that had no effect. Of tensors that have
-/// been written through themselves before.
+/// Returns true if an operator wrote to the tensor after recording had ended, so that the write had no effect. Such
+/// writes are found only if a deferred operator has written through this very tensor, not only through a view.
 bool was_written_since(const at::Tensor& tensor);
 DeferredGeometry geometry_of(const at::Tensor& tensor);
+/// Returns the tensor's whole storage as a tensor of bytes.
 at::Tensor bytes_of_storage(const at::Tensor& tensor);
 
-/// Draws the random numbers of a call, which has no `random` yet, by carrying it out on memory that is given back.
+/// Advances the generator of a random call by carrying the call out on temporary memory. `call.random` must be unset.
 void draw(const DeferredCall& call);
 
-/// The dtype and device that a tensor has, or will have when what was put off has been carried out.
+/// Returns the dtype and the device that a tensor has, or, if its value is deferred, will have once it is computed.
 memory::Form form_of_values(const at::Tensor& tensor);
-/// A tensor of the sizes and strides of `tensor`, which has a deferred value, with that value: the same bits each time.
-/// Generators are left as they were; meanwhile no other thread should draw from them.
+/// Returns a new tensor that has the sizes and strides of `tensor` and its deferred value. Each call returns the same
+/// bits. The function restores the states of the generators that it uses; meanwhile no other thread should draw from
+/// them.
 at::Tensor compute(const at::Tensor& tensor);
+/// Returns the same contents as a value in memory, which needs no recorded calls.
 DeferredValuePtr computed(const DeferredValuePtr& value);
 
-/// While it lives, tensors that this thread makes are on the meta device, and what operators would have written to them
-/// is put off or forgotten. Random numbers are drawn when they would have been, on memory that is given back at once.
+/// While this guard lives, tensors that this thread makes are on the meta device. The guard records the operators that
+/// write to them (kPutOff) or drops them (kForget). With kPutOff a random operator runs at once on temporary memory, so
+/// that generators advance as they would without the guard.
 class DeferredRecording {
  public:
   enum class Kind : uint8_t { kPutOff, kForget };

@@ -36,7 +36,8 @@ std::shared_ptr<FlatBuffer> FlatParams::counted(c10::DataPtr data, size_t bytes,
   return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, cls);
 }
 
-// Null where what belongs to rows is kept beside whole values.
+// Allocates memory for rows, gradients or optimizer state in host memory or in the file. Returns null if the plane uses
+// neither.
 std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
   if (host) return host->allocate(bytes);
   return disk_ ? counted(disk_->take(bytes), bytes, ByteClass::kDisk) : nullptr;
@@ -46,14 +47,14 @@ void FlatParams::allocate_rows() {
   const auto bytes = rows_.bytes();
   rows_.buffer = kept_elsewhere(bytes);
   if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
-  rows_.tensor().zero_();  // padding between parameters travels too
+  rows_.tensor().zero_();  // all-gathers send the padding between parameters too
 }
 
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
   return {whole_.form, rows_.numel, whole, whole_.form.bytes(rank_ * plane_.slice_numel)};
 }
 
-// Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
+// Each rank's account counts only the rank's own slice of shared memory, so that the sum of the accounts is right.
 void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t first_byte,
                                 std::shared_ptr<HostBuffer> on_host) {
   const at::NoGradGuard no_grad;
@@ -71,7 +72,7 @@ void FlatParams::allocate_whole(bool fills_alone) {
   if (shared_whole_ || kept_) {
     whole_.buffer = shared_whole_ ? shared_whole_ : kept_;
   } else if (on_host_ && !fills_alone) {
-    // Counts as this rank's part of what its host holds.
+    // This rank's account counts its share of the memory that the ranks of its host share.
     const auto ranks = static_cast<size_t>(on_host_->ranks());
     whole_.buffer = counted(on_host_->hold(), (whole_.bytes() + ranks - 1) / ranks, ByteClass::kWhole);
   } else {
@@ -81,7 +82,8 @@ void FlatParams::allocate_whole(bool fills_alone) {
   }
 }
 
-// In memory of a host, peers may still read what was gathered before.
+// If the whole buffer lies in memory that ranks of a host share, the cast goes to a new tensor instead of this rank's
+// slice, because other ranks may still read the values of the previous all-gather there.
 GatherPlane FlatParams::plane_to_gather() {
   const at::NoGradGuard no_grad;
   const auto whole = whole_.tensor();
@@ -105,10 +107,6 @@ void FlatParams::publish() {
   if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
 }
 
-void FlatParams::mark_cold() {
-  if (disk_) rows_.buffer->mark_cold();
-}
-
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   if (shared_whole_) return;
   const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int number) { return number == 0; });
@@ -128,9 +126,9 @@ void FlatParams::drop_second_shard() {
   kept_.reset();
 }
 
-void FlatParams::copy_whole(c10::Device device) {
+void FlatParams::copy_whole() {
   auto copy = whole_;
-  copy.buffer = counted(memory::allocate(device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
+  copy.buffer = counted(memory::allocate(whole_.form.device, whole_.bytes()), whole_.bytes(), ByteClass::kWhole);
   copy.tensor().copy_(whole_.tensor());
   whole_.buffer = copy.buffer;
 }

@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// One plane of a group, whose rows have one form, and whose whole values have one: for ever a flat shard and what
-/// training needs beside it, for a while a flat whole buffer, and the steps from the one to the other.
+/// One plane of a group: the permanent flat buffer of this rank's rows, the flat buffer of whole values that comes and
+/// goes, and the copies between the two. All rows of a plane have one form (dtype and device), and so do all its whole
+/// values.
 
 #include <fsdp/communicator.h>
 #include <fsdp/process_group.h>
@@ -17,82 +18,93 @@
 
 namespace fsdp::runtime {
 
+/// Dtypes and devices of one plane.
 struct FlatForms {
   memory::Form rows, whole;
-  /// Of gradients while they are summed over the ranks.
+  /// Form of gradients while they are summed over the ranks.
   memory::Form reduced = whole;
 
   bool operator==(const FlatForms&) const = default;
 };
 
-/// Note [Rows and whole]. Rows are master values: what optimizers and checkpoints know. Whole values are what operators
-/// compute with. Each have a dtype and a device of their own, and these steps lead from the one to the other:
+/// Note [Rows and whole]. Rows are the master values that optimizers and checkpoints use. Whole values are what
+/// operators compute with. Rows and whole values each have a dtype and a device, and three steps lead from one to the
+/// other:
 ///
-/// - rows become what travels: this rank's slice of the whole buffer, in its form. Where both forms are the same the
-///   flat shard itself travels;
-/// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share; or they
-///   lie in memory that all ranks share, where they need not move. With one form the flat shard is a slice of that
-///   memory. With two, each rank casts the rows that were written into its slice (`publish`) before the ranks meet;
-/// - whole gradients become rows' gradients: they are cast to the form in which they are reduced, and the sum of this
-///   rank's slice lands in the form of the rows.
+/// - Each rank casts its rows to its slice of the whole buffer. If rows and whole values have the same form, the flat
+///   shard itself is the slice.
+/// - The ranks all-gather their slices into the whole buffer, which on several hosts lies in memory that the ranks of a
+///   host share. If all ranks share memory, the slices already lie in the whole buffer and need not move: with one form
+///   the flat shard is a slice of that buffer; with two forms each rank casts its written rows into its slice
+///   (`publish`) before the ranks meet.
+/// - Whole gradients are cast to the form in which they are reduced. The sum of this rank's slice is then cast to the
+///   form of the rows and becomes their gradient.
 ///
-/// Where rows are in host memory the first and the last step cross the bus (HostRows).
+/// If rows are in host memory, the first and the last step copy between host and device (HostRows).
 ///
-/// Thread safety: under the rank's lock.
+/// Thread safety: the caller holds the rank's lock.
 class FlatParams {
  public:
   FlatParams(const FlatForms& forms, layout::Plane plane, int rank, std::shared_ptr<memory::ByteAccount> account);
-  /// Rows, their gradients and, of `trains`, two states will lie in a file in `folder`, made here. Throws Error.
+  /// Makes a file in `folder` with room for the rows and, if `trains`, for their gradients and two tensors of optimizer
+  /// state. Rows, gradients and state that are allocated later lie in it. Throws Error if the disk has too little room.
   void keep_on_disk(const std::string& folder, bool trains);
   bool is_on_disk() const { return disk_.has_value(); }
-  /// Set before the rows have memory, where whole values are on an accelerator and rows and gradients on the CPU.
+  /// Set, before the rows have memory, if whole values are on an accelerator and rows and gradients on the CPU.
   std::optional<HostRows> host;
-  bool keeps_whole_memory = false;  ///< whole values that go leave their memory to the next ones
+  bool keeps_whole_memory = false;  ///< true if the next whole buffer reuses the memory of the one that was freed
 
-  /// Makes the shard, once. `shared`: memory that every rank sees, with room for the whole buffer from `first_byte` on;
-  /// `on_host`: memory that the ranks of this host see; null where there is none.
+  /// Allocates the flat shard, once. `shared` is memory that all ranks share, with room for the whole buffer from
+  /// `first_byte` on; `on_host` is memory that the ranks of this host share. Either is null if there is none.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t first_byte = 0,
                       std::shared_ptr<HostBuffer> on_host = nullptr);
 
   const layout::Plane& plane() const { return plane_; }
   const memory::FlatPart& rows() const { return rows_; }
-  /// The whole buffer, without memory while it is away.
+  /// The whole buffer, which has no memory while the group is sharded.
   const memory::FlatPart& whole() const { return whole_; }
-  /// Whether whole values lie in memory that all ranks share.
+  /// Returns true if whole values lie in memory that all ranks share.
   bool shares_memory() const { return shared_whole_ != nullptr; }
-  /// Whether other ranks read the whole values of this one.
+  /// Returns true if other ranks can read the memory of this rank's whole values.
   bool is_seen_by_others() const { return shared_whole_ || on_host_; }
 
-  /// What others see of the rows, and what travels, is as the rows are. Nothing where rows themselves are that.
+  /// Casts the rows to the memory that other ranks read or that is copied to the device, if that is not the rows'
+  /// memory itself.
   void publish();
-  /// Makes the whole buffer. `fills_alone`: the ranks of this host do not gather it together.
+  /// Allocates the whole buffer. If `fills_alone`, this rank fills it without the other ranks of its host, so it does
+  /// not lie in memory that they share.
   void allocate_whole(bool fills_alone = false);
-  /// What an all_gather over the shard axis fills the whole buffer from, where ranks do not share its memory.
+  /// Returns the input and the output of the all-gather over the shard axis, for ranks that do not share the memory of
+  /// the whole buffer.
   GatherPlane plane_to_gather();
-  /// From forward to backward each of `neighbours` keeps a slice of the whole values (hpZ of ZeRO++, arXiv:2306.10209);
-  /// those of one host keep the memory that they share. The current stream may read the whole buffer.
+  /// Keeps a second shard: from forward to backward each of the ranks `neighbours` keeps a slice of the whole values
+  /// (hpZ of ZeRO++, arXiv:2306.10209). If all of them are on this host, they keep the whole buffer that they share
+  /// instead. The current stream must be allowed to read the whole buffer.
   void keep_second_shard(const ProcessGroup& neighbours);
   bool has_second_shard() const { return kept_ || second_.buffer; }
+  /// Returns true if the neighbours keep the whole buffer that they share, so that backward need not gather it.
   bool keeps_whole() const { return kept_ != nullptr; }
   void drop_second_shard();
-  /// What an all_gather among the neighbours fills the whole buffer from, unless it keeps all whole values.
+  /// Returns the input and the output of the all-gather among the neighbours. Not for a plane that `keeps_whole`.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
   /// Whole values, which the current stream may read, become a copy that only this rank sees.
-  void copy_whole(c10::Device device);
+  void copy_whole();
   /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
-  /// The rows were read, and are not for a while.
-  void mark_cold();
 
+  /// Allocates the output of a reduction: this rank's slice of the gradients, in `reduced_form()`.
   memory::FlatPart allocate_reduced();
   const memory::Form& reduced_form() const { return reduced_form_; }
-  /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
+  /// Allocates this rank's slice of the gradients in the form of the rows.
   memory::FlatPart allocate_gradient();
+  /// Returns false if `reduced_form()` is the form of the rows, so that the output of a reduction is the rows' gradient
+  /// itself.
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// Puts what was reduced into what `allocate_gradient` gave; see also `HostRows::finish_landing`.
+  /// Copies the output of a reduction to memory of `allocate_gradient`. If the rows are in host memory, the values are
+  /// there only after `HostRows::finish_landing`.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
-  /// Memory of any content for optimizer state of the rows.
+  /// Allocates uninitialised memory for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
  private:
@@ -111,9 +123,9 @@ class FlatParams {
   memory::Form reduced_form_;
   std::optional<memory::BlockPool> disk_;
   memory::FlatPart second_{whole_.form};
-  std::shared_ptr<memory::FlatBuffer> shared_whole_;  // in memory that all ranks share
+  std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the whole buffer, if all ranks share its memory
   std::shared_ptr<HostBuffer> on_host_;
-  std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
+  std::shared_ptr<memory::FlatBuffer> kept_;  // the host's shared whole buffer, kept in place of a second shard
   memory::BlockPool whole_memory_{whole_.form.device};
   memory::BlockPool gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device};
 };

@@ -12,13 +12,14 @@
 namespace fsdp {
 namespace {
 
-// The function that follows a collective, which is called once.
+// The function that the user runs after a collective. It is called once.
 class Act {
  public:
   Act(c10::Device device, std::function<void()> act) : device_(device), act_(std::move(act)) {
     if (!device_.is_cpu()) acted_.emplace(device_.type());
   }
-  /// In the first thread that comes; what later ones' streams are given comes after it.
+  /// The first call of `run` calls the function. Every call makes the calling thread's current stream wait for the
+  /// function's work on the device.
   void run() {
     std::call_once(once_, [this] {
       try {
@@ -54,7 +55,7 @@ class FollowedWork : public Work {
       try {
         act->run();
       } catch (...) {
-        return;  // `wait` throws it
+        return;  // `wait` throws the error
       }
       next();
     });

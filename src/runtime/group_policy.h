@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What `fully_shard` and the user decided about a group.
+/// The settings of a group, which `fully_shard` and the user make.
 
 #include <fsdp/group_collectives.h>
 
@@ -19,50 +19,54 @@
 namespace fsdp::runtime {
 
 struct ReductionPolicy {
-  std::optional<double> divide_factor;  ///< unset: the number of ranks of both axes
-  /// Whether replicas are summed too. Otherwise the sum over the shard axis is kept for the next reduction.
+  std::optional<double> divide_factor;  ///< divisor of the sums; if unset, the number of ranks of all axes
+  /// True if gradients are also summed over the replicas. Otherwise the group keeps the sum over the shard axis and
+  /// adds it to its next reduction.
   bool all_reduces = true;
-  /// Reduces over the shard axis in place of the communicator's own reduce_scatter, if it is set.
+  /// If set, reduces over the shard axis in place of the communicator's own reduce_scatter.
   ReduceScatter custom_reduce_scatter = {};
-  /// Gets this rank's slice of each plane's reduced gradients, before they are handed out.
+  /// Gets this rank's slice of each plane's reduced gradients, before they are added to `.grad`.
   std::function<void(const at::Tensor& rows)> hook = {};
 };
 
-/// May change between iterations.
+/// The settings that may change between iterations.
 struct GroupPolicy {
-  /// Unset: always, never for the outermost group of a scope.
+  /// If unset, every group reshards after forward except the outermost group of a scope.
   std::optional<bool> reshard_after_forward;
   bool reshard_after_backward = true;
-  /// What stays after backward goes when rows are written; without it the memory stays, for the next gather.
+  /// True if a write to the rows frees whole parameters that stayed after backward. Otherwise they keep their memory
+  /// for the next all-gather.
   bool free_when_written = true;
   bool requires_gradient_sync = true;
-  bool is_last_backward = true;  ///< wait for reductions at the end of backward
-  /// Gather again in backward; without it whole parameters stay from forward to backward.
+  bool is_last_backward = true;  ///< true if the end of a backward waits for its reductions
+  /// True if backward may gather again. Otherwise whole parameters stay from forward to backward.
   bool unshard_in_backward = true;
-  /// Take part in the reduction of a backward even if forward never reached the group.
+  /// True if a backward reduces the group even if forward never reached it.
   bool reduces_unused = false;
-  /// Where every rank has all rows: how many bytes of gradients are reduced together, at most.
+  /// Largest number of bytes of gradients that are reduced together, where every rank has all rows.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
   ReductionPolicy reduction;
-  /// Gathers whole parameters in place of the communicator's own all_gather, if it is set.
+  /// If set, gathers whole parameters in place of the communicator's own all_gather.
   AllGather custom_all_gather = {};
-  /// Gets the parameters that have a gradient as soon as the group's are complete.
+  /// Gets the parameters that have a gradient, as soon as all gradients of the group are complete.
   std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
-  /// Of whole parameters that are gathered ahead while this group is read; unset: one group, or two inside this one.
+  /// Largest number of bytes of whole parameters that are gathered ahead while this group is read. If unset, one group
+  /// is gathered ahead, or two groups that lie inside this one.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
-  /// Buffers are rank 0's when a forward begins; what the user said of that, else the strategy says it.
+  /// True if each forward begins by broadcasting rank 0's buffers.
   bool broadcasts_buffers = false;
+  /// Value of FullyShardOptions::broadcast_buffers. If unset, the strategy decides `broadcasts_buffers`.
   std::optional<bool> told_to_broadcast = std::nullopt;
-  /// In which rows, gradients and optimizer state are kept in files; empty: `row_memory` says where they are.
+  /// Folder of the files in which rows, gradients and optimizer state lie. If empty, they lie where `row_memory` says.
   std::string disk_folder = {};
   RowMemory row_memory = RowMemory::kBesideWhole;
-  int64_t expected_bytes = 0;  ///< what they take on a rank, the same on every rank
   /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
   std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
-  /// Groups to prefetch, instead of the recorded order.
+  /// Groups to prefetch, in place of those that the recorded order predicts.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
 
+/// The arguments from which a ParamGroup is made.
 struct GroupSpec {
   std::string name;
   std::vector<GroupMember> parameters;

@@ -17,7 +17,7 @@ namespace {
 using memory::FlatBuffer;
 using memory::FlatPart;
 
-// In which values cross the bus between host and device.
+// Returns the dtype in which values are copied between host and device.
 c10::ScalarType narrower(c10::ScalarType on_host, c10::ScalarType on_device) {
   return c10::elementSize(on_device) < c10::elementSize(on_host) ? on_device : on_host;
 }
@@ -28,7 +28,7 @@ HostCopies::~HostCopies() {
   try {
     wait();
   } catch (const std::exception&) {
-    // A device that failed copies nothing any more.
+    // After a failure of the device no copy is under way.
   }
 }
 

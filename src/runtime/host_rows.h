@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rows that lie in host memory while whole values are on an accelerator: what crosses the bus, and in which dtype.
+/// Rows that lie in host memory while whole values are on an accelerator: the copies between the two, and their dtypes.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -15,24 +15,24 @@
 
 namespace fsdp::runtime {
 
-/// Where rows, gradients of rows and optimizer state are.
+/// Where rows, gradients of rows and optimizer state lie.
 enum class RowMemory : uint8_t {
   kBesideWhole,  ///< on the device of whole values
-  kHost,         ///< in host memory
-  kPinned,       ///< the same, but the state, in pinned memory
+  kHost,         ///< in host memory that is not pinned
+  kPinned,       ///< rows and gradients in pinned host memory, optimizer state in host memory that is not pinned
 };
 
-/// Copies between host memory and an accelerator, beside the host and beside what the accelerator computes, of one
-/// rank.
+/// One rank's copies between host memory and an accelerator.
 ///
-/// Note [Copies beside the host]. A copy from or to pinned memory goes on while the host does other things, and the
-/// memory is kept here meanwhile. Whoever writes or reads it on the host waits first (`wait`): who writes rows, and a
-/// backward before it hands gradients out. One wait is for all copies so far. Copies from or to other host memory are
-/// over when they return.
+/// Note [Copies beside the host]. A copy from or to pinned memory is asynchronous: the host goes on, and HostCopies
+/// keeps the pinned memory until the copy is done. The host calls `wait` before it touches such memory, namely before
+/// it writes rows and before a backward adds gradients to `.grad`. One call waits for all copies so far. A copy from or
+/// to other host memory is done when the call returns.
 ///
-/// On the accelerator a copy is ordered as any operator on the current stream. Copies to the host have a stream of
-/// their own, so that nothing is computed after them; the source of the last one is kept until the next, since the
-/// stream that its memory was taken on waits for this one when it goes. Thread safety: under the rank's lock.
+/// On the accelerator a copy runs on the current stream, in order with its operators. Copies to the host have a stream
+/// of their own, so that no computation waits behind them. HostCopies keeps the source of the last such copy until the
+/// next one begins, because freeing the source makes the stream that allocated it wait for the copy (see FlatBuffer).
+/// Thread safety: the caller holds the rank's lock.
 class HostCopies {
  public:
   HostCopies() = default;
@@ -40,12 +40,14 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  /// For copies to the host and for what makes their sources; the source of the one before is let go.
+  /// Returns the stream for the next copy to the host and for the operators that make its source. Frees the source of
+  /// the previous copy.
   c10::Stream next_to_host(c10::Device device);
-  /// On the calling thread's current stream. Both sides have as many elements, of one dtype.
+  /// Both functions copy on the calling thread's current stream. `to` and `from` have equally many elements of one
+  /// dtype.
   void to_device(const at::Tensor& to, const memory::FlatPart& from, bool is_pinned);
   void to_host(const memory::FlatPart& to, const at::Tensor& from, bool is_pinned);
-  /// The host waits until no copy is under way.
+  /// Blocks the host until all copies are done.
   void wait();
 
  private:
@@ -53,13 +55,13 @@ class HostCopies {
 
   std::optional<c10::Stream> to_host_;
   at::Tensor last_source_;
-  std::vector<c10::Stream> under_way_;  // streams with copies that nobody waited for
+  std::vector<c10::Stream> under_way_;  // streams with copies that `wait` has not waited for
   std::set<std::shared_ptr<memory::FlatBuffer>> kept_;
 };
 
-/// The two steps of Note [Rows and whole] that cross the bus, of one flat shard, in the narrower dtype of their ends.
-/// Rows that are cast on the host are cast once for each write to them, into memory that stays. Thread safety: under
-/// the rank's lock.
+/// The two steps of Note [Rows and whole] that copy one flat shard between host and device. Values are copied in the
+/// narrower of the two dtypes. If the host has to cast rows first, it does so once after each write, into permanent
+/// memory. Thread safety: the caller holds the rank's lock.
 class HostRows {
  public:
   HostRows(c10::Device device, bool is_pinned, std::shared_ptr<HostCopies> copies,
@@ -67,20 +69,22 @@ class HostRows {
 
   c10::Device device() const { return device_; }
   std::shared_ptr<memory::FlatBuffer> allocate(size_t bytes) const;
-  /// The stream for what is reduced, and on which it is landed; see HostCopies.
+  /// Returns the stream on which a reduction is waited for, scaled and copied to the host; see HostCopies.
   c10::Stream stream_of_results() const { return copies_->next_to_host(device_); }
 
-  /// What travels are the rows as they are now.
+  /// Casts the rows as they are now, if `bring` has to copy them in a narrower dtype. `whole` is the dtype of whole
+  /// values.
   void publish(const memory::FlatPart& rows, c10::ScalarType whole);
-  /// Fills `slice`, this rank's part of the whole buffer, on the current stream.
+  /// Copies the rows to `slice`, this rank's part of the whole buffer, on the current stream.
   void bring(const memory::FlatPart& rows, const at::Tensor& slice);
-  /// What the current stream is given from now on comes after what was brought last.
+  /// Makes the current stream wait for the last `bring`.
   void order_read() const;
 
-  /// Starts to copy `reduced` to `rows` of a gradient, on the current stream.
+  /// Starts to copy the reduced gradient `reduced` to the rows' gradient `rows`, on the current stream.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
-  /// The host waits until all that was to land is there.
+  /// Blocks the host until all copies are done, and casts what arrived in a narrower dtype.
   void finish_landing();
+  /// Forgets the casts that `finish_landing` would make.
   void drop_landing() { casts_.clear(); }
 
  private:
@@ -92,9 +96,9 @@ class HostRows {
   const bool is_pinned_;
   const std::shared_ptr<HostCopies> copies_;
   const std::shared_ptr<memory::ByteAccount> account_;
-  std::optional<memory::FlatPart> narrow_;  // the rows, where they are cast before they travel
+  std::optional<memory::FlatPart> narrow_;  // the rows in the narrower dtype, if they are cast before the copy
   std::optional<c10::Event> brought_;
-  std::vector<Cast> casts_;  // once the host has waited
+  std::vector<Cast> casts_;  // casts on the host that finish_landing makes after the copies
 };
 
 }  // namespace fsdp::runtime

@@ -29,7 +29,7 @@ namespace {
 
 struct MarkedOperand : OperatorCall::Operand {
   Part part;
-  bool is_parameter = false;  // not a view of it
+  bool is_parameter = false;  // true for the parameter itself, false for a view of it
 };
 using MarkedOperands = c10::SmallVector<MarkedOperand, 4>;
 
@@ -45,7 +45,7 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   return marked;
 }
 
-// Returns the tensor that printing shows. Nothing can be trained through it.
+// Returns an ordinary copy of the rows for printing. A backward through the copy throws UsageError.
 at::Tensor rows_to_print(const MarkedOperand& operand) {
   const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   const auto& group = *operand.part.group;
@@ -65,7 +65,8 @@ at::Tensor rows_to_print(const MarkedOperand& operand) {
   return copy;
 }
 
-// Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
+// Returns true if the operator selects some of the tensor's rows by index. Such an index counts this rank's rows, so it
+// means a different row on every rank.
 bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   if (!call.traits.selecting_argument) return false;
   const auto& tensor = *operand.tensor;
@@ -80,7 +81,8 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   return dim == 0 || dim == -tensor.dim();
 }
 
-// Whether it makes a new tensor of rows that are not the operand's first dim: nothing would tell which dim has them.
+// Returns true if the operator makes a new tensor from an operand whose rows are not its first dim. Rows of results
+// must be their first dim (see Note [Results of rows]).
 bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
   using enum OperatorKind;
   const auto kind = call.traits.kind;
@@ -102,17 +104,17 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return numel == 0 || operand.tensor->numel() != numel;
 }
 
-// Nothing had shown the node that runs whole parameters. If the observer should have, the node may have taken the sizes
-// of rows for those of the parameter.
+// Nothing had shown the node that runs whole parameters. If it leads to one, the observer should have: the node may
+// have taken the sizes of rows for those of the parameter.
 void require_not_observed(const MarkedOperand& operand) {
   const auto node = torch::autograd::get_current_node();
   const auto& group = *operand.part.group;
-  require(!node || !leads_to(*node, operand.tensor->unsafeGetTensorImpl()), group.where("backward"),
-          "LibTorch's observers were on when the forward scope opened and are off now (at::RecordFunctionGuard, "
-          "at::clearCallbacks), so fsdp did not see the node of an operator on '",
-          group.name(),
-          "' begin. Turn observers off around both the scope and backward or around neither, and remove callbacks one "
-          "by one; then call reset_iter_state()");
+  require(
+      !node || !leads_to(*node, group), group.where("backward"),
+      "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the node of an "
+      "operator on '",
+      group.name(),
+      "' begin. Leave observers on during backward, and remove callbacks one by one; then call reset_iter_state()");
 }
 
 void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
@@ -122,10 +124,11 @@ void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIR
   operand.part.kind = PartKind::kWhole;
 }
 
+// The changes that the interceptor makes to an operator's operands before the operator runs.
 struct Plan {
   std::vector<Replacement> replacements = {};
   ComputeDtype compute = {};
-  const at::Tensor* misfit = nullptr;  // of the operand that was judged last
+  const at::Tensor* misfit = nullptr;  // the other operand that does not fit the operand that was judged last
 };
 
 Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Plan& plan) {
@@ -143,7 +146,7 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Pl
       .is_first = operand.argument == 0,
       .writes = traits.writes(operand.argument),
       .random = traits.random,
-      // No rule asks otherwise.
+      // For whole parameters outside summon_full_params no rule depends on `recording`.
       .recording = (!is_whole || is_summoned) && at::GradMode::is_enabled() && operand.tensor->requires_grad(),
       .inside = group.is_inside(),
       .summoned = is_summoned,
@@ -158,8 +161,8 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, Pl
   return judge(access);
 }
 
-// The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
-// alone.
+// The groups whose whole parameters an operator takes. While this object lives, other threads do not free the groups'
+// memory.
 class OperandGroups {
  public:
   OperandGroups() = default;
@@ -168,52 +171,37 @@ class OperandGroups {
   ~OperandGroups() {
     for (const auto& group : groups_) group->pins.remove();
   }
-  /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
-  void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
+  /// Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group);
   bool empty() const { return groups_.empty(); }
-  /// If autograd recorded the operator that gave `result`, its node shows whole parameters before it runs backward.
-  /// A node whose number is below `first` belongs to an earlier operator: some operators, such as type_as, return an
-  /// operand.
+  /// If autograd recorded the operator that returned `result`, makes sure that the groups are entered before the node
+  /// runs in backward. A node whose sequence number is below `first` belongs to an earlier operator and is left alone:
+  /// some operators, such as type_as, return an operand.
   void hook(const at::Tensor& result, uint64_t first);
 
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
-  c10::SmallVector<std::pair<const at::TensorImpl*, const ParamGroup*>, 2> parameters_;  // among the operands
   const void* last_node_ = nullptr;
-  bool scopes_know_ = true;  // that autograd recorded an operator in them
-  bool observers_on_ = true;
 };
 
-void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
-  if (parameter != nullptr) parameters_.emplace_back(parameter, group.get());
+void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   group->pins.add();
-  scopes_know_ &= !group->scope || group->scope->recorded;
-  observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));
 }
 
 void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
-  // Not grad_fn(), which looks whether something wrote to the base of a view since.
+  // grad_fn() would first check whether an operator has written to the base of a view.
   auto* node = torch::autograd::impl::grad_fn_unsafe(result);
   if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
   last_node_ = node;
-  for (const auto& group : groups_) {
-    // Backward's observer shows the node whole parameters of the group.
-    const bool is_observed = observers_on_ && std::ranges::any_of(parameters_, [&](const auto& parameter) {
-                               return parameter.second == group.get() && leads_to(*node, parameter.first);
-                             });
-    if (!is_observed) hook_node(*node, group);
-  }
-  if (std::exchange(scopes_know_, true)) return;
-  for (const auto& group : groups_) {
-    const MutexLock lock(group->rank_state().mutex);
-    if (group->scope) group->scope->recorded = true;
-  }
+  for (const auto& group : groups_)
+    if (!leads_to(*node, *group)) hook_node(*node, group);
 }
 
-// Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
-// together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
+// Judges the operands of one process group and carries the verdicts out. The groups that the operator reads are
+// unsharded together, so that none of them is freed for another. `prepare` calls the function for one process group
+// after the other, in the same order on every rank.
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
                 OperandGroups& takes_whole, RowResults& results, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
@@ -229,8 +217,9 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
       case Verdict::kPass:
         break;
       case Verdict::kReadWhole:
-        plan.compute.add(*group, group->slots()[operand.part.slot]);
+        plan.compute.add(group->slots()[operand.part.slot]);
         if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
+        if (group->scope) group->scope->recorded |= at::GradMode::is_enabled();
         if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
         break;
       case Verdict::kWriteRows:
@@ -247,19 +236,18 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     if (operand.part.kind != PartKind::kWhole && verdict != Verdict::kPrintRows)
       results.add(call, operand, operand.part);
   }
-  auto& count = rank.intercepted_operators;  // only who has the lock writes it
+  auto& count = rank.intercepted_operators;  // written only by the thread that holds the lock
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   for (auto& operand : operands)
-    if (operand.part.kind == PartKind::kWhole)
-      takes_whole.add_once(std::move(operand.part.group),
-                           operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
+    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(operand.part.group));
   if (!reads.empty()) read_groups(rank, {reads.begin(), reads.end()});
 }
 
-// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it
-// writes, whose whole parameters it takes and what of its results will be rows. Replaces arguments on the stack: those
-// of whole sizes by their rows. Collective with the other ranks if a group must be gathered. UsageError if the
-// operator would mean something else on this rank's rows. Any thread.
+// Prepares an operator that takes sharded tensors. Judges what it does with rows, gradients and whole parameters,
+// unshards the groups that it reads, and notes the rows that it writes, the groups whose whole parameters it takes and
+// the results that will have rows. Replaces arguments on the stack, e.g. those of whole sizes by this rank's rows.
+// Collective if a group must be gathered. Throws UsageError if the operator would mean something different on this
+// rank's rows. Any thread may call it.
 void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& results) {
   auto operands = marked_operands(call);
   Plan plan;
@@ -321,7 +309,7 @@ bool another_copy_intercepts() {
 }
 
 void install_interceptor() {
-  // Kept for ever: tensors that outlive main() still dispatch.
+  // The library is never destroyed, because operators on tensors that outlive main() still call the interceptor.
   static auto* library = [] {
     require(!another_copy_intercepts(),
             "fsdp::fully_shard: a different copy of fsdp has already sharded a model in this process, for example if "

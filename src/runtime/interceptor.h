@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What happens before and after an operator that takes a sharded tensor, and what the errors say that refuse one.
+/// The interceptor, which LibTorch's dispatcher calls for each operator that takes a sharded tensor, and the errors by
+/// which fsdp refuses such an operator.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -8,24 +9,30 @@
 
 namespace fsdp::runtime {
 
-/// Registers the interceptor with LibTorch's dispatcher, once per process. A static initialiser would be dropped from a
-/// static archive by the linker. Throws UsageError if another copy of the library has done that already.
+/// Registers the interceptor with LibTorch's dispatcher, once per process. (A static initialiser cannot do it: the
+/// linker would drop it from a static archive.) Throws UsageError if another copy of fsdp in this process has
+/// registered its own.
 void install_interceptor();
 
-/// Whether somebody else intercepts sharded tensors, and not this copy of the library.
+/// Returns true if another copy of fsdp in this process has registered its interceptor, and this copy has not.
 bool another_copy_intercepts();
 
-/// How errors begin to say what a tensor of this part is: "the gradient of parameter '".
+/// Returns the words before a parameter's name in error messages, e.g. "the gradient of parameter '".
 const char* noun_of(PartKind part);
 
+/// Throws UsageError if `tensor`, which lies on `part`, has rows that differ between ranks, outside of LocalRows.
+void require_no_rows(const Part& part, const at::Tensor& tensor, const std::string& where, const std::string& instead);
+
 /// Throws UsageError naming the rank, the operator as the user called it, the parameter, what was expected and found,
-/// and the ways out. `tensor` lies on `part`; `misfit`: the operand that does not fit it, null if none.
+/// and the ways out. `tensor` is the sharded operand, which lies on `part`. `misfit` is the other operand that does not
+/// fit it, or null.
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor,
                          const at::Tensor* misfit, Verdict verdict);
 
-/// From now on LibTorch asks here before it pickles a tensor: rows of a parameter or of its gradient are refused by a
-/// UsageError outside of LocalRows. It uses the place where LibTorch asks a backend what it wants to keep with a
-/// tensor, of which there is one for each kind of device; what was there before is asked too. Once per process.
+/// Makes LibTorch's pickler throw UsageError for a tensor that is a parameter's rows or their gradient, except in
+/// LocalRows. The function registers itself with torch::jit's BackendMetaSerialization, which the pickler calls once
+/// for each tensor and which has one entry for each kind of device; an entry that was there before is called too. Takes
+/// effect once per process.
 void observe_written_tensors();
 
 }  // namespace fsdp::runtime

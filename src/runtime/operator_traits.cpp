@@ -12,7 +12,8 @@ namespace {
 
 using enum OperatorKind;
 
-// The names, separated by spaces, of operators that neither their tags nor the forms of their names tell of.
+// Kinds of operators that can be told neither from their tags nor from the form of their names. Names are separated by
+// spaces.
 constexpr std::pair<OperatorKind, std::string_view> kKinds[] = {
     {kMetadata,
      "size sym_size stride sym_stride dim numel sym_numel is_same_size is_contiguous storage_offset sym_storage_offset "
@@ -24,15 +25,15 @@ constexpr std::pair<OperatorKind, std::string_view> kKinds[] = {
     {kFill, "zero_ fill_"},
     {kReplace, "set_ set_data _has_compatible_shallow_copy_type resize_ resize_as_"},
     {kViewOrCopy, "reshape flatten ravel pin_memory"},
-    // Views, but of initialisations that go on with the sizes of rows (torch::nn::init::orthogonal_).
+    // These are views, but initialisations use them and go on with the sizes of rows (torch::nn::init::orthogonal_).
     {kOther, "view_as reshape_as expand_as"},
-    // Reductions.
+    // These are reductions.
     {kOther, "_foreach_norm _foreach_max _foreach_powsum"},
 };
 constexpr std::string_view kSelectingNames =
     "select slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk tensor_split unbind unfold "
     "hsplit vsplit dsplit diagonal as_strided";
-// Element-wise though LibTorch does not tag them, each in place too.
+// Element-wise operators that LibTorch does not tag as such; also their in-place variants.
 constexpr std::string_view kPointwiseNames =
     "masked_fill where multiply subtract divide true_divide negative fix clip greater greater_equal less less_equal "
     "isclose rsub hardswish relu6 not_equal absolute";
@@ -55,7 +56,7 @@ bool is_view(const c10::FunctionSchema& schema) {
   return aliases;
 }
 
-// Not so aten::equal, which has the tag all the same.
+// Returns true if all results are tensors. aten::equal has the tag pointwise, but it returns a bool.
 bool gives_tensors(const c10::FunctionSchema& schema) {
   return std::all_of(schema.returns().begin(), schema.returns().end(),
                      [](const c10::Argument& result) { return result.type()->isSubtypeOf(*c10::TensorType::get()); });
@@ -64,7 +65,7 @@ bool gives_tensors(const c10::FunctionSchema& schema) {
 bool is_pointwise(const c10::OperatorHandle& op, std::string_view name) {
   if (op.hasTag(at::Tag::pointwise) || lists(kPointwiseNames, name)) return true;
   if (!name.ends_with('_')) return false;
-  // LibTorch tags some operators and not what they are called in place.
+  // LibTorch tags some operators but not their in-place variants.
   name.remove_suffix(1);
   if (lists(kPointwiseNames, name)) return true;
   const auto out_of_place =
@@ -85,7 +86,7 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   return is_view(op.schema()) ? kView : kOther;
 }
 
-// E.g. 1 of select(Tensor self, int dim, int index).
+// Returns OperatorTraits::selecting_argument, e.g. 1 for select(Tensor self, int dim, int index).
 std::optional<size_t> selecting_argument(const c10::OperatorHandle& op) {
   std::string_view name = op.operator_name().name;
   if (!name.starts_with("aten::") || !lists(kSelectingNames, name.substr(6))) return std::nullopt;
@@ -107,7 +108,7 @@ bool keeps_device(const at::Tensor& tensor, c10::Device device) {
   return device.type() == tensor.device().type() && (!device.has_index() || device == tensor.device());
 }
 
-// Whether the tensor is already what the argument asks for.
+// Returns true if the tensor already has the property that the argument `name` asks for.
 bool keeps(const at::Tensor& tensor, std::string_view name, const c10::IValue& value) {
   if (name == "dtype") return value.toScalarType() == tensor.scalar_type();
   if (name == "layout") return value.toLayout() == tensor.layout();
@@ -126,7 +127,7 @@ bool keeps(const at::Tensor& tensor, std::string_view name, const c10::IValue& v
 }  // namespace
 
 OperatorTraits operator_traits(const c10::OperatorHandle& op) {
-  // Keyed by the schema's address: schemas live as long as the dispatcher's operators.
+  // The key is the schema's address, because a schema lives as long as its operator is registered.
   thread_local ska::flat_hash_map<const c10::FunctionSchema*, OperatorTraits> known;
   const auto* key = &op.schema();
   auto it = known.find(key);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// An operator on its way to be carried out, and what it does with its operands, read off its schema, its tags and, of
-/// conversions, its arguments.
+/// Traits that say what an operator does with its operands. They follow from its name, its schema and its tags; for
+/// conversions also from its arguments.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
@@ -19,9 +19,9 @@ enum class OperatorKind : uint8_t {
   kDetach,      ///< the same data without autograd
   kFactory,     ///< *_like, new_*: a new tensor of the operand's sizes
   kView,        ///< another tensor on the same storage
-  kViewOrCopy,  ///< the same where strides allow it, else a copy
+  kViewOrCopy,  ///< a view where strides allow it, else a copy
   kCopy,        ///< moves values without computing
-  kClone,       ///< a copy of the operand; of a parameter itself it is Module::clone
+  kClone,       ///< a copy of the operand; Module::clone calls it for parameters
   kFill,        ///< writes one value
   kForeach,     ///< element-wise over lists
   kFused,       ///< fused optimizers
@@ -36,27 +36,30 @@ inline bool is_one_of(OperatorKind kind, std::initializer_list<OperatorKind> kin
 
 struct OperatorTraits {
   OperatorKind kind = OperatorKind::kOther;
-  /// Draws random numbers: with one seed every rank would draw the same ones for other rows.
+  /// True if the operator draws random numbers. Ranks with equal seeds would draw the same numbers for different rows.
   bool random = false;
-  /// Of a view: which argument names the dim along which it takes some elements; kAllDims: it may be any.
+  /// For a view that takes some elements along one dim: the index of the argument that names the dim. kAllDims if the
+  /// view may take elements along any dim. Unset for other operators.
   std::optional<size_t> selecting_argument = std::nullopt;
   static constexpr size_t kAllDims = SIZE_MAX;
-  /// Bit i: argument i is written (the last bit stands for all later ones).
+  /// Bit i is set if the operator writes to argument i. The last bit stands for all arguments from 63 on.
   uint64_t written_arguments = 0;
 
   bool writes(size_t argument) const { return (written_arguments >> std::min<size_t>(argument, 63)) & 1; }
 };
 
-/// The traits of an operator; worked out once per operator and thread. Thread safety: all of it.
+/// Returns the traits of an operator. They are worked out once per operator and thread. Any thread may call it.
 OperatorTraits operator_traits(const c10::OperatorHandle& op);
 
 enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
 
-/// Says what the operator does with its first argument. kNothing: `to` and its kin would return the tensor itself, or
-/// `set_data` gets it. kPrints: what printing a tensor begins with, `to` with exactly the CPU and double.
+/// Returns what the operator does with its first argument. kNothing means that `to` or a similar operator would return
+/// the tensor itself, or that `set_data` would give the tensor its own data. kPrints means a `to` with exactly the CPU
+/// and double as arguments, with which printing a tensor begins.
 Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
-/// Calls `visit` with every defined tensor, the index of its value, and its index in that if it is a list.
+/// Calls `visit` with every defined tensor, the index of the value that has it and, if that value is a list, the
+/// tensor's index in the list (otherwise 0).
 template <class Visit>
 void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -68,24 +71,26 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
   }
 }
 
-/// Lists among the values are copies from now on, which nobody else has.
+/// Replaces each list among the values by a copy, so that the caller may change its elements.
 void own_lists(std::span<c10::IValue> values);
-/// Puts the tensor in place of the value, or of the element of a list.
+/// Replaces the value by the tensor or, if the value is a list, its element number `element`.
 void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
 
+/// A call of an operator that has not run yet.
 struct OperatorCall {
   struct Operand {
     const at::Tensor* tensor;
     size_t argument;
-    size_t element = 0;  ///< of a list
+    size_t element = 0;  ///< the tensor's index if the argument is a list
   };
   const c10::OperatorHandle& op;
   const OperatorTraits& traits;
-  /// Every defined tensor, those in lists too.
+  /// All defined tensors among the arguments, including those in lists.
   c10::SmallVector<Operand, 4> tensors = {};
   std::span<c10::IValue> arguments = {};
 };
 
+/// A tensor that takes the place of an operand before the operator runs.
 struct Replacement {
   OperatorCall::Operand operand;
   at::Tensor tensor;

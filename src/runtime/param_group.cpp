@@ -34,7 +34,7 @@ ParamGroup::~ParamGroup() {
   end_read();
 }
 
-// Meanwhile the parameters show their whole sizes, by which they are laid out.
+// The parameters show their whole sizes meanwhile, because ShardedParams reads these sizes.
 std::unique_ptr<ShardedParams> ParamGroup::lay_out(const Placement& placement, const GroupPolicy& by,
                                                    const FormChange& change) {
   std::vector<GroupMember> parameters(slots().size());
@@ -76,10 +76,12 @@ Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& cal
 
 Span ParamGroup::span(std::string_view name) const { return {rank_state().timeline, Track::kCompute, name, name_}; }
 
-void ParamGroup::rename_slot(size_t slot, std::string name) {
-  if (slots()[slot].name() == name) return;
-  params_->rename(slot, std::move(name));
-  if (state_ != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
+void ParamGroup::rename_slot(size_t index, std::string name) {
+  auto& slot = slots()[index];
+  if (slot.name() == name) return;
+  slot.rename(std::move(name));
+  slot.no_memory_error = params_->no_memory_message(slot);
+  if (state_ != GatherState::kWhole) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 bool ParamGroup::stays_after_forward() const {
@@ -92,7 +94,7 @@ bool ParamGroup::stays_after_backward() const {
   return unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
 }
 
-// Whether reductions of backwards that have ended were not waited for.
+// Returns true if reductions of backwards that have ended are still in flight.
 bool ParamGroup::has_late_reductions() const {
   const auto is_in_flight = [](const Bucket& bucket) { return bucket.in_flight.has_value(); };
   return !is_in_backward_ && std::ranges::any_of(buckets_, is_in_flight);
@@ -164,7 +166,7 @@ void ParamGroup::reset() {
   for (size_t tasks = std::exchange(tasks_, {}).size(); tasks > 0; --tasks) leave();
   reshard();
   gathers_in_place_ = 0;
-  epochs_.has_to_meet = false;  // a rank that has not come to this backward meets nobody
+  epochs_.has_to_meet = false;  // other ranks may not have come to this backward and would not meet this rank
   if (!is_inside()) end_read();
   writes_ = {};
 }

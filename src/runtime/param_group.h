@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The parameters that are gathered and reduced together.
+/// A param group: parameters that are all-gathered and reduced together.
 
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,13 +26,14 @@
 #include "runtime/row_writes.h"
 #include "runtime/sharded_params.h"
 
-namespace fsdp {
-class ModuleWatch;
+namespace torch::nn {
+class Module;
 }
 
 namespace fsdp::runtime {
 
-/// Counts the operators, on any thread, that compute with a group's unsharded parameters, which stay until they end.
+/// Counts the operators, on any thread, that compute with a group's unsharded parameters. The parameters are not freed
+/// until these operators have returned.
 class Pins {
  public:
   void add() {
@@ -43,8 +45,9 @@ class Pins {
     if (--count_ == 0) count_.notify_all();
   }
   bool are_there() const { return count_ > 0; }
-  /// Lets the rank's lock go until there are none. Returns whether it did: others may have done something meanwhile. A
-  /// thread that is inside of an operator, which its own wait would keep from ending, waits for none.
+  /// Waits, without the rank's lock, until there are no pins. Returns true if it waited: other threads may have changed
+  /// the group meanwhile. A thread that is itself inside a pinned operator does not wait, because it would wait for
+  /// itself.
   bool wait_until_gone(RankLock& lock) {
     if (!are_there() || own_ > 0) return false;
     fault_point("waiting for operators");
@@ -54,29 +57,30 @@ class Pins {
   }
 
  private:
-  static inline constinit thread_local int own_ = 0;  // of this thread, of all groups
+  static inline constinit thread_local int own_ = 0;  // pins of this thread on all groups
   std::atomic<int> count_ = 0;
 };
 
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
-/// What is reduced together, see Note [Order of buckets].
+/// Planes whose gradients are reduced together; see Note [Order of buckets].
 struct Bucket {
-  bool is_begun = false;      // whether the open backward has begun its reduction; what arrives later is reduced again
-  size_t missing = 0;         // gradients that the outermost graph task has yet to give
-  size_t missing_inside = 0;  // those that backwards inside it give, if they run
-  std::optional<Reduction> in_flight = {};  // an earlier backward's until this one starts its own
+  bool is_begun = false;      // the open backward has begun a reduction; gradients that arrive later need another one
+  size_t missing = 0;         // number of gradients that the outermost graph task has yet to give
+  size_t missing_inside = 0;  // number of gradients that backwards inside that task give, if they run
+  std::optional<Reduction> in_flight = {};  // may be an earlier backward's until the open backward starts its own
   PartialSum partial_sum = {};
 
   bool is_complete() const { return missing == 0 && missing_inside == 0; }
 };
 
-/// One `fully_shard` call, and its step, which step.cpp has in the order of time. Owned by its parameters (the hook
-/// stored on each tensor holds it), which it refers to weakly, and by nodes of graphs. Thread safety: every method is
-/// called under `rank_state().mutex`.
+/// One group of parameters that fully_shard made. step.cpp has the methods of a training step, in the order in which
+/// they are called. The group is owned by its parameters, through a hook that each tensor stores, and by nodes of
+/// autograd graphs; it refers to its parameters weakly. Thread safety: the caller of every method holds
+/// `rank_state().mutex`.
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
-  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
+  /// Lays the parameters out without changing them. Memory is allocated later, by `FlatParams::allocate_shard`.
   static std::shared_ptr<ParamGroup> create(const GroupSpec& spec);
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
@@ -88,10 +92,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   RankState& rank_state() const { return *rank_state_; }
   const std::shared_ptr<RankState>& shared_rank_state() const { return rank_state_; }
   const std::shared_ptr<memory::ByteAccount>& account() const { return account_; }
-  /// Of a collective on this group. `call`: what messages say that it is of, a call of the user's if there is one.
+  /// Returns the tag of a collective on this group. `call` is the user's call that needs the collective, for error
+  /// messages; it may be empty.
   Tag tag(std::string subject, uint32_t writes = 0, const std::string& call = {}) const;
   std::string where(const std::string& operation) const { return placement().where(operation); }
-  /// Names seen from a module further out, for messages.
+  /// These functions change the names in messages to names relative to a module that contains this group's module.
   void rename(std::string name) { name_ = std::move(name); }
   void rename_slot(size_t slot, std::string name);
 
@@ -104,13 +109,13 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return bytes;
   }
 
-  /// `parent`: the group of the module next around this group's.
+  /// Notes that this group's module lies inside that of `parent`, with no other group's module between them.
   void add_parent(const ParamGroup& parent) {
     auto& rank = rank_state();
     const MutexLock lock(rank.mutex);
     rank.tree.add_parent(id(), parent.id());
   }
-  /// `other`, which has no parameters that could keep it, lives as long as this group from now on.
+  /// Makes `other` live at least as long as this group. `other` has no parameters, which would own it otherwise.
   void keep(std::shared_ptr<ParamGroup> other) {
     if (!keeps(*other)) kept_.push_back(std::move(other));
   }
@@ -118,7 +123,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return this == &other || std::ranges::any_of(kept_, [&](const auto& kept) { return kept.get() == &other; });
   }
 
-  /// Whether whole parameters stay after they were read in forward; after its backward.
+  /// These functions return true if whole parameters stay in memory after forward has read them, and after the
+  /// backward.
   bool stays_after_forward() const;
   bool stays_after_backward() const;
 
@@ -130,117 +136,133 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void leave();
 
   GatherState state() const { return state_; }
-  /// kSharded -> kGathering, or kSharded if it throws; nothing in other states. `call`: the user's, if there is one.
+  /// Starts to gather: kSharded -> kGathering; kSharded if it throws. Does nothing in other states. `call` is as in
+  /// `tag`. Collective.
   void unshard(const std::string& call = {});
-  /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
+  /// Gathers if necessary and makes the current stream wait: kSharded, kGathering -> kWhole; kSharded if it throws.
   void wait_for_unshard(const std::string& call = {});
-  /// -> kSharded, after waiting for operators (see Pins); where it may not wait, the parameters stay until the next
-  /// scope opens.
+  /// Frees whole parameters after waiting for operators (see Pins): -> kSharded. If this thread may not wait for them,
+  /// the parameters stay until the next scope opens.
   void reshard();
-  /// kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any.
+  /// Frees whole parameters like `reshard`, but keeps a second shard among the placement's neighbours, if there are
+  /// any: kWhole -> kSharded.
   void reshard_within();
-  /// kWhole, in memory that only this rank sees from now on, of the host if it goes there; if it throws: kSharded.
-  void copy_whole(bool to_host);
+  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
+  void copy_whole();
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();
   }
-  /// Until rows are written again, gathers of them come after `event` alone.
+  /// Makes gathers wait for `event` only, not for the current stream, until rows are written again.
   void gather_after(std::shared_ptr<const c10::Event> event);
   bool wait_for_operators() { return pins.wait_until_gone(rank_state().mutex); }
 
-  // While a backward is open, autograd writes whole gradients to `.grad` and the rows' gradients are parked. A
-  // parameter that some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. A
-  // backward that is not the last may close while reductions are in flight: their results are added by the one in
-  // which somebody waits for them.
-  /// Graph tasks that entered the group, the outermost first.
+  // While a backward is open, autograd writes whole gradients to `.grad`, and the rows' gradients are parked in the
+  // slots. A parameter that some rank used gets a gradient on every rank; a parameter that no rank used keeps its
+  // `.grad`. With set_is_last_backward(false) a backward may close while reductions are in flight. A later backward
+  // then waits for them and adds their results.
+  /// The graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
   bool is_in_backward() const { return is_in_backward_; }
   bool has_task(int task) const { return std::ranges::find(tasks_, task) != tasks_.end(); }
   bool has_only_task(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
-  /// A graph task enters the group: parameters show whole values. The first one opens the backward, and will give
-  /// gradients to the slots that it `expects`. Where it `may_recompute`, others that were read unrecorded get theirs
-  /// from backwards inside it.
+  /// Lets a graph task enter the group, whose parameters then show whole values. The first task opens the backward: it
+  /// will give gradients to the slots for which `expects` returns true. If `may_recompute`, backwards inside the task
+  /// may give gradients to other slots, which operators read without recording.
   void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
-  /// The last of them closes the backward: `.grad` holds the rows' gradients. Returns what is to be thrown then.
+  /// Lets a graph task leave the group. The last one closes the backward: `.grad` then holds the rows' gradients.
+  /// Returns the message of the error that the caller must throw; empty if there is none.
   [[nodiscard]] std::string leave_backward(int task);
+  /// Adds a whole gradient to those that wait for a reduction. `from_inside` is true if a backward inside the outermost
+  /// graph task gives it.
   void add_gradient(size_t slot, at::Tensor gradient, bool from_inside);
   const std::vector<Bucket>& buckets() const { return buckets_; }
   bool expects_gradients() const { return expects_gradients_; }
-  /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward.
+  /// Returns true if gradients, or sums over the shard axis alone, wait for a reduction, even from an earlier backward.
   bool has_gradients() const {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
     return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
   }
-  /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
+  /// Returns true if backwards reduce this group. Where every rank has all rows, the all-reduce is the only reduction.
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
   }
-  /// Starts to reduce what has arrived, after waiting for a reduction in flight. Collective.
+  /// Starts to reduce the gradients of a bucket that have arrived, after waiting for the bucket's reduction in flight.
+  /// Collective.
   void start_reduction(size_t bucket);
-  /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients.
-  /// Then it calls the hook of complete gradients, if this is the last backward.
+  /// Waits for all reductions in flight, also those of earlier backwards, and adds the results to the rows' gradients.
+  /// If this is the last backward, it then calls the hook of set_post_accumulate_grad_hook.
   void finish_reductions();
-  /// Adds what was reduced to the rows' gradients, for which the host waits. Throws if a device failed meanwhile.
+  /// Adds reduced gradients to the rows' gradients. The host waits for copies to host memory first. Throws if a
+  /// collective was aborted because a device failed.
   void finish_landing();
   void drop_gradients();
   void forget_reads();
-  /// Whether set_post_accumulate_grad_hook's hook runs: parameters then show rows, which it may write.
+  /// Returns true while the hook of set_post_accumulate_grad_hook runs. Parameters then show rows, and the hook may
+  /// write them.
   bool is_in_hook() const { return is_in_hook_; }
-  /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
+  /// Throws UsageError if that hook has been called in the open backward, because this backward must not read values
+  /// that the hook may have written.
   void require_not_handed_out() const;
 
   // When this rank may read and write rows: see Note [Readers and writers of rows].
-  /// A scope opens on the group. Returns whether the ranks must meet before they read, and what they tell each other.
+  /// A scope opens on the group. Returns whether the ranks must meet before they read.
   bool begin_scope();
-  uint32_t writes_told() const { return epochs_.writes_told; }
   /// Takes begin_scope back, because the ranks did not meet: each rank must have counted the same scopes.
   void cancel_scope();
-  /// The last scope or backward has closed: this rank reads on while a graph may.
+  /// Called after the last scope or backward on the group has closed. This rank goes on reading if a graph may still
+  /// read the rows, and otherwise ends its reading.
   void leave_reading();
-  /// This rank writes, or forgets its iteration: no graph from before reads any more.
+  /// Ends this rank's reading, because the rank writes or forgets its iteration: earlier graphs may not read rows any
+  /// more.
   void end_read();
-  /// Lets peers write: this rank is about to. Call it for all groups that are written together before waiting for the
-  /// first, or ranks meet at each of them. Throws UsageError in a scope or a backward of another thread.
+  /// Ends this rank's reading before it writes rows, so that its peers may write. If several groups are written
+  /// together, the caller calls it for all of them before it waits for the first; otherwise the ranks wait for each
+  /// other at each group. Throws UsageError if another thread has a scope or a backward open.
   void begin_write();
-  /// The same, and waits until no peer reads the rows, without the rank's lock. Returns whether it did.
+  /// Calls `begin_write`, then waits, without the rank's lock, until no peer reads the rows. Returns true if it waited.
   bool wait_to_write();
-  /// Call before rows are written, those of one slot or of all; waits to write. Whole values are old then.
+  /// Must be called before rows are written, those of one slot or of all slots. Waits to write and makes whole copies
+  /// stale.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Call after rows were written, following prepare_write, if nobody read them in between.
-  void end_write();
+  /// Makes whole copies stale. `prepare_write` calls it; call it again after rows were written if that took longer than
+  /// one operator.
+  void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
-  /// Threads that open a scope and wait for the other ranks: until they have entered, this rank reads.
+  /// Number of threads that are opening a scope and wait for the other ranks. This rank reads until they have entered.
   int openings = 0;
 
-  /// No scope or backward is open on it, and this thread runs no backward but one that calls the group's hook.
+  /// Returns true if no scope or backward is open on the group and this thread runs no backward, except one that is
+  /// calling the group's hook.
   bool is_at_rest() const;
   void require_at_rest(const std::string& operation) const;
-  /// Throws UsageError while gradients of earlier backwards wait for their reduction or for the end of one.
+  /// Throws UsageError while gradients of earlier backwards wait for a reduction or are being reduced.
   void require_no_waiting_gradients(const std::string& operation) const;
   void require_no_waiting_gradient(size_t slot, const std::string& operation);
 
-  /// The same parameters over another placement or of another form, as yet without memory.
+  /// Lays the group's parameters out over another placement, or with other dtypes or devices. The result has no memory
+  /// yet.
   std::unique_ptr<ShardedParams> lay_out(const Placement& placement, const GroupPolicy& by,
                                          const FormChange& change = {});
-  /// The group has `params` and the policy `to` from now on. Views of its former rows throw when they are used.
+  /// Replaces the group's layout by `params` and its policy by `to`. Views of the former rows throw when they are used.
   void move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to);
 
-  /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
+  /// Brings the group, after an exception, to the state that it has before an iteration.
   void reset();
 
   GroupPolicy policy;
   Pins pins;
-  /// So far: gathers that moved data, those among neighbours, and reductions, one a bucket. Read without the lock.
+  /// Numbers of all-gathers that moved data, of those among neighbours, and of reductions (one for each bucket). They
+  /// may be read without the lock.
   std::atomic<int64_t> gathers = 0, gathers_within = 0, reductions = 0;
   int local_rows_depth = 0;
   int summon_depth = 0;
   bool unshard_was_asked = false;
-  bool was_hinted = false;
   uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
   std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
-  std::shared_ptr<ModuleWatch> watch;  ///< for the layer above; null for TorchScript
+  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules that shared pointers own
+  std::unordered_set<const void*> modules;  ///< addresses of the group's module and of all inside it, at fully_shard
 
  private:
   explicit ParamGroup(const GroupSpec& spec);
@@ -250,7 +272,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::optional<c10::Stream> stream_of_gather();
   void gather_rows(bool moves, const std::string& call);
   void start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within);
-  void abandon_gather();
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
@@ -269,9 +290,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint64_t epoch() const { return (epochs_.scopes << 32) + epochs_.backwards_after_writes; }
   bool meets() const { return !params_->shared_buffers.empty() && placement().shard().world_size() > 1; }
   void begin_read();
-  void drop_stale_whole();
 
-  const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before what follows is read
+  const std::shared_ptr<RankState> rank_state_;  // its lock protects the members below
   const std::shared_ptr<memory::ByteAccount> account_;
   std::string name_;
   GroupId id_ = 0;
@@ -280,35 +300,36 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int depth_ = 0;
 
   GatherState state_ = GatherState::kSharded;
-  std::vector<std::shared_ptr<Work>> gathers_;  // in flight, and as long as their results are there
+  std::vector<std::shared_ptr<Work>> gathers_;  // the all-gathers of the whole buffers, kept as long as these
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
-  uint32_t writes_told_ = 0;                        // by the gather in flight
   // Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
   bool is_in_backward_ = false, is_in_hook_ = false;
-  // In the open backward: reduced since the user had gradients; the user had some; the outermost task gives some.
+  // About the open backward: something was reduced since the hook's last call; the hook was called; the outermost task
+  // gives gradients.
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
-  // What was reduced, in the form of the rows, on its way to their gradients; and the votes of all ranks.
+  // Reduced gradients in the form of the rows, which finish_landing adds to `.grad`, and for each parameter whether any
+  // rank has a gradient.
   std::vector<std::pair<ReducedPlane, std::vector<uint8_t>>> landings_;
-  std::string error_;  // of the open backward, thrown when it ends
+  std::string error_;  // message of an error of the open backward, which is thrown when the backward ends
 
   int64_t version_ = 0;
   WriteCounts writes_;
   ReadEpochs epochs_;
 };
 
-/// An operator reads `groups` of the rank next: they become whole, others are freed or gathered ahead.
+/// Unshards `groups`, which an operator is about to read. Frees other groups and gathers the next ones ahead.
 void read_groups(RankState& rank, std::span<ParamGroup* const> groups) FSDP_REQUIRES(rank.mutex);
 
-/// Hooks that take whole gradients, of `hook_parameters` (backward.h).
+/// Sets the hooks that take whole gradients; a part of `hook_parameters` (backward.h).
 void hook_gradients(const std::shared_ptr<ParamGroup>& group);
 
-/// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.
+/// Locks the rank states of the groups, always in the same order, so that two threads cannot wait for each other.
 [[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups);
 
 }  // namespace fsdp::runtime

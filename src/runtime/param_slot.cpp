@@ -16,28 +16,14 @@ at::Tensor marked(at::Tensor tensor) {
   return tensor;
 }
 
-// `first`, and the sizes or strides of the dims behind those that are taken together.
+// Returns `first`, followed by the sizes or strides of the dims behind the joined ones.
 std::vector<int64_t> with_joined_dims(int64_t first, c10::IntArrayRef of_dims, size_t joined_dims) {
   std::vector<int64_t> joined{first};
   joined.insert(joined.end(), of_dims.begin() + static_cast<int64_t>(joined_dims), of_dims.end());
   return joined;
 }
 
-void copy_rows(const at::Tensor& whole, const ParamSlot& slot, const at::Tensor& values) {
-  values.copy_(whole.reshape(slot.row_sizes()).narrow(0, slot.rows().first, slot.rows().count));
-}
-
 }  // namespace
-
-RowSource rows_of_tensor(at::Tensor whole) {
-  return [whole = std::move(whole)](const ParamSlot& slot, const at::Tensor& values) {
-    if (!deferred_value_of(whole)) return copy_rows(whole, slot, values);
-    copy_rows(compute(whole), slot, values);
-    // Of several large ones the general allocator would keep the memory.
-    constexpr size_t kLarge = size_t{1} << 20;
-    if (whole.nbytes() >= kLarge) memory::return_free_pages();
-  };
-}
 
 ParamSlot::ParamSlot(const GroupMember& parameter, const SlotPlace& where, const layout::PlacedItem& placed,
                      layout::RowRange rows, memory::Form rows_form, memory::Form whole_form)
@@ -79,6 +65,15 @@ at::Tensor ParamSlot::rows_on(const memory::PartStorage& storage) const {
   return marked(storage.tensor(sizes, row_strides_, rows_dtype_));
 }
 
+void ParamSlot::copy_rows(const at::Tensor& whole, const at::Tensor& values) const {
+  if (values.numel() == 0) return;
+  const bool is_deferred = deferred_value_of(whole) != nullptr;
+  values.copy_((is_deferred ? compute(whole) : whole).reshape(row_sizes_).narrow(0, rows_.first, rows_.count));
+  // Of several large ones the general allocator would keep the memory.
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (is_deferred && whole.nbytes() >= kLarge) memory::return_free_pages();
+}
+
 at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {
   if (gradient.dim() == 1 && gradient.is_contiguous()) return gradient;
   if (gradient.strides() == strides_) return gradient.as_strided({numel()}, {1});
@@ -86,18 +81,14 @@ at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {
   return copy.copy_(gradient).as_strided({numel()}, {1});
 }
 
-// shallow_copy_from keeps the autograd state, the version counter and the gradient accumulator of the parameter.
+// shallow_copy_from changes storage, sizes and dtype. The parameter keeps its autograd state, its version counter and
+// its gradient accumulator.
 void ParamSlot::show_rows() const {
   if (auto impl = tensor_.lock()) impl->shallow_copy_from(rows_tensor.getIntrusivePtr());
 }
 
 void ParamSlot::show_whole() const {
   if (auto impl = tensor_.lock()) impl->shallow_copy_from(whole_tensor.getIntrusivePtr());
-}
-
-void ParamSlot::follow_whole_storage() {
-  if (whole_tensor.device() != whole_storage.impl()->device())
-    whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
 }
 
 }  // namespace fsdp::runtime

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which ranks hold what of a group.
+/// The ranks among which a group is sharded and replicated.
 
 #include <fsdp/process_group.h>
 
@@ -10,58 +10,64 @@
 
 namespace fsdp::runtime {
 
-/// Called in a handler: tells all ranks of the process groups which exception this rank caught.
+/// Reports the exception that this rank has caught to all ranks of the process groups. Must be called in a catch block.
 void fail_all(const std::vector<const ProcessGroup*>& groups, const std::string& operation);
 
-/// The ranks of the shard axis hold rows each, those of a replicate axis the same rows. All that a group knows of
-/// ranks and communicators is from here.
+/// The axes of ranks over which a group is laid out. Ranks along the shard axis have different rows; ranks along a
+/// replicate axis have the same rows. A group knows ranks and communicators only from its placement.
 class Placement {
  public:
-  /// Each row lies on one of `ranks`.
+  /// Makes a placement without replicas: each row lies on one of `ranks`.
   explicit Placement(const std::shared_ptr<ProcessGroup>& ranks) : Placement(ranks, ranks, Axes{}) {}
-  /// The axes that this rank is on; `ranks` are all of the ranks that they lead to. An axis of one rank communicates
-  /// nothing. Where there are several axes, the first placement over them is collective: see `further_steps`.
+  /// Makes a placement of the axes `shard` and `replicate`, each the process group of the ranks along it that contains
+  /// this rank; `ranks` has the ranks of all axes. An axis of one rank communicates nothing. If there are several axes,
+  /// the first placement over them is collective: it makes the communicators of `further_steps`.
   using Axes = std::vector<std::shared_ptr<ProcessGroup>>;
   Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard, Axes replicate);
 
-  /// The ranks of all axes: they agree about a group, are named in errors and begin anew together.
+  /// The ranks of all axes. They agree on a group, errors name them, and they start over together after an exception.
   ProcessGroup& process_group() const { return *ranks_; }
   const std::shared_ptr<ProcessGroup>& shared_process_group() const { return ranks_; }
-  /// Over these ranks rows are laid out, gathered and shared, and what is computed of all rows.
+  /// The ranks over which rows are laid out and all-gathered, gradients are reduce-scattered, and numbers over all rows
+  /// (such as norms) are computed.
   const ProcessGroup& shard() const { return *shard_; }
   const std::shared_ptr<ProcessGroup>& shared_shard() const { return shard_; }
-  /// Over these ranks the gradients of rows are summed, over one axis after the other; none if there is one replica.
+  /// The axes over which the gradients of rows are all-reduced, one axis after the other; empty if there is one
+  /// replica.
   const Axes& replicate() const { return replicate_; }
-  /// Communicators that carry these sums, with orders of their own: whichever thread finds that the sum over one axis
-  /// is done begins the sum over the next.
+  /// The communicators of these all-reduces, one for each replicate axis. Each has an order of its own, because the
+  /// all-reduces may begin on any thread and between any other collectives: see Note [When the second step begins].
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
   int replicas() const;
-  /// Whether every rank has all rows, and there are several: what each of them has is summed where it lies.
+  /// Returns true if there are several ranks and each has all rows (DDP). Gradients are then summed in place.
   bool is_replicated_only() const { return shard_->world_size() == 1 && !replicate_.empty(); }
   int replica() const;
-  /// What the sum of gradients is divided by: the ranks of all axes.
+  /// Returns the default divisor of summed gradients: the number of ranks of all axes.
   double divisor() const { return ranks_->world_size(); }
-  /// Whether the same ranks hold the same rows.
+  /// Returns true if both placements give the same rows to the same ranks.
   bool operator==(const Placement& other) const {
     return ranks_ == other.ranks_ && shard_ == other.shard_ && replicate_ == other.replicate_ && within == other.within;
   }
 
-  /// Neighbours on the shard axis, among which whole values stay spread after forward; null: none. See Reshard::within.
+  /// The neighbours on the shard axis that keep second shards of whole values after forward; null if there are none.
+  /// See Reshard::within.
   std::shared_ptr<ProcessGroup> within;
   /// The axes over which the model itself is split, or null. Each rank of the tensor axis has a part of its parameters
   /// (TensorCut); each rank of the pipe axis has other stages (Pipeline, which sets it).
   std::shared_ptr<ProcessGroup> tensor_axis, pipe_axis;
 
-  /// The process groups above, each once, that of all ranks first. When one of their ranks fails, all are told. They
-  /// also start over together, except for the pipe axis, which the Pipeline starts over.
+  /// Returns the process groups above, each once, that of all ranks first. When one of their ranks fails, the failure
+  /// is reported to all of them. They also start over together, except for the pipe axis, which the Pipeline starts
+  /// over.
   std::vector<const ProcessGroup*> process_groups() const;
-  /// Tells whoever may wait for this rank; see Communicator::fail.
+  /// Reports the failure `error` of this rank to all ranks that may wait for it; see Communicator::fail.
   void fail(const std::string& operation, const std::string& error) const;
-  /// In a handler: tells the other axes, where ranks may wait for this one, that a collective on one of them failed.
+  /// Reports a failed collective on one axis to the ranks of the other axes, which may wait for this rank. Must be
+  /// called in a catch block.
   void pass_on_failure(const std::string& operation) const {
     if (const auto groups = process_groups(); groups.size() > 1) fail_all(groups, operation);
   }
-  /// Calls `act`, which waits for the ranks of one axis.
+  /// Calls `act`, which waits for the ranks of one axis, and passes its failure on to the other axes.
   template <class Act>
   void pass_on_failure_of(const std::string& operation, const Act& act) const {
     try {
@@ -71,10 +77,10 @@ class Placement {
       throw;
     }
   }
-  /// Moves on the reductions in flight; see Communicator::progress.
+  /// Advances the reductions in flight; see Communicator::progress.
   void progress() const;
 
-  /// "[fsdp rank 0/2] operation: "
+  /// Returns the prefix of error messages, "[fsdp rank 0/2] operation: ".
   std::string where(const std::string& operation) const { return ranks_->where(operation); }
 
  private:

@@ -9,7 +9,7 @@
 
 namespace fsdp::runtime {
 
-/// Bytes, on the CPU.
+/// Returns the state as a tensor of bytes on the CPU.
 inline at::Tensor random_state(const at::Device& device) {
   auto generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());

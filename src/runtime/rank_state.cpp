@@ -30,45 +30,15 @@ std::vector<ParamGroup*> RankState::groups() const {
   return all;
 }
 
-namespace {
-
-// Adds the time until it goes.
-struct Stopwatch {
-  using Clock = std::chrono::steady_clock;
-  std::atomic<Clock::rep>& sum;
-  const Clock::time_point begun = Clock::now();
-  ~Stopwatch() { sum += (Clock::now() - begun).count(); }
-};
-
-}  // namespace
-
 void RankState::wait(Work& work) {
-  const Stopwatch stopwatch{waited_};
   if (!work.lets_others_go_on()) return work.wait();
   const RankLock::ScopedRelease others_go_on(mutex);
   work.wait();
 }
 
 void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
-  const Stopwatch stopwatch{waited_};
   const RankLock::ScopedRelease others_go_on(mutex);
   rows.begin_write(epoch);
-}
-
-void RankState::note_forward() {
-  if (measured_since_.load() == Clock::time_point()) measured_since_ = Clock::now();
-}
-
-void RankState::forget_waiting() {
-  measured_since_ = Clock::time_point();
-  waited_ = 0;
-}
-
-std::optional<double> RankState::waiting_share() const {
-  const auto since = measured_since_.load();
-  if (since == Clock::time_point()) return std::nullopt;
-  using Seconds = std::chrono::duration<double>;
-  return Seconds(Clock::duration(waited_.load())) / Seconds(Clock::now() - since);
 }
 
 }  // namespace fsdp::runtime

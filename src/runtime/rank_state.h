@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run.
+/// State that the groups of one rank share: the lock, the byte account, the groups that are in memory, the reads so far
+/// and the open backwards.
 
 #include <c10/core/Stream.h>
 #include <fsdp/communicator.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -32,17 +32,17 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
-/// What one outermost forward scope covered; its backward uses it.
+/// Record of one outermost forward scope, which the backward of that forward uses.
 struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
-  bool recorded = false;  // autograd recorded an operator on one of the groups
-  bool observed = false;  // LibTorch's observers were on when it opened
+  bool recorded = false;  // an operator read one of the groups while gradients were on
   bool records = false;   // gradients were on when it opened
 };
 
-/// The order in which a backward reduces buckets, the same on every rank: groups in the reverse order of their first
-/// reads, and the buckets of a group in turn. Groups that forward may not have reached come last, by number.
+/// A bucket with its place in the order in which a backward reduces, which is the same on every rank: groups in the
+/// reverse order of their first reads, and the buckets of a group by index. Groups that forward need not have reached
+/// (`is_last`) come last, by number.
 struct OrderedBucket {
   bool is_last = false;
   uint64_t first_read = 0;
@@ -58,30 +58,31 @@ struct OrderedBucket {
 /// A graph task (one run of autograd's engine) that entered groups of this rank.
 struct BackwardTask {
   int id = -1;
-  bool restricted = false;               // autograd::grad, backward(inputs): other parameters are left alone
-  std::vector<GroupId> groups = {};      // in the order in which they were entered
-  std::set<OrderedBucket> buckets = {};  // those whose reduction has not come up yet
-  std::weak_ptr<void> runs = {};         // expires with the task, also if an exception ends it
-  std::thread::id thread = {};           // in which it entered the first of them
+  bool restricted = false;               // true in autograd::grad and backward(inputs), which skip other parameters
+  std::vector<GroupId> groups = {};      // in the order in which the task entered them
+  std::set<OrderedBucket> buckets = {};  // buckets whose turn to be reduced has not come yet
+  std::weak_ptr<void> runs = {};         // expires when the task ends, also by an exception
+  std::thread::id thread = {};           // thread in which the task entered its first group
   Span span = {};
 };
 
-/// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
+/// State of one rank of a process group. The groups share it; it only stores their numbers and addresses.
 ///
-/// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user
-/// code may run forward on any thread. Every public entry of the runtime takes `mutex`. Of the user's code only custom
-/// collectives and the hooks of a group's gradients run under it, as their headers say: which collective comes next is
-/// decided under it, and they start collectives. A thread that waits for other ranks lets it go, so that other threads
-/// can do what those ranks wait for; whoever waits looks afterwards what has become of the group. It is kept while the
-/// ranks start over. Counts and the byte account are read without it.
+/// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the thread that called
+/// backward, and users may run forward on any thread. Every public function of the runtime therefore locks `mutex`. The
+/// lock is released while user code runs, except for custom collectives and the hooks of a group's gradients, as their
+/// headers say: these start collectives, and the lock fixes the order of collectives. A thread also releases the lock
+/// while it waits for other ranks, so that other threads can do what those ranks wait for. After the wait it checks
+/// what the other threads have done to the group. The lock is held while the ranks start over. Counts and the byte
+/// account are read without the lock.
 ///
-/// clang checks it for members of this class and functions that are given it.
+/// clang's thread safety analysis checks the lock for members of this class and for functions that take a RankState.
 class RankState {
  public:
   RankLock mutex;
-  /// Waits for other ranks. What the lock protects may be different afterwards.
+  /// Waits for a collective. The lock may be released meanwhile, so everything that it protects may have changed.
   void wait(Work& work);
-  /// The same until no other rank reads what this one is about to write.
+  /// Waits, without the lock, until no other rank reads `rows` in `epoch` or an earlier one.
   void wait_to_write(SharedBuffer& rows, uint64_t epoch);
 
   memory::ByteAccount& account() const { return *account_; }
@@ -92,47 +93,40 @@ class RankState {
 
   GroupId add(ParamGroup& group);
   void remove(GroupId id);
-  /// Null if the group is gone.
+  /// Returns null if the group no longer exists.
   ParamGroup* group(GroupId id) const FSDP_REQUIRES(mutex);
   std::vector<ParamGroup*> groups() const FSDP_REQUIRES(mutex);
 
-  /// From the first forward on it is measured how long this rank waits for others.
-  void note_forward();
-  void forget_waiting();
-  /// Of the time since then. A wait of several threads at once counts for each.
-  std::optional<double> waiting_share() const;
-
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
-  /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
+  /// Groups whose rows this rank still reads although no scope or backward is open on them.
   std::map<GroupId, ParamGroup*> readers_at_rest;
+  /// Number of writes to any group that every rank makes.
   uint64_t writes_by_all = 0;
   GroupTree tree FSDP_GUARDED_BY(mutex);
-  std::vector<GroupId> residents;  ///< groups that are in memory, or will be; least recently read first
+  std::vector<GroupId> residents;  ///< gathered groups and those being gathered, the least recently read first
   ReadHistory reads;
-  /// The graph tasks that entered groups. Shared: a thread that waits may find its task closed afterwards.
+  /// The graph tasks that entered groups, by autograd's id. They are shared because another thread may close a task
+  /// while its thread waits.
   std::map<int, std::shared_ptr<BackwardTask>> backwards FSDP_GUARDED_BY(mutex);
   /// Groups that have a reduction in flight, the oldest first.
   std::deque<GroupId> reducing FSDP_GUARDED_BY(mutex);
-  /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
+  /// The stream of gathers that wait for a user's event or that copy rows from host memory; made by the first one.
   std::optional<c10::Stream> gather_stream;
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
-  /// In a step of fsdp::join: without data the gradients of this rank's backwards are left out; what sums are divided
-  /// by is multiplied by the share of ranks that have data; and the rank whose buffers are broadcast is the first such.
+  /// State of a step of fsdp::join. If `has_data` is false, this rank's gradients are left out of the sums. The divisor
+  /// of the sums is multiplied by `share_with_data`, the share of ranks that have data. The first of these ranks is
+  /// `buffers_from`, whose buffers are broadcast.
   std::atomic<bool> has_data = true;
   double share_with_data = 1;
   int buffers_from FSDP_GUARDED_BY(mutex) = 0;
-  bool keeps_files FSDP_GUARDED_BY(mutex) = false;  ///< some groups have rows in files
-  /// Made once, by their global ranks. See Placement::within.
+  bool keeps_files FSDP_GUARDED_BY(mutex) = false;  ///< true if some groups have rows in files
+  /// Process groups of neighbours (see Placement::within) by their global ranks, so that each is made only once.
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
   const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
-  std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
-  std::atomic<Clock::rep> waited_ = 0;
   GroupId last_id_ FSDP_GUARDED_BY(mutex) = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_ FSDP_GUARDED_BY(mutex);
 };

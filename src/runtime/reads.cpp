@@ -1,4 +1,4 @@
-// Which groups are made whole for those that are read, and which are freed.
+// Decides, when groups are read, which others are gathered ahead and which are freed.
 
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -12,13 +12,14 @@
 namespace fsdp::runtime {
 namespace {
 
-// Whether the group shows whole parameters, without which it is not gathered ahead.
+// Returns true if the group shows whole parameters. Only such a group is gathered ahead.
 bool shows_whole(RankState& rank, GroupId id) FSDP_REQUIRES(rank.mutex) {
   const auto* group = rank.group(id);
   return group != nullptr && group->is_inside();
 }
 
-// One that is not gathered ahead yet: gathers come after what the disk takes.
+// Asks the system to read the files of the next two groups. One of them is not gathered ahead yet; its rows are then in
+// memory when its all-gather begins.
 void read_files_ahead(RankState& rank, const ReadOrder& order) FSDP_REQUIRES(rank.mutex) {
   constexpr size_t kAhead = 2;
   for (GroupId id : order.ahead(kAhead))
@@ -27,9 +28,9 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) FSDP_REQUIRES(ran
         if (flat.is_on_disk()) flat.rows().buffer->read_ahead();
 }
 
-// What is gathered ahead where the user set nothing: what followed in the last pass. Beside the groups around them two
-// may be in memory, the one that is read and one more; while a group is read that lies around the next two, these two,
-// unless others inside it are there still.
+// Returns the groups to gather ahead if the user has set nothing: those that followed in the last pass. Besides the
+// groups around them, two groups may be in memory. Usually these are `group`, which is read now, and the next one. If
+// the next two lie inside `group`, both are gathered ahead, unless other groups inside it are still in memory.
 std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, const ReadOrder& order, GroupId next)
     FSDP_REQUIRES(rank.mutex) {
   const auto ahead = order.ahead(2);
@@ -44,16 +45,16 @@ std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, con
   return std::ranges::all_of(rank.residents, may_stay) ? ahead : std::vector{next};
 }
 
-// The groups that are needed next: those that the user listed, or what followed in the last pass.
+// Returns the groups to gather ahead: those that the user listed, or those that followed in the last pass.
 std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) FSDP_REQUIRES(rank.mutex) {
   if (!group.scope || rank.group(group.scope->root) == nullptr) return {};
-  if (group.summon_depth > 0) return {};  // what is read there may differ between ranks
+  if (group.summon_depth > 0) return {};  // reads inside summon_full_params may differ between ranks
   auto& orders = rank.reads.orders[group.scope->root];
   auto& order = in_backward ? orders.backward : orders.forward;
   const auto followed = order.note(group.id());
   if (rank.keeps_files) read_files_ahead(rank, order);
   const auto& limit = group.policy.max_prefetched_bytes;
-  // Gathers as many groups as fit; those around the group that is read are not counted.
+  // Only as many groups are gathered ahead as fit into the limit. Groups around `group` do not count.
   const auto fits = [&, bytes = limit.value_or(0)](GroupId id) FSDP_REQUIRES(rank.mutex) mutable {
     if (limit && shows_whole(rank, id) && !rank.tree.contains(id, group.id())) bytes -= rank.group(id)->whole_bytes();
     return bytes >= 0;
@@ -69,11 +70,13 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   return chosen;
 }
 
-// Frees the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
+// Frees groups that are neither around one of `groups` nor inside it nor in `next`: the least recently read first,
+// until `left` of them are left.
 //
-// Note [What frees]. While a scope or a backward goes on, only a read frees, and by nothing but what was read before
-// and what the user set, which is the same on every rank. Which gradients a rank's graph has yet to give is not: a
-// group freed once they are there would be gathered again, for a later read, on some ranks only.
+// Note [What frees]. While a scope or a backward goes on, only a read frees groups. Its decision depends only on
+// earlier reads and on the user's settings, which are the same on every rank. The gradients that a rank's graph has yet
+// to give are not the same on every rank. If a group were freed once its gradients have arrived, a later read would
+// gather the group again on some ranks only.
 void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const std::vector<GroupId>& next, size_t left)
     FSDP_REQUIRES(rank.mutex) {
   const auto is_nested = [&](GroupId id) FSDP_REQUIRES(rank.mutex) {
@@ -86,7 +89,7 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
                                           std::ranges::find(next, id) == next.end() && !is_nested(id))
       others.push_back(&resident);
   others.resize(others.size() - std::min(others.size(), left));
-  // What a backward may gather again stays spread until it ends.
+  // A group that a backward may gather again keeps second shards, if it has neighbours.
   for (auto* group : others)
     if (group->scope && group->scope->records)
       group->reshard_within();
@@ -104,12 +107,13 @@ void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   for (auto* group : groups) {
     group->require_not_handed_out();
-    // Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
-    // gradient of.
+    // The order of reductions does not change while a backward is open, because some ranks may already have started to
+    // reduce groups for which other ranks lack a gradient.
     if (group->first_read == 0 && !group->is_in_backward()) group->first_read = ++rank.reads.first_reads;
   }
-  // Nothing is freed for others or gathered ahead. Where several ranks share memory whole parameters take none either,
-  // but what would be gathered elsewhere counts as a gather, so that a program has one answer on every transport.
+  // If rows are whole parameters, groups are neither freed nor gathered ahead. The whole parameters of ranks that share
+  // memory take no memory either, but these groups take the same path as over a network, so that a program counts the
+  // same gathers over every transport.
   if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().rows_are_whole(); })) {
     for (auto* group : groups) group->wait_for_unshard();
     current = groups.back()->id();
@@ -117,9 +121,9 @@ void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
   }
   std::vector<GroupId> next;
   for (auto* group : groups) next = predict(rank, *group, in_backward);
-  // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any, or what is
-  // gathered ahead within the limit. Backward, which takes memory for gradients too, keeps none that is not needed
-  // next.
+  // Other groups are freed before memory is allocated, so that besides the groups around them at most two groups have
+  // memory, or those that max_prefetched_bytes allows. Backward also allocates gradients, so it keeps only groups that
+  // are needed next.
   const bool is_limited = groups.back()->policy.max_prefetched_bytes.has_value();
   free_unrelated(rank, groups, next, in_backward || is_limited || !next.empty() ? 0 : 1);
   for (auto* group : groups) {

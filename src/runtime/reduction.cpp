@@ -14,16 +14,16 @@
 namespace fsdp::runtime {
 namespace {
 
-// A further step of a reduction: this rank's rows, summed over the replicas of one axis after the other.
+// The second step of a reduction: it sums this rank's rows over the replicas, over one axis after the other.
 //
-// Note [When the second step begins]. The first step's communicator begins it as soon as that step is done, on the
-// thread that finds so and without waiting for anybody; a third one likewise. So on every rank the second steps come in
-// the order of the first ones, which is the same for all replicas, nobody has to come by, and a rank that waits for
-// something else keeps no replica waiting. What other threads do over the replicas meanwhile has another order
-// (Placement::further_steps).
+// Note [When the second step begins]. The communicator of the first step begins the second one as soon as the first is
+// done, on the thread that notices it and without waiting; the same holds for a third step. So on every rank the second
+// steps begin in the order of the first steps, which is the same for all replicas. No thread of the program has to
+// start them, and a rank that waits for something else does not delay its replicas. Other collectives over the replicas
+// use other communicators, so their order does not matter here (Placement::further_steps).
 class OverReplicas : public Work {
  public:
-  /// `axes`: at least one.
+  /// `axes` has at least one axis.
   OverReplicas(std::span<const std::shared_ptr<Communicator>> axes, std::vector<at::Tensor> sums, const Tag& tag)
       : replicas_(axes.front()), sums_(std::move(sums)), tag_(tag) {
     if (axes.size() > 1) next_ = std::make_shared<OverReplicas>(axes.subspan(1), sums_, tag);
@@ -53,7 +53,8 @@ class OverReplicas : public Work {
   std::exception_ptr error_;
 };
 
-// The counts first where a reduce_scatter of the user's sums the rows.
+// Sums rows and counts in one collective. If the user's reduce_scatter sums the rows, the counts are summed first, in a
+// collective of their own.
 std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placement, std::vector<ReducePlane> rows,
                                                          ReducePlane counts, double scale, Tag tag,
                                                          const ReduceScatter& with) {
@@ -70,7 +71,8 @@ std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placem
   return {std::move(first), with(ranks, std::move(rows), scale, std::move(tag))};
 }
 
-// For each rank alike, 1 for each parameter that has a gradient here. On a device without a copy from the host.
+// Returns what this rank adds to the counts of all ranks' slices: for each slice the same numbers, 1 for each parameter
+// that has a gradient on this rank and 0 for the others. It fills them on the device, without a copy from the host.
 at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   if (std::ranges::count(votes, 0) == 0) return at::ones({ranks * std::ssize(votes)}, options);
@@ -96,9 +98,9 @@ std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool ov
   auto works = start_over_shard_axis(placement, std::move(rows), std::move(counts), 1.0, std::move(tag), with);
   works.back()->then([second, counted = works.size() > 1 ? works.front() : nullptr] {
     try {
-      if (counted) counted->wait();  // it was begun before the other one, so it is done
+      if (counted) counted->wait();  // does not block: this collective began before the other one, so it is done
     } catch (const std::exception&) {
-      return;  // who waits for it is told
+      return;  // the thread that waits for `counted` gets the error
     }
     second->begin();
   });
@@ -117,7 +119,7 @@ void Reduction::start(const Placement& placement, const ReductionPolicy& policy,
                       std::vector<std::vector<Piece>> gradients, Tag tag) {
   const bool has_replicas = placement.replicas() > 1;
   is_within_replica = !policy.all_reduces && has_replicas;
-  // In the subject, or ranks could differ unseen.
+  // These settings go into the subject, which the ranks compare.
   if (is_within_replica) tag.subject += " within the replica";
   if (joined > 0) tag.subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) tag.subject += str_cat(" divided by ", *policy.divide_factor);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The collectives that turn unsharded gradients into the gradients of this rank's rows.
+/// The collectives that reduce unsharded gradients to the gradients of this rank's rows.
 
 #include <cstdint>
 #include <map>
@@ -12,64 +12,72 @@
 
 namespace fsdp::runtime {
 
-/// Starts to sum over the ranks of the shard axis in their order and, if it goes `over_replicas`, then over those of
-/// each replicate axis in theirs. The outputs receive this rank's slices of the sums. Over the shard axis alone those
-/// of `rows` are multiplied by `scale`, and `counts` may be; after replicas whoever reads the rows does. If there is a
-/// `with`, it reduces `rows` in place of the shard axis's own reduce_scatter. Returns what is to be waited for, in this
-/// order. Collective.
+/// Starts to sum over the ranks of the shard axis, in rank order, and then, if `over_replicas`, over the ranks of each
+/// replicate axis, in rank order. The outputs receive this rank's slices of the sums.
+///
+/// If the sum is over the shard axis alone, the outputs of `rows` are multiplied by `scale`, and that of `counts` may
+/// be. If the sum goes over replicas, nothing is multiplied, and the caller must apply the scale. If `with` is set, it
+/// reduces `rows` in place of the shard axis's own reduce_scatter. Returns the works that the caller must wait for, in
+/// this order. Collective.
 std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool over_replicas,
                                              std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
                                              const ReduceScatter& with);
 
-/// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
-/// the sum again: a power of two for fp16, whose largest number is 65504, 1 for others (as in FSDP1).
+/// Returns the factor by which unsharded gradients are multiplied before they are summed in `dtype`; the scale of the
+/// sum contains its inverse. For fp16, whose largest number is 65504, the factor is a power of two; for other dtypes it
+/// is 1 (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
-/// This rank's slice of a plane's sum, laid out as the flat shard and zero between parameters, for optimizers' walks.
+/// This rank's slice of a plane's summed gradients. It is laid out as the flat shard and is zero between parameters, so
+/// that one kernel call of an optimizer can go through it.
 struct ReducedPlane {
-  size_t flat = 0;
+  size_t flat = 0;  // index of the plane in ShardedParams::flats()
   memory::FlatPart rows;
 };
 
-/// The reduction of one bucket's gradients, in flight from `start` until its works were waited for.
+/// The reduction of one bucket's gradients. It is in flight from `start` until its works have been waited for.
 struct Reduction {
   std::vector<ReducedPlane> planes = {};
-  std::vector<uint8_t> votes = {};           ///< for each parameter, whether it has a gradient on this rank
-  bool lacks_gradients = false;              ///< of some parameter in these planes
+  std::vector<uint8_t> votes = {};           ///< for each parameter, 1 if it has a gradient on this rank, else 0
+  bool lacks_gradients = false;              ///< true if some parameter in these planes has no gradient on this rank
   std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
-  /// How many reductions within the replica have joined their sums to this one.
+  /// Number of earlier reductions over the shard axis alone whose sums were added to this rank's gradients.
   int joined = 0;
   double factor = 1;
   bool is_within_replica = false;
   std::vector<std::shared_ptr<Work>> works = {};
-  double scale = 1;  ///< that is left to be applied to the sums
-  /// For each parameter, how many ranks have a gradient, times the scale of the sums; undefined on one rank.
+  double scale = 1;  ///< the factor that `finish` applies to the sums
+  /// For each parameter, the number of ranks that have a gradient, times the scale of the sums; undefined if there is
+  /// only one rank.
   at::Tensor counts = {};
 
-  /// Sums `gradients`, for each plane the unsharded ones where autograd left them and the sums that were kept for this
-  /// rank's rows. Sums are divided once, after the last axis; see RankState::share_with_data. One more plane counts the
-  /// ranks that have a gradient, so that a parameter that any rank used gets a gradient on every rank. Collective.
+  /// Starts to sum `gradients`. For each plane these are the unsharded gradients, in the memory in which autograd left
+  /// them, and the sums that earlier reductions kept for this rank's rows. The sums are divided once, after the last
+  /// axis; see RankState::share_with_data. One more plane counts the ranks that have a gradient, so that a parameter
+  /// that any rank used gets a gradient on every rank. Collective.
   void start(const Placement& placement, const ReductionPolicy& policy, double share_with_data,
              std::vector<std::vector<Piece>> gradients, Tag tag);
-  /// For each parameter, whether any rank has a gradient. The host waits for a device only where this rank has none.
+  /// Returns for each parameter whether any rank has a gradient. The host has to wait for the device only if this rank
+  /// lacks a gradient.
   std::vector<uint8_t> votes_of_all() const;
-  /// Applies the remaining scale, once the works were waited for, so that the calling thread's stream reads the sums.
+  /// Applies `scale` to the sums on the calling thread's current stream. The works must have been waited for.
   void finish();
 };
 
-/// What reductions of one bucket over the shard axis alone have summed, until one goes over the replicas too. It joins
-/// this rank's own gradients before the next reduction.
+/// The sum of one bucket's reductions over the shard axis alone, which the group keeps until a reduction goes over the
+/// replicas too. The group adds it to this rank's gradients before the next reduction.
 struct PartialSum {
-  int reductions = 0;                            // whose sum it is; 0: there is none
-  std::vector<uint8_t> votes = {};               // by parameter: whether some rank of the replica had a gradient
-  std::map<size_t, memory::HandedOn> rows = {};  // by plane: this rank's slice
+  int reductions = 0;                            // number of reductions in the sum; 0 if there is no sum
+  std::vector<uint8_t> votes = {};               // for each parameter, 1 if some rank of the replica had a gradient
+  std::map<size_t, memory::HandedOn> rows = {};  // this rank's slice, by the plane's index
 
   bool has(size_t parameter) const { return reductions > 0 && votes[parameter] != 0; }
 };
 
-/// Adds the pieces of one parameter to those of its flat tensor. `gradient`: the whole one, flat, of which element 0 is
-/// number `first` of the flat tensor; undefined if there is none. `rows`: what was kept of this rank's rows, of which
-/// element 0 is number `first_of_rows`; it is changed, the gradient is not, which others may have. Undefined: nothing.
+/// Appends the pieces of one parameter to those of its plane. `gradient` is the whole gradient as a tensor of one dim,
+/// whose element 0 has the index `first` in the plane; undefined if there is none. `rows` is the kept sum of this
+/// rank's rows, whose element 0 has the index `first_of_rows`; undefined if there is none. If both are defined, the
+/// function adds the gradient to `rows` in place. It never changes `gradient`, whose memory other tensors may share.
 void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,
                 const at::Tensor& rows);
 

@@ -28,7 +28,6 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
   };
   switch (verdict) {
     case kRefuseReplace:
-    case kRefuseReplaceInScope:
       return {"a parameter that is not sharded", found};
     case kRefuseRecording:
       return {"a forward scope or a torch::NoGradGuard", found};
@@ -38,19 +37,12 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
       return {"a tensor to write to that fits " + found, other()};
     case kRefuseResult:
       return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
-    case kRefuseGradientInScope:
-      return {"no open scope", "an open scope, and " + found};
     default:
       break;
   }
   if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
   return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
 }
-
-constexpr const char* kWithoutMaxNorm =
-    "an Embedding with max_norm writes to its table in forward, and each rank would write different rows. Construct "
-    "the Embedding without max_norm, and normalise the table before each step, in an fsdp::LocalRows and under a "
-    "torch::NoGradGuard: table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
 
 // As the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
@@ -60,20 +52,15 @@ std::string name_of(const c10::OperatorHandle& op) {
 
 using Metadata = std::unordered_map<std::string, bool>;
 
-void require_no_rows(const at::Tensor& tensor) {
-  const auto part = registry().find(tensor);
-  if (!part || part->kind == PartKind::kWhole) return;
-  const auto& group = *part->group;
-  const auto& slot = part->group->slots()[part->slot];
-  require(group.placement().shard().world_size() == 1 || group.local_rows_depth > 0, group.where("torch::save"),
-          noun_of(part->kind), slot.name(), "' is sharded: expected the whole tensor, of sizes ", slot.sizes(),
-          ", found this rank's rows, of sizes ", tensor.sizes(),
-          ". fsdp::save(model, path) writes what torch::save writes of a model that is not sharded, and "
-          "fsdp::save_checkpoint writes the rows of all ranks; inside summon_full_params torch::save works as usual; "
-          "to save this rank's rows, open an fsdp::LocalRows");
-}
-
 }  // namespace
+
+void require_no_rows(const Part& part, const at::Tensor& tensor, const std::string& where, const std::string& instead) {
+  const auto& slot = part.group->slots()[part.slot];
+  const bool differ = part.kind != PartKind::kWhole && part.group->placement().shard().world_size() > 1;
+  require(!differ || part.group->local_rows_depth > 0, where, noun_of(part.kind), slot.name(),
+          "' is sharded: expected the whole tensor, of sizes ", slot.sizes(), ", found this rank's rows, of sizes ",
+          tensor.sizes(), ". ", instead);
+}
 
 const char* noun_of(PartKind part) {
   switch (part) {
@@ -92,8 +79,7 @@ void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& t
   const auto [expected, found] = difference(part, tensor, misfit, verdict);
   const auto name = name_of(op);
   throw UsageError(part.group->where(name) + noun_of(part.kind) + slot.name() + "' is sharded (expected " + expected +
-                   ", found " + found +
-                   "): " + (name == "aten::embedding_renorm_" ? kWithoutMaxNorm : ways_out(verdict)));
+                   ", found " + found + "): " + ways_out(verdict));
 }
 
 void observe_written_tensors() {
@@ -103,7 +89,11 @@ void observe_written_tensors() {
       const auto former = known;
       known.emplace(
           [former](const at::Tensor& tensor, Metadata& metadata) {
-            require_no_rows(tensor);
+            if (const auto part = registry().find(tensor))
+              require_no_rows(*part, tensor, part->group->where("torch::save"),
+                              "fsdp::save(model, path) writes what torch::save writes of a model that is not sharded, "
+                              "and fsdp::save_checkpoint writes the rows of all ranks; inside summon_full_params "
+                              "torch::save works as usual; to save this rank's rows, open an fsdp::LocalRows");
             if (former) former->first(tensor, metadata);
           },
           [former](const at::Tensor& tensor, Metadata& metadata) {

@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace fsdp::runtime {
-namespace {
-
-bool are_same(const std::weak_ptr<const void>& one, const std::weak_ptr<const void>& other) {
-  return !one.owner_before(other) && !other.owner_before(one);
-}
-
-}  // namespace
 
 void Registry::add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot,
                    PartKind kind) {
@@ -22,31 +15,26 @@ void Registry::remove(const c10::StorageImpl* storage) {
   storages_.erase(storage);
 }
 
-std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
+std::optional<Part> Registry::find(const at::Tensor& tensor) const {
+  if (!tensor.has_storage()) return std::nullopt;
   const MutexLock lock(mutex_);
-  auto it = storages_.find(storage);
+  auto it = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (it == storages_.end()) return std::nullopt;
   auto group = it->second.group.lock();
   if (!group) return std::nullopt;
   return Part{std::move(group), it->second.slot, it->second.kind};
 }
 
-void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
-                          const std::shared_ptr<ParamGroup>& group) {
+void Registry::add_module(const void* module, const std::shared_ptr<ParamGroup>& group) {
   const MutexLock lock(mutex_);
-  if (modules_.size() >= tidy_at_) {
-    std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
-    tidy_at_ = 2 * modules_.size() + 64;
-  }
-  modules_[module] = {group, owner, !owner.expired()};
+  std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
+  modules_[module] = group;
 }
 
-Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_ptr<const void>& owner) const {
+std::shared_ptr<ParamGroup> Registry::find_module(const void* module) const {
   const MutexLock lock(mutex_);
-  auto it = modules_.find(module);
-  if (it == modules_.end() || it->second.is_gone()) return {};
-  const bool is_same = are_same(owner, it->second.owner), has_none = are_same(owner, {});
-  return {is_same || !has_none ? it->second.group.lock() : nullptr, is_same && !has_none};
+  const auto it = modules_.find(module);
+  return it == modules_.end() ? nullptr : it->second.lock();
 }
 
 void Registry::ignore(const at::Tensor& parameter) {
@@ -62,7 +50,7 @@ bool Registry::is_ignored(const at::Tensor& parameter) const {
 }
 
 Registry& registry() {
-  // Never destroyed: tensors that outlive main() still look themselves up.
+  // The registry is never destroyed, because operators on tensors that outlive main() still use it.
   static auto* instance = new Registry;
   return *instance;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which group a storage or a module belongs to. The only process-wide state of the runtime.
+/// The registry of the groups to which storages and modules belong. It is the runtime's only process-wide state.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
@@ -19,13 +19,14 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
+/// A parameter of a group, and one of its storages.
 struct Part {
   std::shared_ptr<ParamGroup> group;
   size_t slot = 0;
   PartKind kind = PartKind::kRows;
 };
 
-/// The mark of tensors that operators make of a slot's rows. Note [Results of rows] in runtime/row_operands.h.
+/// The mark of tensors that operators make of a slot's rows; see Note [Results of rows] in runtime/row_operands.h.
 struct RowMark final : c10::BackendMeta {
   RowMark(std::weak_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
 
@@ -33,29 +34,20 @@ struct RowMark final : c10::BackendMeta {
   const size_t slot;
 };
 
-/// Refers to groups weakly: a group lives as long as its parameters and graphs. Thread safety: all of it.
+/// Finds groups by storages and modules. It refers to groups weakly: a group lives as long as its parameters and
+/// graphs. Thread safety: any thread may call any method at any time.
 class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
-  std::optional<Part> find(const c10::StorageImpl* storage) const;
   /// What the tensor's storage is part of; nothing if it has none.
-  std::optional<Part> find(const at::Tensor& tensor) const {
-    return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
-  }
+  std::optional<Part> find(const at::Tensor& tensor) const;
 
-  /// `owner`: the module's pointer to itself, which may have expired; empty for TorchScript. It tells the module from a
-  /// later one at the same address.
-  void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
-  struct ModuleGroup {
-    std::shared_ptr<ParamGroup> group;
-    /// Whether it is this module that the group was made of. If not, it is TorchScript's, or has got an owner since.
-    bool is_certain = false;
-  };
-  /// The group is null if there is none. `owner`: the module's now, empty if it never had one.
-  ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
+  void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
+  /// The group that was made of the module at this address, which may be another one by now; null if there is none.
+  std::shared_ptr<ParamGroup> find_module(const void* module) const;
 
-  /// The user said that this parameter is each rank's own.
+  /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
   void ignore(const at::Tensor& parameter);
   bool is_ignored(const at::Tensor& parameter) const;
 
@@ -65,18 +57,10 @@ class Registry {
     size_t slot;
     PartKind kind;
   };
-  struct ModuleEntry {
-    std::weak_ptr<ParamGroup> group;
-    std::weak_ptr<const void> owner;
-    bool has_owner;
-    bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
-  };
   mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
-  std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
-  // How many modules there are when those that are gone are forgotten.
-  size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;
 };
 
 Registry& registry();

@@ -13,7 +13,8 @@
 namespace fsdp::runtime {
 namespace {
 
-// Rows that take first dims together count alike only if these dims are alike.
+// Returns true if the rows of both slots join the same dims of the same sizes, or no dims. Otherwise equal indices mean
+// different rows.
 bool join_the_same_dims(const ParamSlot& in_a, const ParamSlot& in_b) {
   const auto joined = in_a.joined_dims();
   if (joined < 2 && in_b.joined_dims() < 2) return true;
@@ -29,10 +30,11 @@ bool every_rank_has_the_same_rows(const Part& a, const Part& b) {
   return true;
 }
 
-// Of the first operand a factory and a view take sizes and memory, of later ones sizes only; x.to(p) is no rows.
+// Returns true if the operator's result has rows of the operand. A factory takes its sizes, and a copy its values, from
+// the first operand only, so x.to(p) does not have rows of p.
 bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
   using enum OperatorKind;
-  if (is_one_of(kind, {kDetach, kView})) return part == PartKind::kResult;  // the storage tells of the others
+  if (is_one_of(kind, {kDetach, kView})) return part == PartKind::kResult;  // others are found by their storage
   if (is_one_of(kind, {kFactory, kViewOrCopy, kClone})) return is_first;
   if (kind == kCopy) return is_first || writes;
   return is_one_of(kind, {kForeach, kFused, kPointwise});
@@ -43,8 +45,8 @@ const RowMark* mark_of(const at::Tensor& tensor) {
   return meta != nullptr && typeid(*meta) == typeid(RowMark) ? static_cast<const RowMark*>(meta) : nullptr;
 }
 
-// An ordinary tensor beside rows. It fits if it has their sizes or is broadcast along them; kTakesRows if it has the
-// sizes of the whole parameter, or is broadcast to these, and has to be narrowed to the rows first.
+// Returns how an ordinary tensor fits rows: kFits if it has their sizes or is broadcast along them; kTakesRows if it
+// has the whole parameter's sizes, or is broadcast to these, and must be narrowed to the rows first.
 Fit fit_of(const at::Tensor& operand, const at::Tensor& rows, const std::optional<RowsIn>& found) {
   if (operand.sizes() == rows.sizes() || operand.numel() == 1) return Fit::kFits;
   const auto broadcast_dims = rows.dim() - operand.dim();
@@ -59,14 +61,15 @@ Fit fit_of(const at::Tensor& operand, const at::Tensor& rows, const std::optiona
   return fit;
 }
 
-// The rows of two parameters, or of a parameter and its gradient. They fit if every rank has the same rows of both.
+// Returns how two tensors of rows fit, for example the rows of two parameters, or of a parameter and its gradient. They
+// fit if every rank has the same rows of both.
 Fit fit_of_rows(const at::Tensor& a, const Part& part_a, const at::Tensor& b, const Part& part_b) {
   const auto &slot_a = part_a.group->slots()[part_a.slot], &slot_b = part_b.group->slots()[part_b.slot];
   const bool same_slot = &slot_a == &slot_b, same_sizes = a.sizes() == b.sizes();
   if (same_slot && same_sizes && a.strides() == b.strides()) return Fit::kFits;
   const auto in_a = find_rows(a, slot_a), in_b = find_rows(b, slot_b);
   const auto& known = in_a ? in_a : in_b;
-  // A result of some columns of the rows has strides of its own.
+  // A result that was computed from some columns of the rows has other strides than the rows.
   const bool is_of_columns = in_a ? !in_b && part_b.kind == PartKind::kResult : part_a.kind == PartKind::kResult;
   if (same_slot && same_sizes && is_of_columns && (!known || known->dim == 0)) return Fit::kFits;
   if (in_a != in_b || a.dim() != b.dim()) return Fit::kMisfits;
@@ -96,9 +99,9 @@ void visit_others(const OperatorCall& call, const OperatorCall::Operand& operand
   }
 }
 
-// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these
-// dims taken together too; undefined if it is not. The dims behind them stay as they are, so that a factor of each row
-// is one.
+// For a parameter whose rows join several dims: returns an operand that is broadcast to the whole parameter with the
+// same dims joined. Later dims keep their sizes, so an operand with one element for each row stays that small. Returns
+// an undefined tensor if the operand is not broadcast to the whole parameter or rows join no dims.
 at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
   const auto behind = slot.row_sizes().size() - 1;
   const auto sizes = operand.sizes();
@@ -110,8 +113,8 @@ at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
   return operand.expand(expanded).reshape(joined);
 }
 
-// Where a parameter's rows take first dims together: whether an operand of the rows' sizes on this rank is broadcast to
-// the whole parameter, too. It would meet other elements then than the same operand does on a rank with other rows.
+// For a parameter whose rows join several dims: returns true if an operand has the sizes of this rank's rows but is
+// also broadcast to the whole parameter. Ranks with other numbers of rows would understand such an operand differently.
 bool may_be_whole(const at::Tensor& operand, const ParamSlot& slot) {
   const auto sizes = operand.sizes();
   return slot.joined_dims() > 1 && operand.numel() > 1 && sizes == slot.rows_tensor.sizes() &&
@@ -128,7 +131,7 @@ std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot) {
   const auto& shown = slot.rows_tensor;
   const auto [first, count] = slot.rows();
   const int64_t all = slot.row_sizes()[0];
-  // The stride tells: select(1, 0) keeps the dimension of rows, select(0, 0) does not.
+  // The stride shows which dim has the rows: select(1, 0) keeps that dim, select(0, 0) removes it.
   if (rows.dim() <= shown.dim())
     for (const auto dim : c10::irange(rows.dim()))
       if (rows.size(dim) == count && rows.stride(dim) == shown.stride(0)) return RowsIn{dim, first, count, all};
@@ -148,7 +151,7 @@ std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const 
     if (part && part->kind != PartKind::kWhole) {
       fit = fit_of_rows(rows, own, *other.tensor, *part);
     } else if (part && &part->group->slots()[part->slot] == &slot) {
-      fit = Fit::kMisfits;  // the whole parameter beside its gradient's rows, in a scope
+      fit = Fit::kMisfits;  // in a scope the operator takes the whole parameter and the rows of its gradient
     } else if (!part && may_be_whole(*other.tensor, slot)) {
       fit = Fit::kMisfits;
     } else if (other.tensor->sizes() != rows.sizes()) {
@@ -156,9 +159,9 @@ std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const 
       const auto joined = with_joined_dims(*other.tensor, slot);
       const auto& whole = joined.defined() ? joined : *other.tensor;
       fit = call.traits.writes(other.argument) ? Fit::kWrittenFromRows : fit_of(whole, rows, found);
-      // Of other sizes than the operand, also where this rank has all rows.
+      // The operand must be replaced by `joined`, which has other sizes, even if this rank has all rows.
       if (joined.defined() && fit == Fit::kFits && found) fit = Fit::kTakesRows;
-      // It would fit the rows, not the parameter.
+      // The operand fits the joined sizes of the rows, but not the parameter's sizes.
       if (slot.joined_dims() > 1 && !joined.defined() && rows.dim() > 1 && fit == Fit::kTakesRows) fit = Fit::kMisfits;
       if (fit == Fit::kTakesRows) {
         const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
@@ -219,7 +222,7 @@ void RowResults::add(const OperatorCall& call, const OperatorCall::Operand& oper
   const auto kind = call.traits.kind;
   if (!makes_rows(kind, call.traits.written_arguments != 0, operand.argument == 0, part.kind)) return;
   if (part.group->placement().shard().world_size() == 1 || part.group->local_rows_depth > 0) return;
-  // new_zeros and its kin take sizes from the caller, so their result need not have rows.
+  // new_zeros and similar operators get sizes from the caller, so their result need not have rows.
   if (kind == OperatorKind::kFactory && call.op.operator_name().name.starts_with("aten::new_")) return;
   of_lists_ = is_one_of(kind, {OperatorKind::kForeach, OperatorKind::kFused});
   const size_t element = of_lists_ ? operand.element : 0;
@@ -231,13 +234,13 @@ void RowResults::add_written(const OperatorCall& call) {
   for (const auto& [tensor, argument, element] : call.tensors) {
     const size_t i = of_lists_ ? element : 0;
     if (i >= marks_.size() || !marks_[i] || !call.traits.writes(argument)) continue;
-    // Tensors without dims are step counts of fused optimizers.
+    // Tensors without dims are skipped: they are the step counts of fused optimizers.
     if (tensor->dim() > 0 && !is_marked(*tensor->unsafeGetTensorImpl())) written_.push_back({*tensor, marks_[i]});
   }
 }
 
 void RowResults::mark_made(const at::Tensor& result, size_t element) const {
-  const size_t i = of_lists_ ? element : 0;  // all results of one operand, such as those of split, have its mark
+  const size_t i = of_lists_ ? element : 0;  // without lists all results, such as those of split, have one mark
   if (i < marks_.size() && marks_[i]) mark_as_rows(result, marks_[i]);
 }
 
@@ -245,31 +248,22 @@ void RowResults::mark_written() const {
   for (const auto& [tensor, mark] : written_) mark_as_rows(tensor, mark);
 }
 
-void ComputeDtype::add(const ParamGroup& group, const ParamSlot& slot) {
+void ComputeDtype::add(const ParamSlot& slot) {
   const auto dtype = slot.whole_tensor.scalar_type();
   if (!c10::isFloatingType(dtype)) return;
   casts_ |= slot.precision() && slot.precision()->casts_operands;
-  if (first_.group == nullptr)
-    first_ = {&group, &slot, dtype};
-  else if (dtype != first_.dtype)
-    other_ = {&group, &slot, dtype};
+  if (!dtype_) dtype_ = dtype;
 }
 
 void ComputeDtype::cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const {
   using enum OperatorKind;
   if (!casts_ || !is_one_of(call.traits.kind, {kPointwise, kForeach, kOther})) return;
-  if (other_.group != nullptr)
-    require(false, first_.group->where(call.op.operator_name().name), "expected parameters of the same dtype, found '",
-            first_.slot->name(), "' (group '", first_.group->name(), "') in ", first_.dtype, " and '",
-            other_.slot->name(), "' (group '", other_.group->name(), "') in ", other_.dtype,
-            ". Give both the same MixedPrecisionPolicy::param_dtype, or let keeps_precision keep the precision of both "
-            "or neither");
   const auto& schema = call.op.schema().arguments();
   for (const auto& operand : call.tensors) {
     const auto& tensor = *operand.tensor;
-    if (!tensor.is_floating_point() || tensor.scalar_type() == first_.dtype || tensor.dim() == 0) continue;
+    if (!tensor.is_floating_point() || tensor.scalar_type() == *dtype_ || tensor.dim() == 0) continue;
     if (is_marked(*tensor.unsafeGetTensorImpl()) || stays_as_it_is(schema[operand.argument])) continue;
-    replacements.push_back({operand, tensor.to(first_.dtype)});
+    replacements.push_back({operand, tensor.to(*dtype_)});
   }
 }
 

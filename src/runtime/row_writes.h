@@ -1,68 +1,67 @@
 #pragma once
 /// \file
-/// What a group counts of the writes to its rows, and of the epochs in which it reads them.
+/// Counters of the writes to a group's rows, and of the epochs in which this rank reads them.
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fsdp::runtime {
 
-/// Who writes rows: every rank, as optimizers do, or perhaps this one alone.
+/// The ranks that write rows: every rank, as an optimizer step does, or perhaps this rank alone, as in LocalRows.
 enum class WriteKind : uint8_t { kEveryRank, kThisRank };
 
-/// What ranks count of a group, for messages.
+/// Message text: what ranks compare about a group.
 constexpr std::string_view kWritesToRows = "writes to the rows (optimizer steps)";
 
-/// The writes that ranks compare, so that an optimizer step which only some of them make is found: the most that any
-/// one parameter was written, so that ranks without rows of some parameters count alike.
+/// Counts writes, so that the ranks find an optimizer step that only some of them make. The count is the number of
+/// writes to the parameter that was written most often, so that ranks without rows of some parameters count alike.
 class WriteCounts {
  public:
-  /// The rows of one slot are about to be written, or those of all slots at once.
+  /// Notes a write to the rows of one slot, or to those of all slots at once.
   void note(std::optional<size_t> slot) {
     if (!slot) {
-      ++to_all_slots_;
+      ++known_;
     } else {
       to_slot_.resize(std::max(to_slot_.size(), *slot + 1));
       most_to_slot_ = std::max(most_to_slot_, ++to_slot_[*slot]);
     }
-    if (to_all_slots_ + most_to_slot_ <= since_taken_) return;
-    ++since_taken_;
-    ++total_;
   }
-  /// Returns the writes since it was called last, by a gather or a scope, which tells the other ranks.
-  uint32_t take() {
+  /// Returns the number of writes so far, which is the same on every rank that ran the same program.
+  uint32_t total() const { return known_ + most_to_slot_; }
+  /// Returns the same number, for a gather or a scope that sends it to the other ranks. A later write begins a new
+  /// update.
+  uint32_t tell() {
+    known_ = total();
     to_slot_.clear();
-    to_all_slots_ = most_to_slot_ = 0;
-    return std::exchange(since_taken_, 0);
+    most_to_slot_ = 0;
+    return known_;
   }
-  /// What was taken did not reach the other ranks.
-  void give_back(uint32_t writes) { since_taken_ += writes; }
-  /// All writes that were counted, the same on every rank that ran the same program.
-  int64_t total() const { return total_; }
 
  private:
-  uint32_t since_taken_ = 0;
-  int64_t total_ = 0;
-  // Since the last `take`: writes to all slots at once, the others to each slot, and the most of these.
-  uint32_t to_all_slots_ = 0;
-  std::vector<uint32_t> to_slot_;
-  uint32_t most_to_slot_ = 0;
+  uint32_t known_ = 0;             // writes before the last `tell`, and later writes to all slots at once
+  std::vector<uint32_t> to_slot_;  // since the last `tell`: the writes to each slot alone
+  uint32_t most_to_slot_ = 0;      // the largest number among them
 };
 
-/// Note [Readers and writers of rows]. Where ranks share memory, whole parameters are the rows that their owners write.
-/// Reading takes place in epochs: scopes, and in them backwards that follow a write. A scope that opens says that this
-/// rank reads, then meets the other ranks, so that all earlier writes are there. The first write after it waits for the
-/// peers that still read. A rank reads until it writes rows of the group itself, or opens a newer epoch; a scope that
-/// leaves no graph behind, and follows none since that write, ends the reading as it closes. So nobody has to know what
-/// became of a graph: ranks that run one program all come to the write, and who writes alone (LocalRows) waits for the
-/// peers' next scope. The first write that every rank makes ends all of the rank's reading but that of open scopes and
-/// backwards, so that ranks which step an optimizer meet at one group and not at each. A backward after such a write,
-/// to whichever group, reads in a newer epoch, in which the ranks meet again. Where some rank has no rows, which then
-/// need not write, nobody reads after a scope or a backward has closed, and each backward meets the ranks.
+/// Note [Readers and writers of rows]. Where ranks share memory, the whole parameters that a rank reads are the very
+/// rows that other ranks write. Each rank therefore reads in epochs. A new epoch begins when a scope opens, and when a
+/// backward follows a write. A rank that opens a scope marks itself as a reader and meets the other ranks in a barrier,
+/// so that it sees all earlier writes. Before a rank writes, it waits for the peers that still read.
+///
+/// A rank reads until it writes rows of the group itself or begins a newer epoch. If no scope since the rank's last
+/// write has left a graph, the rank stops reading as soon as the scope closes. So no rank has to know how long a graph
+/// lives: ranks that run the same program all come to the write, and a rank that writes alone (LocalRows) waits for the
+/// peers' next scope.
+///
+/// A write that every rank makes, as in an optimizer step, also ends the rank's reading of all other groups that have
+/// no open scope or backward. The ranks then wait for each other at the first group of the step and not at each. A
+/// backward after such a write, to whichever group, begins a newer epoch, in which the ranks meet again.
+///
+/// If some rank has no rows of the group, that rank need not write. Then no rank reads after a scope or a backward has
+/// closed, and the ranks meet in each backward.
 struct ReadEpochs {
   bool counts_writes = true;  // every rank has rows; else an update by hand may leave out ranks
   bool reads = false;
@@ -71,7 +70,6 @@ struct ReadEpochs {
   uint64_t epoch_read = 0;
   uint64_t scopes = 0;                     // opened so far, the same on every rank
   uint64_t backwards_after_writes = 0;     // since the last scope opened
-  uint32_t writes_told = 0;                // when the last scope opened, to the ranks that meet
   bool is_written_by_all = false;          // since the last scope or backward opened
   uint64_t writes_seen = 0;                // to any group, when the last scope or backward opened
   bool has_to_meet = false;                // before this backward reads

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Parameters whose memory lies side by side, so that one call of a kernel can go through it.
+/// Runs of parameters that lie side by side in memory, so that one kernel call can process them.
 
 #include <c10/util/irange.h>
 
@@ -15,23 +15,24 @@
 
 namespace fsdp::runtime {
 
-/// What is done to rows, as numbers; equal keys may share a call.
+/// Numbers that describe what a kernel does to rows. Parameters with equal keys may share a call.
 using KernelKey = std::array<int64_t, 3>;
 
+/// Where a tensor lies in memory.
 struct Location {
-  uint64_t block = 0;  ///< the block of memory that it is a part of; 0: memory of its own
-  int64_t first = 0;   ///< its first element, counted from the block's
+  uint64_t block = 0;  ///< identifies the flat buffer in which the tensor lies; 0 if it lies in none
+  int64_t first = 0;   ///< index of the tensor's first element in the flat buffer
 };
 
-/// The rows of one parameter, with all that is read or written beside them.
+/// The rows of one parameter, and the tensors that a kernel reads or writes together with them.
 struct Extent {
-  bool is_updated = false;  ///< otherwise the rows stay as they are
+  bool is_updated = false;  ///< false if the kernel leaves the rows as they are
   KernelKey kernel_key{};
   int64_t numel = 0;
-  std::vector<Location> locations;  ///< of the rows, then of the gradient and the state
+  std::vector<Location> locations;  ///< those of the rows, then of the gradient and of the optimizer state
 };
 
-/// `count` extents from `first` on, with `numel` elements from the begin of the first to the end of the last.
+/// `count` neighbouring extents. There are `numel` elements from the begin of extent `first` to the end of the last.
 struct Run {
   size_t first = 0;
   size_t count = 0;
@@ -39,19 +40,22 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// The maximal runs of `extents`, which are listed in the order of memory, none left out.
+/// Returns the longest possible runs of `extents`, which must contain all rows of a group in memory order.
 ///
-/// Two neighbours share a run if both are updated by the same kernel key, and each tensor of the one is as far from the
-/// same tensor of the other as their rows are, in one block. What lies between them is then padding everywhere.
+/// Two neighbours share a run if both are updated with the same kernel key, each pair of corresponding tensors lies in
+/// one flat buffer, and the distance between the two tensors is the same for every pair. Between the neighbours there
+/// is then only padding.
 std::vector<Run> plan_runs(std::span<const Extent> extents);
 
-/// Of a tensor that is a part of a flat buffer; of another one a spot that no other tensor shares.
+/// Returns where the tensor lies; block 0 if it lies in no flat buffer.
 Location location_of(const at::Tensor& tensor);
 
+/// Returns a tensor of one dim with the `numel` elements from the first element of `tensor` on.
 at::Tensor flat_range(const at::Tensor& tensor, int64_t numel);
 
-/// What each group has of `items` on this rank, in the order of memory; null where rows have no item. An item that is
-/// part of none is alone. Of each, `part` says whose rows `rows` are; those without elements are left out.
+/// Sorts items into lines. `part` of an item says to which slot its `rows` belong. Each group has one line: for each of
+/// its slots that has rows on this rank, in memory order, the slot's item, or null if there is none. An item without a
+/// part has a line of its own. Items without elements are left out.
 template <class Item>
 std::vector<std::vector<Item*>> lines_of(std::vector<Item>& items) {
   std::vector<std::vector<Item*>> lines;
@@ -74,7 +78,8 @@ std::vector<std::vector<Item*>> lines_of(std::vector<Item>& items) {
   return lines;
 }
 
-/// Calls `visit(items, elements)` for each run, see plan_runs, of what `extent_of(item)` gives. Under the ranks' locks.
+/// Calls `visit(items of the run, numel)` for each run (see plan_runs) of the extents that `extent_of(item)` returns.
+/// The caller holds the ranks' locks.
 template <class Item, class ExtentOf, class Visit>
 void visit_runs(std::vector<Item>& items, const ExtentOf& extent_of, const Visit& visit) {
   for (const auto& line : lines_of(items)) {

@@ -33,7 +33,8 @@ class HookingEngine final : public autograd::Engine {
   autograd::Engine& engine_;
 };
 
-// Made when the engine before it is still the default one; kept for ever, as LibTorch keeps its own.
+// Returns the hooking engine, which forwards to the engine that was the default in the first call. It is never
+// destroyed, like LibTorch's own engine.
 autograd::Engine& hooking_engine() {
   static auto& engine = *new HookingEngine(autograd::Engine::get_default_engine());
   return engine;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What this thread's autograd does with tensors that it keeps for backward.
+/// Hooks for tensors that autograd saves for backward.
 
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -9,16 +9,19 @@
 
 namespace fsdp::runtime {
 
-/// While it lives, a tensor that autograd keeps on this thread is given to hooks that `make` makes, one for each, and
-/// asked back from them in backward. Null: it is kept as ever. Of several scopes the innermost counts. Guards close
-/// last in, first out.
+/// While this guard lives, autograd calls `make` for each tensor that it saves on this thread. It passes the tensor to
+/// the hooks that `make` returns and gets the tensor back from them in backward. If `make` returns null, autograd saves
+/// the tensor as usual. If several guards live, the innermost one is used. The guard that was made last must be
+/// destroyed first.
 ///
-/// It counts in the graph task that it was opened in, -1 outside of all, and not in one that begins inside it (with
-/// `create_graph`), which on an accelerator may run on another thread.
+/// The guard is used only in the graph task in which it was made, or outside of all graph tasks if it was made there.
+/// It is not used in a backward that runs inside it (with `create_graph`), because on an accelerator that backward may
+/// run on another thread.
 ///
-/// Note [Hooks of kept tensors]. LibTorch asks its engine for such hooks (Engine::get_default_saved_variable_hooks), of
-/// which only Python's has some. So the first scope of a process puts an engine before the one that is there, which
-/// answers this question and hands everything else on. Python's hooks are asked for where no scope is open.
+/// Note [Hooks of kept tensors]. LibTorch asks its autograd engine for such hooks
+/// (Engine::get_default_saved_variable_hooks), and only Python's engine returns any. The first SavedTensorScope of a
+/// process therefore replaces the engine by one that returns the guard's hooks and forwards all other calls to the
+/// former engine. While no guard is used, it forwards this call too, so Python's hooks keep working.
 class [[nodiscard]] SavedTensorScope {
  public:
   using Hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;
@@ -28,6 +31,7 @@ class [[nodiscard]] SavedTensorScope {
   SavedTensorScope(const SavedTensorScope&) = delete;
   SavedTensorScope& operator=(const SavedTensorScope&) = delete;
 
+  /// Returns true if the current graph task is the one in which the guard was made.
   bool counts() const;
   Hooks make() const { return make_(); }
 

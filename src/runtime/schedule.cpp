@@ -5,14 +5,15 @@
 namespace fsdp::runtime {
 namespace {
 
-constexpr GroupId kBeginning = 0;  // of a pass
-// A round may read each group this often, and a few groups more often, to be recognised.
+constexpr GroupId kBeginning = 0;  // marks the begin of a pass
+// Number of remembered reads: kReadsOfAGroup for each group, and kMoreReads. A pass or a round of a loop that reads
+// more is not recognised.
 constexpr size_t kReadsOfAGroup = 8, kMoreReads = 64;
 
 }  // namespace
 
 void ReadOrder::start() {
-  // A pass that read nothing (an exception, an empty scope) forgets nothing.
+  // If the last pass read nothing (because of an exception or an empty scope), the pass before it stays the last one.
   if (!reads_.empty() && reads_.back() == kBeginning) return;
   place_ = pass_;
   pass_ = end();
@@ -43,8 +44,8 @@ std::vector<GroupId> ReadOrder::ahead(size_t most, const std::function<bool(Grou
   return groups;
 }
 
-// Returns where the group was read last, or 0. A read in the current pass counts only if it came after the same group
-// as now, because a group that is read twice in one pass is followed by a different group each time.
+// Returns where the group was read last, or 0. A read in the current pass counts only if the same group was read before
+// it as now: a group that is read twice in one pass may be followed by a different group each time.
 ReadOrder::Place ReadOrder::find_place(GroupId group) const {
   auto it = last_.find(group);
   if (it == last_.end() || !is_known(it->second)) return 0;

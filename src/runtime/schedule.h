@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Which groups are needed next, how they nest, and which are in memory: integers, by which reads.cpp decides which are
-/// freed.
+/// Records of the order in which groups are read and of how they nest. They contain integers only; reads.cpp uses them
+/// to decide which groups it frees and gathers ahead.
 
 #include <algorithm>
 #include <atomic>
@@ -16,16 +16,19 @@ namespace fsdp::runtime {
 
 using GroupId = uint64_t;
 
-/// Predicts which group is read next: the one that followed when reads were last in the order that they are in now, in
-/// the pass before or in an earlier round of the same pass, such as a loop inside one scope. A group that is read again
-/// after another one counts again. Remembers a bounded number of reads; each takes constant time.
+/// Predicts which group is read next. A pass is one forward or one backward. The prediction is the group that followed
+/// when groups were last read in the current order: in the previous pass, or earlier in this pass if a scope runs a
+/// loop. Several reads of a group count as one until another group is read. The class remembers a bounded number of
+/// reads, and each read takes constant time.
 class ReadOrder {
  public:
+  /// Begins a pass.
   void start();
-  /// Notes that `group` is read and returns the group that followed it before, if it is known.
+  /// Notes that `group` is read. Returns the group that is predicted to follow; nothing if none is known.
   std::optional<GroupId> note(GroupId group);
-  /// The groups that followed the one that was noted last, the next one first, each once, up to the pass's end, `most`,
-  /// or the first one that does not fit, which is asked in this order.
+  /// Returns the groups that are predicted to follow the last read, each once, the next one first. The list ends with
+  /// the pass, after `most` groups, or before the first group for which `fits` returns false. `fits` is called in the
+  /// order of the list.
   std::vector<GroupId> ahead(
       size_t most = SIZE_MAX, const std::function<bool(GroupId)>& fits = [](GroupId) { return true; }) const;
   size_t size() const { return reads_.size(); }
@@ -39,44 +42,44 @@ class ReadOrder {
   void append(GroupId group);
   Place find_place(GroupId group) const;
 
-  std::deque<GroupId> reads_;  // 0 where a pass begins
-  Place first_ = 1;            // of what is remembered
+  std::deque<GroupId> reads_;  // the remembered reads; 0 marks the begin of a pass
+  Place first_ = 1;            // number of the oldest remembered read
   Place pass_ = 0;             // where this pass begins
-  Place place_ = 0;            // the earlier read that the last one repeats; 0: none
+  Place place_ = 0;            // the earlier read that the last read repeats; 0 if there is none
   std::unordered_map<GroupId, Place> last_;
 };
 
-/// What was read on a rank, and what that predicts.
+/// The reads of one rank.
 struct ReadHistory {
   struct Orders {
     ReadOrder forward, backward;
   };
-  std::atomic<GroupId> current = 0;  // read last; 0: none since a scope or a backward began
-  uint64_t first_reads = 0;
+  std::atomic<GroupId> current = 0;  // the group that was read last; 0 if none since a scope or a backward began
+  uint64_t first_reads = 0;          // number of first reads so far (see ParamGroup::first_read)
   std::unordered_map<GroupId, Orders> orders;  // by the outermost group of a scope
 
-  /// What follows is like nothing before.
+  /// Forgets all reads, so that nothing is predicted from them.
   void forget() {
     current = 0;
     orders.clear();
   }
 };
 
-/// The groups of one rank. Most lie in the module of one next outer group, some in none, and those of a module that two
-/// others have in two.
+/// How the modules of one rank's groups nest. Most groups have one parent, the group of the next module around theirs.
+/// An outermost group has none, and a group whose module is registered in two modules may have two.
 class GroupTree {
  public:
   void add(GroupId group) { parents_[group]; }
   void remove(GroupId group) { parents_.erase(group); }
-  /// `parent` is the group of the module next around the group's.
   void add_parent(GroupId group, GroupId parent) {
     auto& parents = parents_.at(group);
     if (std::ranges::find(parents, parent) == parents.end()) parents.push_back(parent);
   }
+  /// Returns true if `inner` is `outer` or lies inside it.
   bool contains(GroupId outer, GroupId inner) const {
     for (GroupId group = inner; group != outer;) {
       const auto place = parents_.find(group);
-      if (place == parents_.end()) return false;  // gone, and with it what it lay in
+      if (place == parents_.end()) return false;  // the group was removed, and its parents with it
       const auto& parents = place->second;
       if (parents.size() != 1)
         return std::ranges::any_of(parents, [&](GroupId parent) { return contains(outer, parent); });

@@ -13,10 +13,11 @@ namespace {
 
 constexpr int64_t kCpuAlignmentBytes = 64;
 constexpr int64_t kCudaAlignmentBytes = 256;
-// Of the bucket whose gradients come first.
+// Largest size of the last bucket, whose gradients arrive first.
 constexpr int64_t kLastBucketBytes = int64_t{1} << 20;
 
-// What one flat buffer holds. Frozen parameters have their own: what trains is reduced and shared evenly by itself.
+// The kind of parameters that share flat buffers. Frozen parameters have flat buffers of their own, so that each rank
+// has an equal part of what trains, and reductions contain nothing else.
 struct BufferKind {
   FlatForms forms;
   bool is_frozen;
@@ -36,20 +37,21 @@ BufferKind buffer_kind_of(const GroupMember& parameter, RowMemory row_memory, co
   return {forms, !parameter.tensor.requires_grad()};
 }
 
-// In elements.
+// Returns the alignment of parameters, in elements.
 int64_t alignment_of(const memory::Form& form) {
   const auto bytes = form.device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
   return std::max<int64_t>(1, bytes / static_cast<int64_t>(form.bytes(1)));
 }
 
-// In which elements of all forms fill whole multiples of 16 bytes.
+// Returns the smallest number of elements whose size is a multiple of 16 bytes in each of the forms.
 int64_t slice_multiple(const FlatForms& forms) {
   constexpr int64_t kSliceBytes = 16;
   const auto smallest = std::min({forms.rows.bytes(1), forms.whole.bytes(1), forms.reduced.bytes(1)});
   return std::max<int64_t>(1, kSliceBytes / static_cast<int64_t>(smallest));
 }
 
-// For tensors that share a parameter's memory from before, and would never see another value of it.
+// Returns the error of raw access to a tensor that shares the memory that a parameter had before: this tensor would
+// never see a new value of the parameter.
 std::string former_memory_message(const Placement& placement, const ParamSlot& slot) {
   return placement.where("raw access") + "the tensor shared the memory of parameter '" + slot.name() +
          "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard or fsdp::set_strategy), whose "
@@ -139,18 +141,17 @@ ShardedParams::~ShardedParams() {
   }
 }
 
-void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
+void ShardedParams::take_rows(const std::vector<at::Tensor>& wholes) {
   const OwnOperators own_operators;
   for (auto& slot : slots_) {
     const auto& rows = flats_[slot.place.plane].rows();
     if (rows.form.device.is_meta()) continue;
     slot.rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(slot));
-    const auto& source = sources[slot.place.given];
-    if (source && slot.rows_numel() > 0) source(slot, slot.rows_tensor);
+    if (const auto& whole = wholes[slot.place.given]; whole.defined()) slot.copy_rows(whole, slot.rows_tensor);
   }
 }
 
-// 0 for a slot without rows.
+// Returns 0 for a slot without rows.
 size_t ShardedParams::byte_offset_in_slice(const ParamSlot& slot) {
   const auto& flat = flats_[slot.place.plane];
   if (slot.rows_numel() == 0) return 0;
@@ -175,15 +176,10 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
     registry().add(slot.rows_storage.impl(), owner_, i, PartKind::kRows);
     registry().add(slot.whole_storage.impl(), owner_, i, PartKind::kWhole);
     const auto former = tensor.storage();
-    const bool is_all = former.nbytes() == tensor.nbytes();  // of the memory; else others use the rest of it on
+    const bool is_all = former.nbytes() == tensor.nbytes();  // otherwise other tensors may use the rest of the storage
     slot.show_rows();
     if (former.use_count() > 1 && is_all) memory::end_storage(former, former_memory_message(placement, slot));
   }
-}
-
-void ShardedParams::rename(size_t index, std::string name) {
-  slots_[index].rename(std::move(name));
-  slots_[index].no_memory_error = no_memory_message(slots_[index]);
 }
 
 bool ShardedParams::is_on_cpu() const {
@@ -201,15 +197,11 @@ void ShardedParams::attach_whole() {
   for (auto& slot : slots_) {
     const auto& whole = flats_[slot.place.plane].whole();
     slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
-    slot.follow_whole_storage();
   }
 }
 
 void ShardedParams::detach_whole() {
-  for (auto& slot : slots_) {
-    slot.whole_storage.detach(slot.no_memory_error);
-    slot.follow_whole_storage();
-  }
+  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 at::Tensor ShardedParams::rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The parameters of a group: which they are, and where their rows, whole values and gradients lie.
+/// The parameters of a group, and the flat buffers in which their rows, whole values and gradients lie.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,20 +19,22 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
+/// The neighbouring slots [begin, end).
 struct SlotRun {
   size_t begin = 0, end = 0;
   bool operator==(const SlotRun&) const = default;
 };
 
-/// Note [Order of buckets]. What travels together is a bucket: all planes of a device where ranks have rows each; where
-/// every rank has all rows, a single plane, which is one stretch of memory and is summed where it lies. Gradients
-/// arrive in about the reverse order of the parameters, so buckets are cut from the end, and the last one is reduced
-/// first. A complete bucket waits for those before it: a model that registers its parameters in another order than it
-/// uses them is reduced later. torch's DDP records the order in which gradients arrived, and its buckets are copies.
+/// Note [Order of buckets]. A bucket is a list of planes that are gathered and reduced together. If the ranks have
+/// different rows, it contains all planes of one device. If every rank has all rows, it is a single plane, which is
+/// contiguous memory and is summed in place. Gradients arrive in about the reverse order of the parameters, so the last
+/// parameters form the bucket that is reduced first. A complete bucket waits for the buckets before it in this order,
+/// so a model that registers its parameters in another order than it uses them is reduced later. PyTorch's DDP records
+/// the order in which gradients arrive instead, but it copies gradients into its buckets.
 
-/// Runs of neighbours in ascending order, each as long as its gradients take at most `cap_bytes`, the last one at most
-/// `last_cap_bytes`, so that it is complete early; but a run has one parameter at least. `bytes`: of the parameters'
-/// whole gradients.
+/// Cuts parameters into runs of neighbours, which are returned in ascending order. The gradients of a run take at most
+/// `cap_bytes`, except that a run has at least one parameter. Those of the last run take at most `last_cap_bytes`, so
+/// that it is complete early. `bytes` has the size of each parameter's whole gradient.
 inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t last_cap_bytes, int64_t cap_bytes) {
   std::vector<SlotRun> runs;
   int64_t sum = 0;
@@ -49,29 +51,31 @@ inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t 
   return runs;
 }
 
-/// What parameters are to be that were, or would have been, of `form` (see ParamSlot::form); none: the same.
+/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
+/// changes no form.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
-/// What follows from the placement of a group. Thread safety: under the rank's lock.
+/// The parameters of a group as they are laid out over one placement. Thread safety: the caller holds the rank's lock.
 class ShardedParams {
  public:
-  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
+  /// Lays the parameters out without changing them. Memory is allocated later, by `FlatParams::allocate_shard`.
   ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account, const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Fills this rank's rows from their sources, an empty one with zeros. Parameters stay as they are until `install`.
-  void take_rows(const std::vector<RowSource>& sources);
+  /// Copies this rank's rows of whole tensors, which are in the order in which the parameters were given. Rows of an
+  /// undefined tensor stay zero. Parameters stay as they are until `install`.
+  void take_rows(const std::vector<at::Tensor>& wholes);
   /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
 
-  const std::string group_name;  // as it was then
+  const std::string group_name;  // the group's name when this object was made
   Placement placement;
-  const std::string disk_folder;  // as GroupPolicy has it
-  /// The memory that ranks share, one buffer for each device; it outlives this object.
+  const std::string disk_folder;  // GroupPolicy::disk_folder
+  /// The buffers that the ranks share, one for each device. `flats()` keeps them alive.
   std::vector<SharedBuffer*> shared_buffers;
 
-  /// The slots in the order in which memory holds them.
+  /// The slots, plane by plane, in memory order.
   std::vector<ParamSlot>& slots() { return slots_; }
   std::vector<FlatParams>& flats() { return flats_; }
   /// The planes of each bucket, in the order in which they are reduced; at least one. See Note [Order of buckets].
@@ -83,21 +87,25 @@ class ShardedParams {
   std::span<ParamSlot> slots_in(size_t plane) {
     return std::span(slots_).subspan(runs_[plane].begin, runs_[plane].end - runs_[plane].begin);
   }
-  void rename(size_t slot, std::string name);
+
+  /// What raw access to a whole parameter without memory says.
+  std::string no_memory_message(const ParamSlot& slot) const;
 
   bool is_on_cpu() const;
-  /// Whether all whole values lie in memory that ranks share.
+  /// Returns true if all whole values lie in memory that all ranks share.
   bool shares_memory() const { return std::ranges::all_of(flats_, &FlatParams::shares_memory); }
-  /// Whether this rank's rows are the whole parameters, in the same memory.
+  /// Returns true if this rank's rows are the whole parameters, in the same memory.
   bool rows_are_whole() const { return placement.shard().world_size() == 1 && shares_memory(); }
   bool every_rank_has_rows() const;
 
-  /// Puts the whole parameters into the whole buffers; takes their memory away.
+  /// Gives the whole parameters their memory in the whole buffers.
   void attach_whole();
+  /// Takes the memory of the whole parameters away.
   void detach_whole();
-  /// A slot's part of `slice`, which lies as the flat shard does. Not a view, which zero_grad() cannot detach in place.
+  /// Returns the slot's rows in `slice`, which is laid out as the flat shard. The result is not a view, because
+  /// zero_grad() cannot detach a view in place.
   at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);
-  /// From now on `gradient` is known as that of the slot's rows.
+  /// Registers the storage of `gradient` as the gradient of the slot's rows.
   void register_gradient(ParamSlot& slot, const at::Tensor& gradient);
 
  private:
@@ -105,7 +113,6 @@ class ShardedParams {
                   const std::shared_ptr<memory::ByteAccount>& account);
   void cut_into_buckets();
   size_t byte_offset_in_slice(const ParamSlot& slot);
-  std::string no_memory_message(const ParamSlot& slot) const;
 
   std::weak_ptr<ParamGroup> owner_;
   std::vector<ParamSlot> slots_;

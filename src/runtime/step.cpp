@@ -1,6 +1,6 @@
-// A group's step, in the order in which it comes: a scope opens, parameters are unsharded, read and resharded, a
-// backward enters and unshards them again, gradients arrive, are reduced and land in the rows' gradients, the backward
-// closes, and an optimizer writes the rows.
+// The methods of a group's step, in the order in which they are called: a scope opens, parameters are unsharded, read
+// and resharded, a backward enters and unshards them again, gradients arrive, are reduced and are added to the rows'
+// gradients, the backward closes, and an optimizer writes the rows.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
@@ -27,17 +27,13 @@ bool ParamGroup::begin_scope() {
   epochs_.backwards_after_writes = 0;
   epochs_.is_written_by_all = epochs_.has_to_meet = false;
   epochs_.writes_seen = rank_state().writes_by_all;
-  epochs_.writes_told = 0;
   begin_read();
-  if (!meets()) return false;
-  publish();
-  epochs_.writes_told = writes_.take();
-  return true;
+  if (meets()) publish();
+  return meets();
 }
 
 void ParamGroup::cancel_scope() {
   --epochs_.scopes;
-  writes_.give_back(std::exchange(epochs_.writes_told, 0));
   begin_read();
 }
 
@@ -56,9 +52,9 @@ void ParamGroup::enter() {
   for (auto& slot : slots()) slot.show_whole();
 }
 
-// ---- Unshard: whole parameters come to memory
+// ---- Unshard: whole parameters get memory
 
-// Makes the last write visible to other ranks, before they meet to read. Called only while this rank may write rows.
+// Makes the last write visible to other ranks before they meet to read. Called only while this rank may write rows.
 void ParamGroup::publish() {
   if (published_version_ == version_) return;
   for (auto& flat : flats()) flat.publish();
@@ -74,15 +70,17 @@ void ParamGroup::unshard(const std::string& call) {
   const bool moves = !std::ranges::all_of(flats(), is_there);
   const c10::OptionalStreamGuard guard(within ? std::nullopt : stream_of_gather());
   try {
-    // All memory first: a rank that has too little of it has not begun what its peers would wait for.
+    // All memory is allocated first: a rank that has too little must fail before it has started a collective for which
+    // its peers would wait.
     for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
-    // The count of writes, which ranks compare, goes with gathers of rows only: all ranks take part in those.
+    // Ranks compare their number of writes only in gathers of rows, because all ranks of the shard axis take part in
+    // these.
     if (within)
       start_gathers(placement().within->communicator(), tag(name_, 0, call), {}, within);
     else
       gather_rows(moves, call);
   } catch (...) {
-    abandon_gather();
+    drop_whole_buffers();
     placement().pass_on_failure("gather");
     throw;
   }
@@ -98,10 +96,10 @@ void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
   rows_written_ = params_->is_on_cpu() ? nullptr : std::move(event);
 }
 
-// The stream on which rows are gathered, where that is not the current one: a gather waits for the user's event alone,
-// or for nothing if the host has the rows. Whole parameters then take their memory on that stream, because work that
-// was queued on the current one may still use memory of its pool. Second shards are gathered on the current stream,
-// which already comes after the gather that they were taken from.
+// Returns the stream on which rows are gathered, if it is not the current one: after set_post_optim_event the gather
+// waits for the user's event only, and with rows in host memory for no stream at all. Whole parameters are then
+// allocated on that stream too, because memory from the current stream's pool may still be in use by queued work.
+// Second shards are gathered on the current stream, which already waits for the gather from which they were taken.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
   if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
     return std::nullopt;
@@ -113,7 +111,7 @@ std::optional<c10::Stream> ParamGroup::stream_of_gather() {
   return stream;
 }
 
-// Starts one collective for each bucket of what has to move: second shards or rows.
+// Starts one all-gather for each bucket that has planes to move: of second shards if `within`, otherwise of rows.
 void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within) {
   for (const auto& planes : params_->buckets()) {
     std::vector<GatherPlane> moving;
@@ -128,8 +126,7 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
 void ParamGroup::gather_rows(bool moves, const std::string& call) {
   publish();
   version_in_copy_ = version_;
-  writes_told_ = moves || epochs_.has_to_meet ? writes_.take() : 0;
-  const auto of_gather = tag(name_, writes_told_, call);
+  const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
   auto& ranks = placement().shard().communicator();
   start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
   if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
@@ -140,7 +137,7 @@ bool ParamGroup::has_second_shard() {
          std::ranges::all_of(flats(), &FlatParams::has_second_shard);
 }
 
-// While this thread waits, others may finish the same gather, or free the group.
+// While this thread waits, other threads may finish the same gather or free the group. The loop then starts again.
 void ParamGroup::wait_for_unshard(const std::string& call) {
   const auto unsharding = state_ == GatherState::kWhole ? Span() : span("unshard");
   while (state_ != GatherState::kWhole) {
@@ -152,26 +149,20 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
       for (const auto& work : works) rank_state().wait(*work);
     } catch (...) {
       if (is_under_way()) {
-        abandon_gather();
+        drop_whole_buffers();
         placement().pass_on_failure("gather");
       }
       throw;
     }
     if (!is_under_way()) continue;
-    for (auto& flat : flats()) flat.mark_cold();
+    for (const auto& flat : flats())
+      if (flat.is_on_disk()) flat.rows().buffer->mark_cold();
     state_ = GatherState::kWhole;
-    writes_told_ = 0;
     epochs_.has_to_meet = false;
     params_->attach_whole();
     fault_point("group whole");
   }
   order_read();
-}
-
-// Rolls back a gather that failed or began in part: kSharded, kGathering -> kSharded.
-void ParamGroup::abandon_gather() {
-  writes_.give_back(std::exchange(writes_told_, 0));
-  drop_whole_buffers();
 }
 
 // Makes the calling thread's current stream wait for the gather, even if another stream already has.
@@ -183,7 +174,7 @@ void ParamGroup::order_read() {
   }
 }
 
-// ---- Reshard: whole parameters leave memory
+// ---- Reshard: whole parameters lose their memory
 
 void ParamGroup::reshard() {
   while (wait_for_operators()) {
@@ -216,20 +207,17 @@ void ParamGroup::drop_whole_buffers() {
   std::erase(rank_state().residents, id_);
 }
 
-void ParamGroup::copy_whole(bool to_host) {
+void ParamGroup::copy_whole() {
   params_->detach_whole();
   order_read();
   try {
-    for (auto& flat : flats()) {
-      const auto device = to_host ? c10::Device(c10::kCPU) : flat.whole().buffer->device();
-      if (flat.is_seen_by_others() || flat.whole().buffer->device() != device) flat.copy_whole(device);
-    }
+    for (auto& flat : flats())
+      if (flat.is_seen_by_others()) flat.copy_whole();
   } catch (...) {
     drop_whole_buffers();
     throw;
   }
   params_->attach_whole();
-  for (auto& slot : slots()) slot.show_whole();  // where it is now
 }
 
 // ---- The scope closes
@@ -243,13 +231,14 @@ void ParamGroup::leave() {
 void ParamGroup::leave_reading() {
   if (params_->shared_buffers.empty() || openings > 0) return;
   epochs_.is_open = false;
-  // A rank that holds no rows may never write, so nobody may wait for its write to stop reading: reading ends with the
-  // close, and each backward meets the ranks again.
+  // A rank without rows may never write, so no rank can rely on a write to end that rank's reading. Every rank
+  // therefore ends its reading here, and the ranks meet again in each backward.
   if (!epochs_.counts_writes) {
     epochs_.writes_seen = UINT64_MAX;
     return end_read();
   }
-  // A custom Function computes while autograd records nothing. Its node leads to the accumulators of its operands.
+  // Inside a custom Function autograd records nothing, but the Function's node refers to the gradient accumulators of
+  // its operands. So an accumulator shows that a graph may exist.
   const auto may_be_read_again = [&](const ParamSlot& slot) {
     if (slot.was_read_unrecorded && scope && scope->records) return true;
     const auto tensor = slot.tensor();
@@ -273,8 +262,8 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
   enter();
   if (!is_in_backward_) {
     gathers_before_backward_ = gathers_in_place_;
-    // This backward reads the values of its scope, unless all ranks have written rows since: then it reads the new
-    // ones. So a peer that is still to make that write need not wait for this backward.
+    // This backward reads the values that its scope read. But if all ranks have written rows since the scope, it reads
+    // the new values in a new epoch, so that a peer that has not made that write yet need not wait for this backward.
     const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
     const auto writes = rank_state().writes_by_all;
     const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();
@@ -284,7 +273,7 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
     const bool gathers_again = policy.unshard_in_backward || params_->shares_memory();
     if (is_stale && gathers_again && !pins.are_there()) {
       reshard();
-      epochs_.has_to_meet = meets();  // before this backward reads, so that the ranks' writes are there
+      epochs_.has_to_meet = meets();  // the ranks meet before this backward reads, so that it sees their writes
     }
     expect_gradients(expects, may_recompute);
     is_in_backward_ = true;
@@ -325,7 +314,7 @@ void ParamGroup::add_gradient(size_t index, at::Tensor gradient, bool from_insid
     gradient = gradient.detach().clone();
   }
   if (auto sum = slot.arrived.take(); sum.defined()) {
-    // A sum of low precision would lose many small gradients.
+    // In a low precision the sum would lose many small gradients.
     const auto dtype = slot.rows_tensor.scalar_type();
     if (sum.scalar_type() != dtype) slot.charge = charge_of(sum = sum.to(dtype));
     return slot.arrived.put(sum.add_(gradient));
@@ -339,24 +328,24 @@ memory::Charge ParamGroup::charge_of(const at::Tensor& gradient) const {
   return {account_, memory::ByteClass::kGradient, static_cast<int64_t>(gradient.nbytes())};
 }
 
-// ---- They are reduced
+// ---- Gradients are reduced
 
 void ParamGroup::start_reduction(size_t index) {
   auto& bucket = buckets_[index];
   finish_reduction(bucket);
-  if (!is_in_backward_) return;  // reset_iter_state() came while this thread waited
+  if (!is_in_backward_) return;  // another thread called reset_iter_state() while this thread waited
   const OwnOperators own_operators;
   bucket.is_begun = true;
   auto subject = name_;
   if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   const Span reducing(rank_state().timeline, Track::kCompute, "reduce", subject);
   auto tag = this->tag(subject);
-  // Replicas compare how often rows were written. Other ranks compare how often the group was gathered before the
-  // backward, since ranks that share memory met in none of these gathers.
+  // With replicas the ranks compare how often rows were written. Without replicas they compare how often the group was
+  // gathered before the backward, because gathers in shared memory are not collectives and have compared nothing.
   if (placement().replicas() == 1)
     tag.count = {gathers_before_backward_, "gathers of the group before the backward"};
   else
-    tag.count.number = static_cast<uint32_t>(writes_.total());
+    tag.count.number = writes_.total();
   placement().pass_on_failure_of("backward", [&] {
     const auto& planes = params_->buckets()[index];
     auto kept = std::exchange(bucket.partial_sum, {});
@@ -368,7 +357,8 @@ void ParamGroup::start_reduction(size_t index) {
                           });
       if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_reduced()});
       reduction.votes.resize(reduction.votes.size() + run.size());
-      // Planes that do not train now have a say in the factor too: sums that were kept before have the same one.
+      // The factor depends on all planes of the bucket, also on those that have no gradients now, so that kept sums of
+      // earlier reductions have the same factor.
       reduction.factor =
           std::min(reduction.factor, factor_before_sum(flats()[plane].reduced_form().dtype, placement()));
     }
@@ -384,8 +374,8 @@ void ParamGroup::start_reduction(size_t index) {
   fault_point("gradients reducing");
 }
 
-// Takes the whole gradients of the parameters in one plane out of their slots, and what was kept of this rank's rows.
-// Copies only where the sum needs another factor, dtype or order in memory.
+// Takes the whole gradients of one plane's parameters out of their slots, and the kept sums of this rank's rows. It
+// copies a gradient only if the reduction needs another factor, dtype or order in memory.
 std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken) {
   const auto dtype = plane.rows.form.dtype;
   const auto slice = kept.rows[plane.flat].take();
@@ -400,7 +390,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     taken.lacks_gradients |= taken.votes[number] == 0;
     slot.waits = false;
     if (gradient.defined()) {
-      if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // not in place: it may be shared
+      if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // not in place: others may share the gradient
       if (gradient.scalar_type() != dtype) slot.charge = charge_of(gradient = gradient.to(dtype));
       taken.charges.push_back(std::move(slot.charge));
       gradient = slot.flat_in_memory_order(gradient);
@@ -418,7 +408,7 @@ void ParamGroup::finish_reductions() {
   if (policy.is_last_backward) call_post_accumulate_grad_hook();
 }
 
-// While this thread waits, others may finish the same reduction, or drop it.
+// While this thread waits, other threads may finish the same reduction or drop it.
 void ParamGroup::finish_reduction(Bucket& bucket) {
   const OwnOperators own_operators;
   while (bucket.in_flight) {
@@ -458,7 +448,7 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
   reduced.finish();
   for (const auto& plane : reduced.planes) {
-    if (const auto hook = policy.reduction.hook) {  // which may set another one
+    if (const auto hook = policy.reduction.hook) {  // a copy, because the hook may set another hook
       const UsersOperators users_operators;
       hook(plane.rows.tensor());
     }
@@ -470,24 +460,24 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
     }
     landings_.push_back({{plane.flat, std::move(slice)}, votes});
   }
-  // Results that are copied to the host land when the backward closes, so the host waits for all copies at once.
+  // Gradients that are copied to the host are added when the backward closes, so the host waits once for all copies.
   if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
 }
 
-// ---- They land in the rows' gradients
+// ---- Reduced gradients are added to the rows' gradients
 
 void ParamGroup::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
   for (auto& flat : flats())
     if (flat.host) flat.host->finish_landing();
-  if (!params_->is_on_cpu()) placement().progress();  // throws if what the host waited for was aborted
+  if (!params_->is_on_cpu()) placement().progress();  // throws if a collective was aborted
   for (const auto& [plane, votes] : std::exchange(landings_, {}))
     for (auto& slot : params_->slots_in(plane.flat))
       if (votes[slot.place.number] != 0) add_to_rows(slot, params_->rows_of_slice(slot, plane.rows));
 }
 
-// The gradient of rows is parked while a backward is open.
+// While a backward is open, the rows' gradient is parked in the slot. Otherwise it is in `.grad`.
 void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
   const auto parameter = slot.tensor();
   if (!is_in_backward_ && !parameter.defined()) return;
@@ -506,15 +496,15 @@ void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
   }
 }
 
-// Calls the hook during a backward if gradients were reduced since its last call, none is pending, and no other
-// backward goes through the group.
+// Calls the hook, during a backward, if gradients were reduced since its last call, no gradient waits for a reduction,
+// and no other graph task has entered the group.
 void ParamGroup::call_post_accumulate_grad_hook() {
   const auto is_reduced = [](const Bucket& bucket) { return bucket.is_begun && !bucket.in_flight; };
   const bool is_complete = has_news_ && is_in_backward_ && tasks_.size() == 1 &&
                            std::ranges::none_of(slots(), &ParamSlot::waits) &&
                            std::ranges::all_of(buckets_, is_reduced);
   if (!policy.post_accumulate_grad_hook || !is_complete) return;
-  const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
+  const auto hook = policy.post_accumulate_grad_hook;  // a copy, because the hook may set another hook
   const int depth = std::exchange(depth_, 0);
   for (auto& slot : slots()) slot.show_rows();
   swap_parked_gradients();
@@ -543,11 +533,11 @@ void ParamGroup::call_post_accumulate_grad_hook() {
   if (rank_state().reads.current == id_) rank_state().reads.current = 0;
 }
 
-// Puts the rows' gradients, which are parked, into `.grad`, or back.
+// Exchanges the parked gradients with `.grad`: puts the rows' gradients into `.grad`, or back into the slots.
 void ParamGroup::swap_parked_gradients() {
   finish_landing();
   for (auto& slot : slots()) {
-    if (slot.parked.defined()) memory::note_use(slot.parked);  // by those who get it
+    if (slot.parked.defined()) memory::note_use(slot.parked);  // the hook uses the gradient on the current stream
     if (auto tensor = slot.tensor(); tensor.defined()) std::swap(slot.parked, tensor.mutable_grad());
   }
 }
@@ -570,7 +560,7 @@ void ParamGroup::close_backward() {
   for (auto& slot : slots()) {
     slot.missing_from = GradientSource::kNone;
     auto gradient = std::exchange(slot.parked, at::Tensor());
-    if (gradient.defined()) memory::note_use(gradient);  // by those to whom it is handed out
+    if (gradient.defined()) memory::note_use(gradient);  // the user reads `.grad` on the current stream
     if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
   }
 }
@@ -600,7 +590,7 @@ bool ParamGroup::wait_to_write() {
 
 void ParamGroup::prepare_write(WriteKind kind, std::optional<size_t> slot) {
   auto& rank = rank_state();
-  // The sums by which an optimizer writes rows may be those of a collective that was aborted.
+  // progress() throws if a collective was aborted: the optimizer would update the rows with incomplete sums.
   if (!params_->is_on_cpu()) placement().progress();
   const bool is_by_all = kind == WriteKind::kEveryRank && epochs_.counts_writes;
   if (is_by_all)
@@ -608,24 +598,18 @@ void ParamGroup::prepare_write(WriteKind kind, std::optional<size_t> slot) {
       if (!group->epochs_.is_open) group->end_read();
   while (wait_to_write()) {
   }
-  rank.host_copies->wait();  // some may be of these rows
+  rank.host_copies->wait();  // copies of these rows may be under way
   epochs_.is_written_by_all |= kind == WriteKind::kEveryRank;
-  ++version_;
-  rows_written_ = nullptr;
   if (is_by_all) {
     writes_.note(slot);
     ++rank.writes_by_all;
   }
-  drop_stale_whole();
+  note_write();
 }
 
-void ParamGroup::end_write() {
+void ParamGroup::note_write() {
   ++version_;
   rows_written_ = nullptr;
-  drop_stale_whole();
-}
-
-void ParamGroup::drop_stale_whole() {
   if (policy.free_when_written && !is_inside() && !pins.are_there()) reshard();
 }
 

@@ -8,8 +8,8 @@
 #include "api/rows.h"
 #include "comm/core/check.h"
 #include "comm/posix/file.h"
-#include "state/fit.h"
 #include "state/format/safetensors.h"
+#include "state/match_entries.h"
 #include "state/ranks.h"
 #include "state/torch_dtype.h"
 
@@ -51,27 +51,27 @@ std::vector<std::string> load_whole(const std::string& path, const ModuleNode& t
   const auto tensors = state::tensors_of(tree, call);
   const state::Ranks ranks(tensors.ranks, call, path);
   std::optional<state::SafetensorsFile> file;
-  state::Fit fit;
+  state::EntryMatch match;
   ranks.all_do([&] {
     file.emplace(path);
     state::TensorRecords records;
     for (const auto& entry : file->header().entries) records[entry.name] = {entry.dtype, entry.sizes, {}};
-    fit = fit_of(records, tensors, options);
-    require_fit(fit, path);
+    match = match_entries(records, tensors, options);
+    require_match(match, path);
   });
   ranks.all_do([&] {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < tensors.all.size(); ++i) {
-      if (!fit.names[i]) continue;
+      if (!match.names[i]) continue;
       const auto& tensor = tensors.all[i];
-      const auto& entry = file->entry(*fit.names[i]);
+      const auto& entry = file->entry(*match.names[i]);
       const auto rows = at::empty(tensor.tensor.sizes(), state::scalar_type_of(entry.dtype));
       const auto first_byte = static_cast<uint64_t>(tensor.elements().first) * state::bytes_of(entry.dtype);
       file->read(entry, first_byte, state::mutable_bytes_in(rows));
       tensor.tensor.copy_(rows);
     }
   });
-  return std::move(fit.allowed);
+  return std::move(match.allowed);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "runtime/compat.h"
 #include "state/checkpoint.h"
 #include "state/checkpoint_rows.h"
-#include "state/fit.h"
+#include "state/match_entries.h"
 #include "state/optimizer_state.h"
 #include "state/random_state.h"
 #include "state/ranks.h"
@@ -53,26 +53,26 @@ at::Tensor values_in(CheckpointRows& reader, const std::string& name, const Tens
   return values.narrow(1, own.cut->axis->rank() * shown_sizes[1], shown_sizes[1]).contiguous();
 }
 
-void note_misfit(Fit& fit, const Manifest& manifest, const ModelTensors& tensors,
-                 const torch::optim::Optimizer& optimizer, const LoadOptions& options) {
+void note_optimizer_differences(EntryMatch& match, const Manifest& manifest, const ModelTensors& tensors,
+                                const torch::optim::Optimizer& optimizer, const LoadOptions& options) {
   if (auto misfit = misfit_of(optimizer, tensors, manifest.optimizer); !misfit.empty())
-    note(fit, options, "optim.", misfit);
+    note_difference(match, options, "optim.", misfit);
   for (const auto& tensor : tensors.all)
     for (const auto& field : state_fields(optimizer)) {
       const auto saved = manifest.training.find(name_of_state(tensor.name(), field));
       if (saved != manifest.training.end() && saved->second.sizes != tensor.sizes)
-        note(fit, options, saved->first, "has different sizes than the parameter");
+        note_difference(match, options, saved->first, "has different sizes than the parameter");
     }
 }
 
-void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Fit& fit) {
+void read_model(CheckpointRows& reader, const ModelTensors& tensors, const EntryMatch& match) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors.all.size(); ++i) {
-    if (!fit.names[i]) continue;
+    if (!match.names[i]) continue;
     const auto& tensor = tensors.all[i];
-    const auto& record = reader.manifest().model.at(*fit.names[i]);
-    // copy_ lets the group count the write of the rows, and waits for other ranks that still read them.
-    tensor.tensor.copy_(values_in(reader, *fit.names[i], record, tensor, tensor.tensor.sizes()));
+    const auto& record = reader.manifest().model.at(*match.names[i]);
+    // copy_ tells the group of the write and waits for ranks that read the rows.
+    tensor.tensor.copy_(values_in(reader, *match.names[i], record, tensor, tensor.tensor.sizes()));
   }
 }
 
@@ -107,15 +107,16 @@ std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, con
   return states;
 }
 
-// Returns the elements that this rank will read.
-std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors, const Fit& fit,
-                                              const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
+// The elements that this rank reads.
+std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors,
+                                              const EntryMatch& match, const torch::optim::Optimizer* optimizer,
+                                              const Ranks& ranks) {
   std::vector<CheckpointRows::Wanted> wanted;
   const auto want = [&](const TensorRecord& record, const OwnRows& own) {
     for (const auto& run : own.runs_of(own.rows)) wanted.push_back({&record, elements_of(run, own)});
   };
   for (size_t i = 0; i < tensors.all.size(); ++i)
-    if (fit.names[i]) want(manifest.model.at(*fit.names[i]), tensors.all[i]);
+    if (match.names[i]) want(manifest.model.at(*match.names[i]), tensors.all[i]);
   if (!optimizer) return wanted;
   for (const auto& tensor : tensors.all)
     for (const auto& field : state_fields(*optimizer))
@@ -142,25 +143,25 @@ LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, tor
     throw Error(ranks.where() + folder + kChanged);
   }
   const auto& manifest = checkpoint->manifest();
-  Fit fit;
+  EntryMatch match;
   bool takes_optimizer = optimizer != nullptr, takes_scaler = options.scaler && options.scaler->is_enabled();
   ranks.all_do([&] {
-    fit = fit_of(manifest.model, tensors, options);
+    match = match_entries(manifest.model, tensors, options);
     if (optimizer) {
-      const auto lines = fit.allowed.size();
-      note_misfit(fit, manifest, tensors, *optimizer, options);
-      takes_optimizer = fit.allowed.size() == lines;
+      const auto lines = match.allowed.size();
+      note_optimizer_differences(match, manifest, tensors, *optimizer, options);
+      takes_optimizer = match.allowed.size() == lines;
     }
     if (takes_scaler && !manifest.states.contains(kScaler)) {
-      note(fit, options, kScaler, "the checkpoint has no GradScaler");
+      note_difference(match, options, kScaler, "the checkpoint has no GradScaler");
       takes_scaler = false;
     }
-    require_fit(fit, checkpoint->path());
+    require_match(match, checkpoint->path());
   });
-  checkpoint->announce(wanted_of(manifest, tensors, fit, optimizer, ranks));
+  checkpoint->announce(wanted_of(manifest, tensors, match, optimizer, ranks));
   std::map<std::string, at::Tensor> random_states;
   ranks.all_do([&] {
-    read_model(*checkpoint, tensors, fit);
+    read_model(*checkpoint, tensors, match);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
     if (optimizer) random_states = read_random_states(*checkpoint, ranks);
     checkpoint->finish();  // throws a postponed error before the states below are restored
@@ -175,7 +176,7 @@ LoadedCheckpoint state::load(const std::string& named, ModelTensors tensors, tor
           .extra = manifest.extra,
           .states = manifest.states,
           .random_states = std::move(random_states),
-          .differing = std::move(fit.allowed)};
+          .differing = std::move(match.allowed)};
 }
 
 LoadedCheckpoint load_checkpoint(const std::string& folder, const Group& model, torch::optim::Optimizer* optimizer,

@@ -9,7 +9,7 @@
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
-#include "state/fit.h"
+#include "state/match_entries.h"
 #include "state/ranks.h"
 #include "state/sent_elements.h"
 #include "state/torch_dtype.h"
@@ -38,17 +38,16 @@ std::string description_of(const WholeEntries& entries) {
   return manifest_text(std::move(manifest));
 }
 
-// Rank 0 sends the values of all entries, and each rank copies its rows. A rank that fails continues, because other
-// ranks wait for it; all ranks throw its error at the end.
-void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors, const Fit& fit,
-              const Ranks& ranks) {
+// A rank that fails while others wait for it continues and reports the error at the end.
+void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors,
+              const EntryMatch& match, const Ranks& ranks) {
   const at::NoGradGuard no_grad;
   FirstError error;
   std::map<std::string, at::Tensor> own;
   if (ranks.rank() == 0) own.insert(entries.begin(), entries.end());
   for (size_t i = 0; i < tensors.all.size(); ++i) {
-    if (!fit.names[i]) continue;
-    const auto& name = *fit.names[i];
+    if (!match.names[i]) continue;
+    const auto& name = *match.names[i];
     const auto& record = records.at(name);
     const auto& tensor = tensors.all[i];
     const auto rows = at::empty(tensor.tensor.sizes(), scalar_type_of(record.dtype));
@@ -78,14 +77,14 @@ std::vector<std::string> load_whole_entries(const WholeEntries& entries, const M
   const auto description =
       ranks.together([&] { return ranks.rank() == 0 ? description_of(entries) : std::string(); })[0];
   Manifest manifest;
-  Fit fit;
+  EntryMatch match;
   ranks.all_do([&] {
     manifest = parse_manifest_part(description, kWhoseTensors);
-    fit = fit_of(manifest.model, tensors, options);
-    require_fit(fit, kWhoseTensors);
+    match = match_entries(manifest.model, tensors, options);
+    require_match(match, kWhoseTensors);
   });
-  send_all(entries, manifest.model, tensors, fit, ranks);
-  return std::move(fit.allowed);
+  send_all(entries, manifest.model, tensors, match, ranks);
+  return std::move(match.allowed);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "api/group_view.h"
 #include "api/rows.h"
 #include "comm/core/check.h"
-#include "state/fit.h"
+#include "state/match_entries.h"
 #include "state/ranks.h"
 #include "state/torch_archive.h"
 
@@ -105,20 +105,20 @@ std::vector<std::string> load_module(const std::string& path, const ModuleNode& 
   const Ranks ranks(tensors.ranks, call, path);
   require_modules(tree, ranks.where());
   std::map<std::string, at::Tensor> found;
-  Fit fit;
+  EntryMatch match;
   ranks.all_do([&] {
     read_archive(path, [&](InputArchive& archive) { read_module(tree, archive, found); });
     TensorRecords records;
     for (const auto& [name, tensor] : found) records[name].sizes = tensor.sizes().vec();
-    fit = fit_of(records, tensors, options);
-    require_fit(fit, path);
+    match = match_entries(records, tensors, options);
+    require_match(match, path);
   });
   ranks.all_do([&] {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < tensors.all.size(); ++i)
-      if (fit.names[i]) tensors.all[i].tensor.copy_(rows_of(found.at(*fit.names[i]), tensors.all[i]));
+      if (match.names[i]) tensors.all[i].tensor.copy_(rows_of(found.at(*match.names[i]), tensors.all[i]));
   });
-  return std::move(fit.allowed);
+  return std::move(match.allowed);
 }
 
 }  // namespace

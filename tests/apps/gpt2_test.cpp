@@ -6,11 +6,11 @@
 
 #include "support/error_text.h"
 #include "support/shared_data.h"
-#include "train/text/corpus.h"
-#include "train/tokenizers/gpt2_bpe.h"
-#include "train/tokenizers/gpt2_splitter.h"
+#include "text/corpus.h"
+#include "text/tokenizers/gpt2_bpe.h"
+#include "text/tokenizers/gpt2_splitter.h"
 
-namespace fsdp::text {
+namespace text {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,7 +64,7 @@ TEST(Gpt2Bpe, GivesBackAnyBytes) {
 
 TEST(Gpt2Bpe, NamesTheLineThatIsNoMerge) {
   const auto error_of_merges = [](std::string_view merges) {
-    return test::text_of_error([&] { const Gpt2Bpe bpe(merges); });
+    return fsdp::test::text_of_error([&] { const Gpt2Bpe bpe(merges); });
   };
   EXPECT_THAT(error_of_merges("#version: 0.2\na b\nxy z\n"), ::testing::StartsWith("line 3 of the merges"));
   EXPECT_THAT(error_of_merges("ab\n"), ::testing::StartsWith("line 1 of the merges"));
@@ -84,20 +84,20 @@ uint64_t checksum(const Tokens& tokens) {
 TEST(Gpt2Bpe, GivesTiktokensTokensOnAllOfWikiText) {
   FSDP_NEEDS_SHARED_DATA("gpt2-bpe");
   FSDP_NEEDS_SHARED_DATA("wikitext-2");
-  const Gpt2Bpe bpe(read_text(test::shared_data("gpt2-bpe/vocab.bpe")));
+  const Gpt2Bpe bpe(read_text(fsdp::test::shared_data("gpt2-bpe/vocab.bpe")));
   EXPECT_EQ(bpe.vocabulary_size(), 50257);
   EXPECT_THAT(bpe.encode("hello world"), ElementsAre(31373, 995));
   const auto expect = [&](const std::string& part, size_t count, uint64_t sum) {
-    const std::string text = read_text(test::shared_data("wikitext-2/" + part + ".txt"));
+    const std::string text = read_text(fsdp::test::shared_data("wikitext-2/" + part + ".txt"));
     const Tokens tokens = bpe.encode(text);
     EXPECT_EQ(tokens.size(), count) << part;
     EXPECT_EQ(checksum(tokens), sum) << part;
     EXPECT_EQ(bpe.decode(tokens), text) << part;
   };
-  if (test::reads_large_files()) expect("train", 2448382, 7724923113865870270U);
+  if (fsdp::test::reads_large_files()) expect("train", 2448382, 7724923113865870270U);
   expect("valid", 258659, 4620318640269766097U);
   expect("test", 295877, 17201981083412324244U);
 }
 
 }  // namespace
-}  // namespace fsdp::text
+}  // namespace text

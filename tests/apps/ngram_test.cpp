@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "support/shared_data.h"
-#include "train/ngram.h"
-#include "train/text/corpus.h"
-#include "train/tokenizers/words.h"
+#include "text/corpus.h"
+#include "text/ngram.h"
+#include "text/tokenizers/words.h"
 
-namespace fsdp::text {
+namespace text {
 namespace {
 
 constexpr int64_t kA = 0, kB = 1, kC = 2, kD = 3;
@@ -79,10 +79,10 @@ TEST(KneserNey, OfWikiTextHasThePerplexityThatASecondProgramGave) {
     double unigram, kneser_ney;
   };
   std::vector<Part> parts{{"valid", "test", 13777, 217646, 245569, 557.7918, 239.5418}};
-  if (test::reads_large_files()) parts.push_back({"train", "valid", 33278, 2088628, 217646, 965.0861, 247.0566});
+  if (fsdp::test::reads_large_files()) parts.push_back({"train", "valid", 33278, 2088628, 217646, 965.0861, 247.0566});
   for (const auto& part : parts) {
     const auto text_of = [](const std::string& name) {
-      return read_text(test::shared_data("wikitext-2/" + name + ".txt"));
+      return read_text(fsdp::test::shared_data("wikitext-2/" + name + ".txt"));
     };
     const std::string training_text = text_of(part.training);
     const Words words(training_text);
@@ -96,4 +96,4 @@ TEST(KneserNey, OfWikiTextHasThePerplexityThatASecondProgramGave) {
 }
 
 }  // namespace
-}  // namespace fsdp::text
+}  // namespace text

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 
 #include "support/error_text.h"
-#include "train/tokenizers/sentencepiece.h"
+#include "text/tokenizers/sentencepiece.h"
 
-namespace fsdp::text {
+namespace text {
 namespace {
 
 #define NEEDS_SENTENCEPIECE() \
@@ -33,7 +33,7 @@ TEST(SentencePiece, HasAsManyTokensAsAskedForAndGivesBackWhatWasEncoded) {
 TEST(SentencePiece, RefusesSizesThatTheTextDoesNotGive) {
   NEEDS_SENTENCEPIECE();
   const auto error_of_size = [](int64_t size) {
-    return test::text_of_error([&] { train_sentencepiece("a short text\nof two lines\n", size); });
+    return fsdp::test::text_of_error([&] { train_sentencepiece("a short text\nof two lines\n", size); });
   };
   EXPECT_THAT(error_of_size(10),
               ::testing::StartsWith("SentencePiece cannot make a vocabulary of 10 tokens from this text: "
@@ -42,4 +42,4 @@ TEST(SentencePiece, RefusesSizesThatTheTextDoesNotGive) {
 }
 
 }  // namespace
-}  // namespace fsdp::text
+}  // namespace text

@@ -6,11 +6,11 @@
 
 #include "support/error_text.h"
 #include "support/shared_data.h"
-#include "train/text/corpus.h"
-#include "train/tokenizers/characters.h"
-#include "train/tokenizers/words.h"
+#include "text/corpus.h"
+#include "text/tokenizers/characters.h"
+#include "text/tokenizers/words.h"
 
-namespace fsdp::text {
+namespace text {
 namespace {
 
 using ::testing::ElementsAre;
@@ -33,7 +33,8 @@ TEST(Characters, AreNumberedByTheirCodesAndGiveBackAnyBytes) {
 
 TEST(Characters, RefuseWhatTheVocabularyDoesNotHave) {
   const Characters characters("abc");
-  EXPECT_THAT(test::text_of_error([&] { characters.encode("abz"); }), HasSubstr("byte 2 of the text has the code 122"));
+  EXPECT_THAT(fsdp::test::text_of_error([&] { characters.encode("abz"); }),
+              HasSubstr("byte 2 of the text has the code 122"));
   EXPECT_THROW(characters.decode(Tokens{3}), std::out_of_range);
   EXPECT_THROW(characters.decode(Tokens{-1}), std::out_of_range);
   EXPECT_THROW(Characters(""), std::invalid_argument);
@@ -75,20 +76,20 @@ TEST(Corpus, OfAFolderHasAFileForEachPart) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directory(folder);
   std::ofstream(folder + "/train.txt") << "train";
-  EXPECT_THAT(test::text_of_error([&] { read_corpus(folder); }), HasSubstr("valid.txt': No such file"));
+  EXPECT_THAT(fsdp::test::text_of_error([&] { read_corpus(folder); }), HasSubstr("valid.txt': No such file"));
   std::ofstream(folder + "/valid.txt") << "valid";
   EXPECT_EQ(read_corpus(folder).training, "train");
   EXPECT_EQ(read_corpus(folder).validation, "valid");
 }
 
 TEST(Corpus, NeedsAFileWithText) {
-  EXPECT_THAT(test::text_of_error([] { read_text("no such file"); }),
+  EXPECT_THAT(fsdp::test::text_of_error([] { read_text("no such file"); }),
               HasSubstr("cannot read 'no such file': No such file"));
-  EXPECT_THAT(test::text_of_error([] { read_text(::testing::TempDir()); }), HasSubstr("Is a directory"));
-  EXPECT_THAT(test::text_of_error([] { read_text(file_with("")); }), HasSubstr("is empty"));
-  EXPECT_THAT(test::text_of_error([] { read_text(file_with(std::string_view("ab\0c", 4))); }),
+  EXPECT_THAT(fsdp::test::text_of_error([] { read_text(::testing::TempDir()); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(fsdp::test::text_of_error([] { read_text(file_with("")); }), HasSubstr("is empty"));
+  EXPECT_THAT(fsdp::test::text_of_error([] { read_text(file_with(std::string_view("ab\0c", 4))); }),
               HasSubstr("is not a text: byte 2 is zero"));
 }
 
 }  // namespace
-}  // namespace fsdp::text
+}  // namespace text

@@ -176,12 +176,10 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn,
   run_ranks(world, run, timeout);
 }
 
-/// Copies the whole parameters to the CPU, and returns the copies. Collective.
-inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model, const Group& group) {
-  const torch::NoGradGuard no_grad;
-  const auto whole = summon_full_params(group, {.offload_to_cpu = true});
+/// Copies the whole parameters to the CPU. Collective.
+inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model) {
   std::vector<torch::Tensor> values;
-  for (const auto& parameter : model.parameters()) values.push_back(parameter.clone());
+  for (const auto& parameter : model.parameters()) values.push_back(full_tensor(parameter).cpu());
   return values;
 }
 
@@ -206,7 +204,7 @@ void expect_steps_are_ordered(const DeviceTraining<M>& training, int world, size
     default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"losses", {}})->wait();
     EXPECT_LT(relative_difference(torch::tensor(expected.losses, torch::kDouble), mean.cpu() / world),
               training.tolerance);
-    const auto parameters = whole_values(model, group);
+    const auto parameters = whole_values(model);
     ASSERT_EQ(parameters.size(), expected.parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i)
       EXPECT_LT(relative_difference(expected.parameters[i], parameters[i]), training.tolerance) << i;

@@ -1,4 +1,4 @@
-#include "comm/core/local_communicator.h"
+#include "comm/core/front.h"
 
 #include <torch/torch.h>
 

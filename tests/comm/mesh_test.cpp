@@ -4,7 +4,7 @@
 #include <fsdp/device_mesh.h>
 #include <torch/torch.h>
 
-#include "comm/core/local_communicator.h"
+#include "comm/core/front.h"
 #include "comm/frame.h"
 #include "support/recorded_ranks.h"
 

@@ -16,9 +16,11 @@ function(step name)
   message(STATUS "consumer: ${name}: done")
 endfunction()
 
+# The library and what uses it do without zlib, which is for programs of this repository.
 function(build name source)
   step("configuring ${name}" ${CMAKE_COMMAND} -S "${source}" -B "${_work}/${name}" -G "${GENERATOR}"
-       -D "CMAKE_CXX_COMPILER=${CXX}" -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" ${ARGN})
+       -D "CMAKE_CXX_COMPILER=${CXX}" -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
+       -D CMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON ${ARGN})
   step("building ${name}" ${CMAKE_COMMAND} --build "${_work}/${name}")
 endfunction()
 

@@ -70,7 +70,7 @@ std::string line_of_bits(const std::string& output) {
 FullyShardOptions options_of_case() {
   FullyShardOptions options;
   if (const auto folder = variable("CASE_FOLDER"); !folder.empty())
-    options.disk_policy = DiskOffloadPolicy{.folder = folder, .host_limit_bytes = 4 * kMiB};
+    options.disk_policy = DiskOffloadPolicy{.folder = folder};
   return options;
 }
 
@@ -89,10 +89,8 @@ PROCESS_CASE(shard_onto_a_full_disk) {
     const rlimit limit{static_cast<rlim_t>(64 << 10), RLIM_INFINITY};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("setrlimit");
   }
-  auto options = options_of_case();
-  options.disk_policy->host_limit_bytes = 0;
   try {
-    fully_shard(*net, options);
+    fully_shard(*net, options_of_case());
   } catch (const Error& error) {
     std::cout << error.what_without_backtrace() << "\nsizes " << net->weight.sizes() << std::endl;
     barrier();

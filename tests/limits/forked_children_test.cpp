@@ -1,5 +1,5 @@
-// Tests of ranks that fork children. They do not run with AddressSanitizer, because it does not take its allocator's
-// locks for a fork: a child may wait for ever for a lock that another thread of its parent held.
+// Ranks that fork children. Without AddressSanitizer: it does not take its allocator's locks for a fork, so that a
+// child may wait for ever for one that another thread of its parent held.
 
 #include <fsdp/fully_shard.h>
 #include <fsdp/process_group.h>
@@ -83,7 +83,7 @@ PROCESS_CASE(fork_children_with_a_group) {
 TEST(ChildrenOfRanks, HaveAGroupOfTheirOwnAndLeaveThatOfTheirParentsAlone) {
   const HeldPort port;
   auto ranks = start_ranks("fork_children_with_a_group", 2, {{"PORT_OF_CHILDREN", std::to_string(port.number())}});
-  expect_end(ranks, 0, 0, {"PeerLost 1:", "rank 1 has ended."});
+  expect_end(ranks, 0, 0, {"PeerLost 1:", "rank 1 is lost"});
   expect_end(ranks, 1, 0);
 }
 

@@ -1,6 +1,5 @@
 // Tests of calls that only one rank makes. The errors of all ranks name the call, and its subject.
 
-#include <fsdp/advice.h>
 #include <fsdp/async_save.h>
 #include <fsdp/clip_grad.h>
 #include <fsdp/collectives.h>
@@ -97,14 +96,15 @@ const std::vector<Call>& calls() {
       {"fully_shard Linear: ", [](Rank&) { fully_shard(*linear_alike()); }},
       {"initialize of Linear: ", [](Rank& r) { initialize(r.model, [] {}); }},
       {"join of Linear, ", [](Rank& r) { join(r.model, true, [] {}); }},
-      {"advise of Linear'", [](Rank& r) { advise(r.model, 1); }},
       {"Trace::write of FOLDER/t'", [](Rank& r) { r.trace.write(r.folder + "/t"); }},
       {"mean'", [](Rank&) { return mean(1); }},
       {"RunningSums::over_ranks'", [](Rank&) { static_cast<void>(RunningSums(1, at::kCPU).over_ranks()); }},
       {"StepReport::mean_loss'", [](Rank&) { static_cast<void>(StepReport{.loss = torch::ones({})}.mean_loss()); }},
       {"GradScaler::unscale_ by the scale ", [](Rank& r) { r.scaler.unscale_(r.optimizer); }},
       {"Float [3]'", [](Rank&) { static_cast<void>(all_reduce(torch::ones({3}))); }},
-      {"statistics of SyncBatchNorm'", [](Rank& r) { r.norm->forward(torch::ones({4, 2})); }, {},
+      {"statistics of SyncBatchNorm'",
+       [](Rank& r) { r.norm->forward(torch::ones({4, 2})); },
+       {},
        std::chrono::seconds(4)},
   };
   return all;

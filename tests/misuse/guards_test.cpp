@@ -98,7 +98,7 @@ TEST(LocalRowsAndScopes, ExcludeOneAnother) {
       expect_error([&] { loss.backward(); }, {"@backward", "Close the LocalRows"});
     }
     ForwardScope scope(group_of(*t.net.up));
-    expect_error([&] { LocalRows rows(t.group); }, {"@LocalRows", "'up' is unsharded", "Close it first"});
+    expect_error([&] { LocalRows rows(t.group); }, {"@LocalRows", "'up' is already unsharded", "Close it first"});
     LocalRows of_another(group_of(*t.net.down));
   });
 }

@@ -38,7 +38,7 @@ TEST(InsideAScope, WritesStepsAndClippingAreRefused) {
       {kInBackward, {"@reset_iter_state: ", "inside a backward", "after backward() has thrown"}, {[](auto& t) {
          t.group.reset_iter_state();
        }}},
-      {kOutside, refusal("aten::embedding_renorm_", "weight", "torch::renorm"), {[](auto&) {
+      {kOutside, refusal("aten::embedding_renorm_", "weight", "Write after the scope"), {[](auto&) {
          auto model = fully_shard(build_alike([] { return nn::Embedding(nn::EmbeddingOptions(7, 4).max_norm(0.1)); }));
          model(torch::zeros({2}, torch::kLong));
        }}},

@@ -36,13 +36,10 @@ void expect_options_refused(int world, const std::function<std::vector<BadOption
 Options computing_in(Policy policy) { return {.mp_policy = std::move(policy)}; }
 
 TEST(Options, ThatCannotBeAreRefused) {
-  const auto keeps_all = [](const nn::Module&, const auto&) { return true; };
   expect_options_refused(2, [&] {
     std::vector<BadOptions> all{
         {{.offload_policy = CPUOffloadPolicy{}}, {"offload_policy", "is on the CPU", "For a model on the CPU"}},
         {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
-        {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
-         {"auto_wrap_policy", "not 'wraps', which says what to wrap"}},
         {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "not a parameter under Linear"}},
         {{.ignored_params = {torch::Tensor()}}, {"ignored_params", "undefined"}},
         {{.mesh = init_device_mesh(), .process_group = default_process_group()},
@@ -50,8 +47,7 @@ TEST(Options, ThatCannotBeAreRefused) {
         {computing_in({.param_dtype = torch::kChar}), {"param_dtype", "found Char"}},
         {computing_in({.param_dtype = torch::kFloat8_e4m3fn}), {"param_dtype", "Float8_e4m3fn"}},
         {computing_in({.reduce_dtype = torch::kInt}), {"reduce_dtype", "found Int"}},
-        {computing_in({.output_dtype = torch::kBool}), {"output_dtype", "found Bool"}},
-        {computing_in({.keeps_precision = keeps_all}), {"Set param_dtype or reduce_dtype"}}};
+        {computing_in({.output_dtype = torch::kBool}), {"output_dtype", "found Bool"}}};
     for (const int ranks : {0, -1, 3, 4})
       all.push_back({{.reshard_after_forward = Reshard::within(ranks)},
                      {"reshard_after_forward", "divides the 2 ranks", c10::str("found ", ranks)}});
@@ -122,21 +118,6 @@ TEST(ReshardWithin, OneRankIsNeverAndAllAreAlways) {
     if (test_backend() != "shm") {
       EXPECT_GT(always, never);
     }
-  });
-}
-
-TEST(MisusePrecision, AnOperatorOnParametersOfTwoDtypesNamesBoth) {
-  struct TwoImpl : nn::Module {
-    nn::Linear a = register_module("a", nn::Linear(4, 4)), b = register_module("b", nn::Linear(4, 4));
-  };
-  run_thread_ranks(2, [](int) {
-    const auto net = build_alike([] { return std::make_shared<TwoImpl>(); });
-    fully_shard(*net->a, {.mp_policy = Policy{.param_dtype = torch::kBFloat16}});
-    fully_shard(*net->b, {.mp_policy = Policy{.param_dtype = torch::kHalf}});
-    const auto group = fully_shard(static_cast<nn::Module&>(*net), {});
-    ForwardScope scope(group);
-    expect_error([&] { torch::matmul(net->a->weight, net->b->weight); },
-                 {"'a.weight' (group 'a') in BFloat16", "'b.weight' (group 'b') in Half", "param_dtype"});
   });
 }
 

@@ -63,8 +63,9 @@ void Census::add_model(const Program& program, const Model& model) {
   count(model.is_synced, "model: sync_module_states");
   count(model.by_policy, "model: groups by policy");
   count(model.is_mixed, "model: fp32 of fp64 rows");
-  count(model.host_limit_bytes == 0, "model: rows in files");
-  count(model.host_limit_bytes > 0, "model: rows in files beyond a limit");
+  const auto nodes = static_cast<int>(model.nodes.size());
+  count(model.in_files == nodes, "model: rows in files");
+  count(model.in_files > 0 && model.in_files < nodes, "model: rows of some groups in files");
   count(true, name_of(model.optimizer));
   for (const auto& node : model.nodes) {
     count(true, name_of(node.cell));

@@ -57,7 +57,7 @@ class Generator {
     model.by_policy = !shares && chance(0.3);
     model.is_synced = chance(0.25);
     model.is_mixed = !has_bfloat16_ && chance(0.12);
-    if (chance(0.12)) model.host_limit_bytes = pick(std::vector<int64_t>{0, 2000});
+    if (chance(0.12)) model.in_files = pick(std::vector<int>{1, count + 1});
     model.optimizer = static_cast<Optimizer>(draw(0, kOptimizers - 1));
     for (int i = 0; i <= count; ++i)
       if (!may_recompute(model, i)) item(model.nodes, i).recompute = Recompute::kNothing;

@@ -143,12 +143,8 @@ bool Rules::is_covered(int model, int node) const {
 // Returns true if one rank alone may write rows. Such a write waits until no other rank reads, and cannot tell other
 // ranks that their whole copies are stale.
 bool Rules::is_at_rest(int model) const {
-  if (state(model).may_keep || state(model).has_ended_early) return false;
-  if (!state(model).has_read) return true;
-  // Operators that read frozen parameters with gradients off may have been part of a custom Function.
-  return !state(model).was_frozen && std::ranges::none_of(graphs_, [&](const GraphState& graph) {
-    return graph.is_held && (graph.models & bit(model)) != 0;
-  });
+  const auto& its = state(model);
+  return !its.may_keep && !its.has_ended_early && !its.may_be_read_again;
 }
 
 bool Rules::trains(int model, int node) const {
@@ -230,9 +226,6 @@ void Rules::apply(const Statement& s) {
       break;
     case Kind::kForward:
       return apply_forward(s);
-    case Kind::kEvaluate:
-      its.has_read = true;
-      break;
     case Kind::kMap:
     case Kind::kAttend:
       return apply_exchange(s);
@@ -254,12 +247,11 @@ void Rules::apply(const Statement& s) {
     case Kind::kWriteWhole:
       return note_write_of_all_ranks(s.model);
     case Kind::kSummon:
-      its.has_read = true;
       if (s.flag) note_write_of_all_ranks(s.model);
       break;
     case Kind::kThrow:
       graphs_ = {};
-      its.has_waiting_gradients = its.has_read = false;
+      its.has_waiting_gradients = its.may_be_read_again = false;
       its.has_ended_early = true;
       break;
     case Kind::kKeepAfterBackward:
@@ -294,14 +286,13 @@ void Rules::make(int model) {
 }
 
 void Rules::apply_forward(const Statement& s) {
-  state(s.model).has_read = true;
+  state(s.model).may_be_read_again = true;
   GraphState made{.is_alive = true,
                   .models = bit(s.model),
                   .parts = {s.number},
                   .has_input = s.flag || s.other >= 0,
                   .is_of_root = s.node == 0,
-                  .has_output = true,
-                  .is_held = true};
+                  .has_output = true};
   if (s.other >= 0) {
     const auto& source = graph(s.other);
     made.models |= source.models;
@@ -315,7 +306,6 @@ void Rules::apply_forward(const Statement& s) {
 void Rules::apply_exchange(const Statement& s) {
   auto made = graph(s.other);
   made.parts.insert(s.number);
-  made.is_held = true;
   made.has_attention |= s.kind == Kind::kAttend;
   item(graphs_, s.slot) = made;
 }
@@ -344,10 +334,6 @@ void Rules::apply_backward(const Statement& s) {
   if (s.flag) return;
   auto parts = graph(s.slot).parts;
   if (s.other >= 0) parts.insert(graph(s.other).parts.begin(), graph(s.other).parts.end());
-  const bool runs_all = graph(s.slot).order == 1 && (s.other < 0 || graph(s.other).order == 1);
-  for (auto& graph : graphs_)
-    if (runs_all && std::includes(parts.begin(), parts.end(), graph.parts.begin(), graph.parts.end()))
-      graph.is_held = false;
   free_parts(parts);
 }
 
@@ -359,7 +345,7 @@ void Rules::note_write(int model) {
 // Notes a write to every group. No rank reads until the next scope opens, whatever graphs are left.
 void Rules::note_write_of_all_ranks(int model) {
   note_write(model);
-  state(model).has_read = state(model).was_written_by_one = false;
+  state(model).may_be_read_again = state(model).was_written_by_one = false;
 }
 
 void Rules::free_parts(const std::set<int>& parts) {
@@ -372,10 +358,7 @@ void Rules::open(const Statement& s) {
   ++depth_;
   auto& its = state(s.model);
   its.no_sync |= s.kind == Kind::kNoSync;
-  if (s.kind == Kind::kScope) {
-    its.scopes.push_back(s.node);
-    its.has_read = true;
-  }
+  if (s.kind == Kind::kScope) its.scopes.push_back(s.node);
   if (s.kind == Kind::kLocalRows) {
     its.local_rows = true;
     note_write_of_all_ranks(s.model);

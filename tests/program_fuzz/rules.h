@@ -14,13 +14,13 @@ namespace fsdp::test::fuzz {
 
 /// A graph that a forward or autograd::grad has made.
 struct GraphState {
-  bool is_alive = false;       ///< a backward may use it: none has freed it, and nothing that it read was written since
+  /// A backward may use the graph: no backward has freed it, and nothing that it read has been written since.
+  bool is_alive = false;
   uint32_t models = 0;         ///< one bit for each model that it read
   std::set<int> parts;         ///< numbers of the statements whose nodes it reaches
   bool has_input = false;      ///< its input is a leaf that requires grad, or another graph
   bool is_of_root = false;     ///< all modules of its models took part
   bool has_output = false;     ///< another forward may continue from it
-  bool is_held = false;        ///< no backward has run all of it yet, so its ranks still count as readers
   bool has_attention = false;  ///< it has attention over ranks, which has no second derivative
   int order = 1;  ///< 1 for a forward's graph; autograd::grad with create_graph makes one of the next order
 };
@@ -30,7 +30,7 @@ struct ModelState {
   std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
   bool no_sync = false, local_rows = false;
   bool has_waiting_gradients = false;  ///< a backward under no_sync has left gradients
-  bool has_read = false;               ///< a scope has opened since the last write of all ranks
+  bool may_be_read_again = false;      ///< a forward since the last write of all ranks may have left a graph
   bool may_keep = false;               ///< groups may keep whole copies, which only writes of all ranks make stale
   bool was_written_by_one = false;     ///< one rank has written since that write, and others' copies may be stale
   std::set<int> frozen = {};           ///< the frozen ones of the nodes that kFreeze may change

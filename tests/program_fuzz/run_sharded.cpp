@@ -197,9 +197,10 @@ void ShardedRun::shard(const Statement& s) {
   if (model.is_mixed)
     options.mp_policy = MixedPrecisionPolicy{
         .param_dtype = torch::kFloat, .reduce_dtype = torch::kDouble, .cast_forward_inputs = false};
-  if (model.host_limit_bytes >= 0)
-    options.disk_policy = DiskOffloadPolicy{std::filesystem::temp_directory_path(), model.host_limit_bytes};
   const auto choose = [&](const Node& node) {
+    options.disk_policy.reset();
+    if (&node - model.nodes.data() < model.in_files)
+      options.disk_policy = DiskOffloadPolicy{std::filesystem::temp_directory_path()};
     options.strategy = node.strategy;
     options.mesh = node.shards == 0 ? std::nullopt : std::optional(mesh_with(node.shards));
     options.reshard_after_forward = option_of(node);

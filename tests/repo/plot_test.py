@@ -1,4 +1,4 @@
-"""Tests that scripts/plot draws metrics of runs and a step of a trace."""
+"""scripts/plot draws metrics of runs, a step of a trace, and a comparison."""
 
 import json
 import pathlib
@@ -21,6 +21,8 @@ TRACE = [{"ph": "X", "pid": rank, "tid": 1, "name": what, "cat": category, "ts":
 # The run was resumed at step 2. The first line of that step no longer counts, and the clock began at 0 again.
 RUN = [{"step": step, "seconds": seconds, "loss": 1 / seconds, "peak_bytes/rows": 1e6}
        for step, seconds in ((1, 4), (2, 9), (2, 2))]
+CHOICES = {size: {"fsdp, sharded, Gloo": {"speed": [1.1, 1, 1.2], "megabytes": 300},
+                  "PyTorch's DDP": {"speed": [1, 1, 1], "megabytes": 1000}} for size in ("9M", "69M")}
 
 
 class Plot(unittest.TestCase):
@@ -29,15 +31,17 @@ class Plot(unittest.TestCase):
             folder = pathlib.Path(name)
             (folder / "a.jsonl").write_text("\n".join(map(json.dumps, RUN)), encoding="utf-8")
             (folder / "t.json").write_text(json.dumps({"traceEvents": TRACE}), encoding="utf-8")
+            (folder / "c.json").write_text(json.dumps(CHOICES), encoding="utf-8")
             self.assertEqual([record["seconds"] for record in plot.read_metrics(folder / "a.jsonl")], [4, 11])
             for words, status, told in (("--help", 0, ""), ("runs runs.png a.jsonl b=a.jsonl", 0, ""),
                                         ("step step.png t.json", 0, ""),
+                                        ("choices choices.png c.json", 0, ""),
                                         ("step x.png t.json --step 0", 2, "expected a number from 1, found 0"),
                                         ("runs x.png a.jsonl a.jsonl", 1, "two runs are called 'a'")):
                 done = subprocess.run([PYTHON, "-B", ROOT / "scripts/plot.py", *words.split()], cwd=folder, text=True,
                                       capture_output=True, check=False)
                 self.assertEqual((done.returncode, told in done.stderr), (status, True), done)
-            for picture in ("runs.png", "step.png"):
+            for picture in ("runs.png", "step.png", "choices.png"):
                 self.assertTrue((folder / picture).read_bytes().startswith(b"\x89PNG\r\n"))
 
     def test_hidden_is_what_is_communicated_while_nobody_waits(self):

@@ -48,8 +48,8 @@ const Rule kRules[] = {
     {kWithOperands, {.fit = kMisfits}, kRefuseOperand},
     {kWithOperands, {.writes = true, .fit = kMisfits}, kRefuseOperand},
     {kWithOperands, {.fit = kWrittenFromRows}, kRefuseWriteFromRows},
-    {kWithOperands, {.part = kGradient, .fit = kMisfits, .inside = true}, kRefuseGradientInScope},
-    {kWithOperands, {.part = kGradient, .fit = kWrittenFromRows, .inside = true}, kRefuseGradientInScope},
+    {kWithOperands, {.part = kGradient, .fit = kMisfits, .inside = true}, kRefuseWriteFromRows},
+    {kWithOperands, {.part = kGradient, .fit = kWrittenFromRows, .inside = true}, kRefuseWriteFromRows},
     {kWithOperands, {.recording = true, .fit = kMisfits}, kRefuseOutsideScope},
     {kWithOperands, {.recording = true, .fit = kWrittenFromRows}, kRefuseOutsideScope},
     // A gradient may be converted, and is printed from a copy except in LocalRows.
@@ -79,9 +79,9 @@ const Rule kRules[] = {
     {{kPointwise}, {.part = kResult, .fit = kMisfits}, kRefuseOperand},
     {{kFill}, {.part = kResult, .writes = true, .random = true}, kRefuseRandom},
     {{kOther}, {.part = kResult, .local_rows = true}, kPass},
-    // A parameter itself may not be cloned, but its rows may.
-    {{kClone}, {.is_parameter = true}, kRefuseClone},
-    {{kClone}, {.is_parameter = true, .recording = true}, kRefuseClone},
+    // A parameter itself may not be cloned, its rows may.
+    {{kClone}, {.is_parameter = true}, kRefuseConvert},
+    {{kClone}, {.is_parameter = true, .recording = true}, kRefuseConvert},
     {{kClone}, {}, kPass},
     // LocalRows lifts every rule except those about autograd and storage.
     {{kOther, kPointwise, kClone, kFill}, {.is_parameter = true, .random = true, .local_rows = true}, kPass},
@@ -105,9 +105,9 @@ const Rule kRules[] = {
     {{kReplace}, {.conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true, .conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true}, kRefuseReplace},
-    {{kReplace}, {.is_first = true, .inside = true}, kRefuseReplaceInScope},
+    {{kReplace}, {.is_first = true, .inside = true}, kRefuseReplace},
     {{kReplace}, {.part = kWhole, .is_first = true}, kRefuseReplace},
-    {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplaceInScope},
+    {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplace},
     {{kReplace}, {.part = kWhole, .is_first = true, .inside = true, .summoned = true}, kRefuseReplace},
     {{kReplace}, {.part = kGradient, .is_first = true}, kRefuseOutsideScope},
     // A parameter may be converted only to the dtype and device that it has, and it may be printed.

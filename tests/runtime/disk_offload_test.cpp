@@ -13,9 +13,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
 
-FullyShardOptions on_disk(const DiskFolder& folder, int64_t limit = 0) {
+FullyShardOptions on_disk(const DiskFolder& folder) {
   FullyShardOptions options;
-  options.disk_policy = DiskOffloadPolicy{.folder = folder.path(), .host_limit_bytes = limit};
+  options.disk_policy = DiskOffloadPolicy{.folder = folder.path()};
   return options;
 }
 
@@ -57,7 +57,7 @@ TEST(DiskOffload, TrainsToTheSameBitsWithEveryStrategyAndClippedGradients) {
   const DiskFolder folder;
   for (const auto strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
-    FullyShardOptions in_memory, in_files = on_disk(folder, 3000);
+    FullyShardOptions in_memory, in_files = on_disk(folder);
     in_memory.strategy = in_files.strategy = strategy;
     auto expected = training_with(in_memory), found = training_with(in_files);
     expected.max_norm = found.max_norm = 0.1;
@@ -65,17 +65,17 @@ TEST(DiskOffload, TrainsToTheSameBitsWithEveryStrategyAndClippedGradients) {
   }
 }
 
-TEST(DiskOffload, CountsBytesOnDiskBeyondTheLimitAndLeavesNothingInTheFolder) {
+TEST(DiskOffload, CountsBytesOnDiskOfTheGroupsThatAreThereAndLeavesNothingInTheFolder) {
   const DiskFolder folder;
   run_thread_ranks(2, [&](int) {
     {
       const auto net = alike_small_net();
-      int64_t of_a_block = 0;
-      for (const auto& parameter : net->blocks[0]->parameters()) of_a_block += parameter.numel() * 4 * 4;
-      const auto stats = shard_blocks(*net, on_disk(folder, of_a_block)).stats();
-      EXPECT_GT(stats.rows.current, stats.disk.current)
-          << "two of the three blocks fit at two ranks, half of each; what is left is too little for the root";
-      EXPECT_GT(stats.disk.current, 0);
+      const auto of_a_block = fully_shard(*net->blocks[0], on_disk(folder)).stats();
+      EXPECT_GT(of_a_block.disk.current, 0);
+      EXPECT_EQ(of_a_block.rows.current, 0);
+      const auto stats = fully_shard(*net).stats();
+      EXPECT_EQ(stats.disk.current, of_a_block.disk.current) << "the others are in memory";
+      EXPECT_GT(stats.rows.current, 0);
     }
     const auto net = alike_small_net();
     const auto group = shard_blocks(*net, on_disk(folder));
@@ -120,7 +120,7 @@ TEST(DiskOffload, GoesOnAfterSetStrategyAndAnotherDtype) {
   });
 }
 
-TEST(DiskOffload, OfAnotherFolderALimitBelowZeroOrBesideTheOtherOffloadIsRefused) {
+TEST(DiskOffload, OfAnotherFolderOrBesideTheOtherOffloadIsRefused) {
   const DiskFolder folder;
   auto in_none = on_disk(folder), nowhere = on_disk(folder), twice = on_disk(folder);
   in_none.disk_policy->folder += "/none";
@@ -130,7 +130,6 @@ TEST(DiskOffload, OfAnotherFolderALimitBelowZeroOrBesideTheOtherOffloadIsRefused
   const std::pair<FullyShardOptions, testing::Matcher<std::string>> refusals[] = {
       {in_none, says("DiskOffloadPolicy::folder", "there is no folder", folder.path() + "/none")},
       {nowhere, says("DiskOffloadPolicy::folder", "there is no folder ''")},
-      {on_disk(folder, -1), says("host_limit_bytes", "0 or more", "found -1")},
       {twice, says("offload_policy and disk_policy are both set", "Set only one of them")}};
   run_thread_ranks(2, [&](int r) {
     for (const auto& [options, words] : refusals) {
@@ -141,7 +140,7 @@ TEST(DiskOffload, OfAnotherFolderALimitBelowZeroOrBesideTheOtherOffloadIsRefused
       EXPECT_EQ(net->first->weight.size(0), 11) << "it was not sharded";
     }
     barrier();
-    EXPECT_THROW(fully_shard(*alike_small_net(), on_disk(folder, r * 100000)), Mismatch) << "limits differ";
+    EXPECT_THROW(fully_shard(*alike_small_net(), r == 0 ? FullyShardOptions() : on_disk(folder)), Mismatch);
   });
 }
 

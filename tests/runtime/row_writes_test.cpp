@@ -83,17 +83,16 @@ TEST(WriteCounts, CountAnUpdateOfAllSlotsOrOfEachSlotOnce) {
                                                   {{0, 1, 2, 2, 1, 0}, 2},
                                                   {{kAll, 0, 1, kAll}, 3},
                                                   {{1, kAll, kAll}, 3}};
-  for (const auto& [writes, count] : counts) EXPECT_EQ(counts_of(writes).take(), count) << writes.size();
+  for (const auto& [writes, count] : counts) EXPECT_EQ(counts_of(writes).tell(), count) << writes.size();
 }
 
-TEST(WriteCounts, BeginAgainAfterTheyWereTakenUnlessTheyAreGivenBack) {
+TEST(WriteCounts, TakeWhatIsWrittenAfterTheyWereToldForAnotherUpdate) {
   auto counts = counts_of({0, 1});
-  EXPECT_EQ(counts.take(), 1);
-  EXPECT_EQ(counts.take(), 0);
+  EXPECT_EQ(counts.tell(), 1);
+  EXPECT_EQ(counts.tell(), 1);
   counts.note(1);
-  counts.give_back(counts.take());  // the other ranks did not get the count
-  EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.total(), 2);
+  EXPECT_EQ(counts.tell(), 2);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "comm/core/fault_point.h"
-#include "comm/failure/flight_recorder.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/trainee.h"
 
@@ -105,16 +104,6 @@ TEST(WorkingFolder, MayChangeBeforeRowsGetTheirMemoryOnDisk) {
     EXPECT_EQ(error_of([&] { to_empty(model, torch::kCPU); }), "");
     EXPECT_THAT(state::bytes_in_file("/proc/self/maps"), HasSubstr(folders.in_first("rows/"))) << "where rows lie";
   });
-}
-
-TEST(WorkingFolder, MayChangeBeforeTheLastOperationsAreWritten) {
-  const Folders folders;
-  setenv(kFlightRecorderVariable, "flight.json", 1);
-  const Ranks ranks{.timeline = open_timeline()};
-  unsetenv(kFlightRecorderVariable);
-  folders.change();
-  EXPECT_THAT(flight_record_note(ranks), HasSubstr(folders.in_first("flight.json.rank0")));
-  EXPECT_TRUE(fs::exists(folders.in_first("flight.json.rank0")));
 }
 
 }  // namespace

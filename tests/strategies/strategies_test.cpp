@@ -163,22 +163,5 @@ TEST(ReshardWithin, GathersInBackwardFromASecondShardAmongNeighbours) {
   run_thread_ranks(4, run, {.backend = "gloo"});
 }
 
-TEST(Strategies, AreAdvisedOnByWhatWasMeasured) {
-  run_thread_ranks(2, [](int rank) {
-    const auto net = make_small_net();
-    const auto group = shard_blocks(*net);
-    EXPECT_THROW(advise(group), UsageError) << "before a forward";
-    loss_of_rank(group, *net, 0).backward();
-    const auto advice = advise(group, rank == 0 ? 0 : 1 << 30);
-    EXPECT_EQ(advice.now, Strategy::kFullShard);
-    EXPECT_EQ(advice.better, Strategy::kFullShard) << "rank 0 has nothing to spare";
-    EXPECT_EQ(advice.spare_bytes, 0);
-    EXPECT_GT(advice.bytes_now, 0);
-    EXPECT_GT(advice.waiting_share, 0);
-    EXPECT_LE(advice.waiting_share, 1);
-    EXPECT_GT(advise(group).spare_bytes, 0);
-  });
-}
-
 }  // namespace
 }  // namespace fsdp::test::strategies

@@ -19,7 +19,6 @@
 #include "support/disk_folder.h"
 #include "support/thread_ranks.h"
 #include "train/event_file.h"
-#include "train/step_metrics.h"
 
 namespace fsdp::test {
 namespace {
@@ -149,11 +148,6 @@ TEST(ScalarLog, IsReadByTensorBoard) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << printed.str();
   EXPECT_EQ(status, 0);
   EXPECT_THAT(printed.str(), testing::EndsWith("loss 1 2.5\nloss 300 1.25\ntokens_per_second 1 1000000.0\n"));
-}
-
-TEST(StepMetrics, OfATransformersTokenAreThoseOfThePaper) {
-  // 6 N + 12 L H Q T for a model of 1000 parameters, 2 layers, 4 heads of 8 dimensions, and 16 tokens of context.
-  EXPECT_EQ(train::FlopsModel::of_transformer_token(1000, 2, 4 * 8, 16), 6 * 1000 + 12 * 2 * 4 * 8 * 16);
 }
 
 }  // namespace

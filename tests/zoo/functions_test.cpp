@@ -1,7 +1,5 @@
 // Tests of user-defined functions and hooks that see whole parameters before any node that reads them has run.
 
-#include <ATen/record_function.h>
-
 #include <thread>
 
 #include "zoo/zoo.h"
@@ -93,22 +91,15 @@ Tensor loss_often(ThreeLayers& net, const Batch& batch) {
 struct LossCase {
   const char* name;
   Tensor (*loss)(ThreeLayers& net, const Batch& batch);
-  // True if the case must also work when a program turns off LibTorch's observers. The runtime is one of them.
-  bool needs_no_observers = false;
   Shard shard = shard_children_then_root;
 };
 
 class ZooAutogradLosses : public testing::TestWithParam<LossCase> {};
 
 TEST_P(ZooAutogradLosses, EqualTheUnshardedRun) {
-  for (bool observers : {true, false})
-    if (observers || GetParam().needs_no_observers)
-      expect_same_sharded<ThreeLayers>(
-          [=](ThreeLayers& net, const Role& role) {
-            const at::RecordFunctionGuard guard(observers);
-            return train(net, role, GetParam().loss, /*steps=*/2);
-          },
-          GetParam().shard);
+  expect_same_sharded<ThreeLayers>(
+      [](ThreeLayers& net, const Role& role) { return train(net, role, GetParam().loss, /*steps=*/2); },
+      GetParam().shard);
 }
 
 const LossCase kLossCases[] = {
@@ -120,20 +111,16 @@ const LossCase kLossCases[] = {
     {"OfANodeThatAsksForSizesFirst",
      [](ThreeLayers& net, const Batch& batch) {
        return loss_with_variance(net, batch, [](const Tensor& w) { return w.var(); });
-     },
-     /*needs_no_observers=*/true},
+     }},
     {"OfANodeOfSeveralResultsThatAsksForSizesFirst",
      [](ThreeLayers& net, const Batch& batch) {
        return loss_with_variance(net, batch, [](const Tensor& w) { return std::get<0>(torch::var_mean(w)); });
-     },
-     /*needs_no_observers=*/true},
-    // The function's node has no hook, and its backward runs no operator on a parameter. Without observers, nothing
-    // happens before the gradient itself arrives.
+     }},
+    // The function's node has no hook, and its backward runs no operator on a parameter.
     {"OfAFunctionThatReadsNothingInBackward",
      [](ThreeLayers& net, const Batch& batch) {
        return distance_from_targets(AddedBias::apply(samples(batch, {6}), net.in->bias), batch);
-     },
-     /*needs_no_observers=*/true},
+     }},
     {"OfABackwardInsideBackward",
      [](ThreeLayers& net, const Batch& batch) {
        auto h = torch::tanh(net.in->forward(samples(batch, {4})));
@@ -168,7 +155,7 @@ const LossCase kLossCases[] = {
        thread.join();
        return loss + other;
      },
-     /*needs_no_observers=*/false, shard_as_one_group}};
+     shard_as_one_group}};
 
 INSTANTIATE_TEST_SUITE_P(Zoo, ZooAutogradLosses, testing::ValuesIn(kLossCases),
                          [](const auto& row) { return std::string(row.param.name); });

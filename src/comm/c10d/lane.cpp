@@ -130,12 +130,12 @@ void Lane::run() {
 void Lane::execute(Job& job) {
   if (!failure_) {
     job.fingerprint.sequence = ++sequence_;
-    auto span = collective_span(ranks_, job.fingerprint, name_);
+    auto span = collective_span(ranks_, job.fingerprint);
     try {
       attempt(job);
     } catch (...) {
       failure_ = std::current_exception();
-      span.end(Stage::kFailed);
+      span.end(/*has_failed=*/true);
     }
   }
   {

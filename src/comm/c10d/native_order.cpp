@@ -144,7 +144,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       // If there was a failure meanwhile, the backend is aborted and throws below.
       if (!order_->failure_.valid()) order_->in_flight_.push_back(progress_);
     }
-    auto span = collective_span(order_->options_.ranks, fingerprint, order_->options_.name);
+    auto span = collective_span(order_->options_.ranks, fingerprint);
     const c10::StreamGuard guard(*order_->stream_);
     // Operations write into parameters' memory. Autograd must record nothing, and versions must stay.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -153,8 +153,8 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       move_data_(order_->exchange());
       finish();
     } catch (const std::exception& error) {
-      span.end(Stage::kFailed);
-      finish();  // a part of the operation may have been issued
+      span.end(/*has_failed=*/true);
+      finish();  // of what was issued all the same
       require_intact();
       order_->raise_alarm(Cause::kTransport, fingerprint, first_line(error.what()));
       require_intact();

@@ -108,13 +108,12 @@ std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
   return text;
 }
 
-Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order) {
+Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint) {
   if (ranks.timeline == nullptr || !ranks.timeline->is_on()) return {};
   return {ranks.timeline,
           {.track = Track::kCommunication,
            .name = std::string(name_of(fingerprint.operation)),
            .subject = fingerprint.subject(),
-           .order = std::string(order),
            .sequence = fingerprint.sequence,
            .bytes = fingerprint.bytes}};
 }

@@ -81,9 +81,8 @@ std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// Float".
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
-/// Begins an entry for the collective on the rank's timeline. `order` is the name of the communicator that runs it; it
-/// is empty for the main communicator.
-Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint, std::string_view order);
+/// Begins the collective on the rank's timeline.
+Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint);
 
 /// Returns the fields that keep two ranks' operations from being the same collective, e.g. "operation, bytes"; empty if
 /// the operations match.

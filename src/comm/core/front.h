@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
 
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -52,5 +53,8 @@ class Front : public Communicator {
   const std::string_view carrier_;
   const c10::Device device_;
 };
+
+/// The communicator of a program of one rank, whose collectives end at once. Thread safe.
+std::shared_ptr<Communicator> make_local_communicator(Ranks ranks = {});
 
 }  // namespace fsdp

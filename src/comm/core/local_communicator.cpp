@@ -1,4 +1,4 @@
-#include "comm/core/local_communicator.h"
+// The communicator of a program of one rank.
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>
@@ -51,14 +51,14 @@ class LocalCommunicator : public Front {
   explicit LocalCommunicator(Ranks ranks) : Front(std::move(ranks), /*carrier=*/"", c10::kCPU) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_all_gather(planes, tag), "");
+    const auto span = collective_span(ranks(), checked_all_gather(planes, tag));
     for (const auto& [output, input] : planes)
       if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
     return done(planes.front().output.device());
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_reduce_scatter(planes, tag), "");
+    const auto span = collective_span(ranks(), checked_reduce_scatter(planes, tag));
     for (auto& [output, input] : planes) {
       assemble_into(output, std::move(input));
       if (scale != 1.0) scale_in_place(output.detach(), scale);
@@ -67,18 +67,18 @@ class LocalCommunicator : public Front {
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_all_reduce(tensors, op, tag), "");
+    const auto span = collective_span(ranks(), checked_all_reduce(tensors, op, tag));
     return done(tensors.front().device());
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_all_to_all(output, input, tag), "");
+    const auto span = collective_span(ranks(), checked_all_to_all(output, input, tag));
     output.detach().copy_(input.detach());
     return done(output.device());
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_broadcast(tensor, root, tag), "");
+    const auto span = collective_span(ranks(), checked_broadcast(tensor, root, tag));
     return done(tensor.device());
   }
 

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -15,11 +14,6 @@ int64_t steady_nanoseconds() {
 }
 
 }  // namespace
-
-std::string_view name_of(Stage stage) {
-  constexpr std::array<std::string_view, 3> kNames{"begun", "done", "failed"};
-  return kNames[static_cast<size_t>(stage)];
-}
 
 int64_t Timeline::since_1970_at_zero() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count() - steady_nanoseconds();
@@ -87,16 +81,16 @@ Span& Span::operator=(Span&& other) noexcept {
   return *this;
 }
 
-void Span::end(Stage stage) {
+void Span::end(bool has_failed) {
   if (!timeline_) return;
   entry_.ended = timeline_->now();
-  entry_.stage = stage;
+  entry_.has_failed = has_failed;
   timeline_->put(entry_);
   timeline_.reset();
 }
 
 void Span::end_by_scope() noexcept {
-  if (timeline_) end(std::uncaught_exceptions() > exceptions_ ? Stage::kFailed : Stage::kDone);
+  if (timeline_) end(std::uncaught_exceptions() > exceptions_);
 }
 
 }  // namespace fsdp

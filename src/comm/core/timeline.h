@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A record of what a rank does, which is written only while a trace or the flight recorder asks for it.
+/// What a rank does, written down while a trace records it.
 
 #include <atomic>
 #include <cstdint>
@@ -17,20 +17,14 @@ namespace fsdp {
 /// Whether a thread of the program does the work, or it is a collective that goes on beside the threads.
 enum class Track : uint8_t { kCompute, kCommunication };
 
-/// How far an entry's work is.
-enum class Stage : uint8_t { kBegun, kDone, kFailed };
-std::string_view name_of(Stage stage);
-
-/// One piece of work that a rank does or did.
+/// One thing that a rank does or did.
 struct TimelineEntry {
   Track track = Track::kCompute;
-  std::string name = {}, subject = {};  ///< `subject`: the parameter group or other subject of the work
-  /// For a collective: the name of the communicator that runs it (empty for the main one), its number there, and the
-  /// bytes of all ranks' data.
-  std::string order = {};
+  std::string name = {}, subject = {};  ///< the subject: a group
+  /// Of a collective: its number in its order, and the bytes of all ranks' data.
   uint64_t sequence = 0, bytes = 0;
-  Stage stage = Stage::kBegun;
-  /// The entry's number on this rank; entries are numbered from 1 in the order in which they begin.
+  bool has_failed = false;
+  /// From 1, in the order of beginnings on this rank.
   uint64_t number = 0;
   /// Nanoseconds since 1970. `ended` is 0 while the work goes on.
   int64_t begun = 0, ended = 0;
@@ -61,11 +55,6 @@ class Timeline {
   /// Returns the nanoseconds since 1970 from a clock that never goes back.
   int64_t now() const;
 
-  /// The entries that the flight recorder keeps, and the file to which it writes them when something fails.
-  /// `flight_entries` is null if there is no flight recorder. Both are set before other threads know the timeline.
-  std::shared_ptr<TimelineEntries> flight_entries;
-  std::string flight_file;
-
  private:
   void put_held(const TimelineEntry& entry) FSDP_REQUIRES(mutex_);
 
@@ -94,8 +83,8 @@ class Span {
   /// Ends the entry: as failed if an exception unwinds the stack, otherwise as done.
   ~Span() { end_by_scope(); }
 
-  /// Ends the entry with `stage`. Later calls do nothing.
-  void end(Stage stage);
+  /// Later calls do nothing.
+  void end(bool has_failed = false);
 
  private:
   void end_by_scope() noexcept;

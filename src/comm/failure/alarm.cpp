@@ -1,6 +1,4 @@
 #include <c10/util/thread_name.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -25,9 +23,6 @@ constexpr std::chrono::seconds kFarewell{3};
 // Pause between a ring and the look. Meanwhile operations that other ranks have completed end here too, and a rank
 // whose own timeout is about to pass raises the alarm itself instead of answering without a cause.
 constexpr std::chrono::milliseconds kMoment{200};
-// Milliseconds from the end of a process until roll calls hear of it, so that the data that the process sent before
-// arrives first.
-constexpr int kArrivalMilliseconds = 500;
 
 std::string key_of(int rank) { return str_cat("alarm/", rank); }
 
@@ -40,8 +35,7 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 
 // The alarm's state, which its threads share because they may outlive the Alarm.
 struct Alarm::State {
-  template <class Act>
-  void tell(Act act) {
+  void tell(const std::function<void(RollCall&)>& act) {
     MutexLock lock(mutex);
     const auto all = calls;
     lock.unlock();
@@ -66,15 +60,6 @@ struct Alarm::State {
     has_listened.set_value();
   }
 
-  void watch_processes() {
-    c10::setThreadName("fsdp-neighbours");
-    for (auto ranks = neighbours->wait(ending.number()); !ranks.empty(); ranks = neighbours->wait(ending.number())) {
-      pollfd stops{ending.number(), POLLIN, 0};
-      if (poll(&stops, 1, kArrivalMilliseconds) > 0) break;
-      for (const int ended : ranks) tell([&](RollCall& call) { call.note_end(ended); });
-    }
-  }
-
   void ring(const std::vector<int>& ranks) const {
     std::vector<std::string> keys;
     for (const int other : ranks) keys.push_back(key_of(other));
@@ -84,9 +69,7 @@ struct Alarm::State {
   // Ends the threads. May be called again. Does nothing in a forked child, which has no such threads.
   void stop() {
     if (process != getpid() || is_stopping.exchange(true)) return;
-    const uint64_t one = 1;
-    static_cast<void>(!write(ending.number(), &one, sizeof one));
-    // If the ring fails, the listening thread has ended or never will, because the store does not answer.
+    // Where this fails the thread has ended, or never will because the store does not answer.
     std::chrono::milliseconds patience = kFarewell;
     try {
       ring({rank});
@@ -96,19 +79,16 @@ struct Alarm::State {
     const auto own = std::this_thread::get_id();
     const bool ended = ear.get_id() != own && has_listened.get_future().wait_for(patience) == std::future_status::ready;
     ended ? ear.join() : ear.detach();
-    if (eye.joinable()) eye.get_id() != own ? eye.join() : eye.detach();
   }
 
   const StorePtr listening, ringing;
   const int rank;
-  const std::shared_ptr<Neighbours> neighbours;
-  const Descriptor ending{eventfd(0, EFD_CLOEXEC)};
   const pid_t process = getpid();
   std::atomic<bool> is_stopping{false};
   std::promise<void> has_listened{};
   Mutex mutex{};
   std::vector<std::weak_ptr<RollCall>> calls FSDP_GUARDED_BY(mutex){};
-  std::thread ear{}, eye{};  // the threads that run listen() and watch_processes()
+  std::thread ear{};  // runs listen()
 };
 
 namespace {
@@ -131,15 +111,13 @@ Alarm::~Alarm() {
   if (state_) state_->stop();
 }
 
-void Alarm::start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours) {
+void Alarm::start(const Connect& connect, const Ranks& ranks) {
   const MutexLock lock(mutex_);
   if (state_) return;
   auto listening = connect(), ringing = connect();
   ringing->setTimeout(kFarewell);
-  state_.reset(new State{std::move(listening), std::move(ringing), ranks.name(), std::move(neighbours)});
+  state_.reset(new State{std::move(listening), std::move(ringing), ranks.name()});
   state_->ear = std::thread([state = state_] { state->listen(); });
-  if (state_->neighbours && !state_->neighbours->empty())
-    state_->eye = std::thread([state = state_] { state->watch_processes(); });
   auto& started = of_this_process<Started>();
   const MutexLock among_all(started.mutex);
   keep<State>(started.alarms, state_);
@@ -150,6 +128,8 @@ void Alarm::add(std::weak_ptr<RollCall> call) {
   const MutexLock lock(own->mutex);
   keep(own->calls, std::move(call));
 }
+
+void Alarm::tell(const std::function<void(RollCall&)>& act) const { state()->tell(act); }
 
 void Alarm::ring(const std::vector<int>& ranks) const { state()->ring(ranks); }
 

@@ -43,21 +43,4 @@ bool Neighbours::is_stopped(int rank) const {
   return found != processes_.end() && is_in_state(found->second.number, "T");
 }
 
-std::vector<int> Neighbours::wait(int stop) {
-  std::vector<int> ranks, ended;
-  std::vector<pollfd> files{{stop, POLLIN, 0}};
-  for (const auto& [rank, process] : processes_) {
-    if (ended_.contains(rank)) continue;
-    ranks.push_back(rank);
-    files.push_back({process.end.number(), POLLIN, 0});
-  }
-  while (ended.empty() && files[0].revents == 0) {
-    poll(files.data(), files.size(), -1);
-    for (size_t i = 0; i < ranks.size(); ++i)
-      if (files[i + 1].revents != 0) ended.push_back(ranks[i]);
-  }
-  ended_.insert(ended.begin(), ended.end());
-  return files[0].revents == 0 ? ended : std::vector<int>();
-}
-
 }  // namespace fsdp

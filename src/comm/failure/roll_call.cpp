@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::milliseconds, std::chrono::steady_clock;
 
 // Shortest time for which the rank that hosts the store waits for the others to read the verdict.
 constexpr milliseconds kLeastFarewell{3000};
@@ -30,15 +30,17 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 //   left/R      rank R has destroyed its process group; this replaces its answer
 //   answers     the number of ranks that have answered or left
 //   verdict     set once; every rank throws it
-//   told/R      rank R has read the verdict or has left
-// The rank that answers last decides, or the judge when the time to answer is over. If the judge is lost meanwhile, any
-// other rank that raised the alarm decides.
-// Before the rank that hosts the store throws, it waits a few seconds at most until the others have read the verdict:
-// its program may end because of the error, and the verdict would be lost with the store.
+//   told/R      rank R has read the verdict, or has left
+// The rank whose answer is the last one decides, or the judge when the others' time to answer is over. Should the judge
+// be lost meanwhile, whoever else raised the alarm decides.
+// The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
+// may end of it, and would take the verdict with it.
+// A rank that hears that another one is gone publishes the same verdict in all its groups, that of all ranks among
+// them. So a rank that shares no group with the first to hear of it names the lost rank, too.
 
 std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                           int beginning) {
-  options.alarm->start(connect, ranks, options.neighbours);
+  options.alarm->start(connect, ranks);
   auto store = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginning), connect());
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), std::move(options)));
   call->options_.alarm->add(call);
@@ -136,18 +138,7 @@ void RollCall::look() {
   });
 }
 
-// A rank of this host is lost if its process has ended and the rank has not left. Its connections may still be open.
-void RollCall::note_end(int rank) {
-  const int number = ranks_.number_of(rank);
-  if (number < 0 || known()) return;
-  try_to([&] {
-    if (!store_->check({left_key(number)}))
-      publish({Verdict::Kind::kPeerLost, rank,
-               str_cat("rank ", rank, " has ended. This rank's last operations: ", operations(), '.', kLookAtLost)});
-  });
-}
-
-// Answers once. Returns whether this was the last rank's answer.
+// Whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
   {
     const MutexLock lock(mutex_);
@@ -174,10 +165,18 @@ void RollCall::publish(const Verdict& verdict) {
 
 void RollCall::conclude(const Verdict& verdict) {
   end_operations(verdict);
+  pass_on(verdict);
   store_->set(told_key(ranks_.rank), "1");
 }
 
-// Makes the verdict known on this rank and ends the waits of its orders.
+void RollCall::pass_on(const Verdict& verdict) const {
+  if (!verdict.is_gone) return;
+  options_.alarm->tell([&](RollCall& call) {
+    if (!call.known()) try_to([&] { call.publish(verdict); });
+  });
+}
+
+// Makes the verdict known in this rank and ends what its lanes wait for.
 void RollCall::end_operations(const Verdict& verdict) {
   {
     const MutexLock lock(mutex_);
@@ -198,11 +197,20 @@ Verdict RollCall::decide_by_reports() {
 
 void RollCall::let_others_follow() {
   if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
+  pass_on(*known());  // the alarm's thread may not have come so far
+  const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
+  options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
+}
+
+void RollCall::wait_until_told(steady_clock::time_point end) const {
+  const auto verdict = known();
+  if (!verdict) return;
   std::vector<std::string> keys;
-  for (int rank = 1; rank < ranks_.world_size; ++rank)
-    if (ranks_.name_of(rank) != known()->rank) keys.push_back(told_key(rank));
-  // A rank that is gone does not read the verdict, so a timeout is ignored.
-  try_to([&] { store_->wait(keys, std::max(options_.answer_time, kLeastFarewell)); });
+  for (int rank = 0; rank < ranks_.world_size; ++rank)
+    if (rank != ranks_.rank && ranks_.name_of(rank) != verdict->rank) keys.push_back(told_key(rank));
+  const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
+  // Whoever is gone need not follow.
+  if (!keys.empty()) try_to([&] { store_->wait(keys, std::max(milliseconds(1), left)); });
 }
 
 std::string RollCall::operations() const {

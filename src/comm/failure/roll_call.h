@@ -22,9 +22,8 @@ namespace fsdp {
 
 class RollCall;
 
-/// Hears of failures for all process groups of a rank. One thread waits for a key of the store on a connection of its
-/// own, another for the end of processes on this host, so the store gets no requests while nothing fails. See Note
-/// [Alarm].
+/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, so nothing
+/// is asked while nothing fails. See Note [Alarm].
 ///
 /// Thread-safe.
 class Alarm {
@@ -34,17 +33,19 @@ class Alarm {
   using Connect = std::function<StorePtr()>;
 
   Alarm() = default;
-  /// Ends its threads within seconds.
+  /// Ends its thread, within seconds.
   ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// Starts to listen for the rank `ranks.name()`. Only the first call has an effect. Ranks that ring each other must
-  /// see the same keys through `connect`.
-  void start(const Connect& connect, const Ranks& ranks, std::shared_ptr<Neighbours> neighbours);
-  /// Adds a roll call, which hears of failures in the alarm's threads.
+  /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
+  /// keys there.
+  void start(const Connect& connect, const Ranks& ranks);
+  /// This roll call hears of failures, in the alarm's thread.
   void add(std::weak_ptr<RollCall> call);
-  /// Makes the roll calls of these global ranks look into the store. Throws what the store throws.
+  /// Calls `act` for each roll call that was added and is still there.
+  void tell(const std::function<void(RollCall&)>& act) const;
+  /// Makes the roll calls of these global ranks look. Throws what the store throws.
   void ring(const std::vector<int>& ranks) const;
 
   /// Calls leave() on every roll call of this process that still exists and ends the alarms. Called before the process
@@ -70,17 +71,17 @@ struct RollCallOptions {
   bool store_in_rank_0 = false;
   /// The rank's alarm, which all its groups share.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  /// The processes of other ranks on this host. If it is set, the end of such a process is noticed even if its
-  /// connections stay open. May be null.
+  /// The processes of ranks on this host, which tell a stopped rank where the store is gone; may be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
 };
 
 /// Asks all ranks of a process group what failed and draws the verdict. Each rank has one for each process group, which
 /// the group's communicators share.
 ///
-/// A rank whose collective fails raises the alarm. Every living rank, even one that is idle or computes, answers with
-/// its last operations and ends its own waits. The first verdict in the store is the verdict of all ranks, so all name
-/// the same rank, whichever rank exits first. After a verdict the group is unusable. See Note [Roll call]. Thread-safe.
+/// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
+/// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
+/// same rank, whoever of them exits first. After a verdict the group is over; a rank that is gone ends every group of
+/// every rank that hears of it. See Note [Roll call].
 class RollCall {
  public:
   /// A sequence of operations whose state this rank reports. The alarm's threads and the threads of other orders call
@@ -109,7 +110,8 @@ class RollCall {
   /// Publishes a verdict that needs no roll call. Returns the verdict that holds, which is the first in the store.
   Verdict pronounce(const Verdict& verdict);
 
-  /// Returns the verdict if there is one. On the rank that hosts the store, waits until the others have it too.
+  /// The verdict, if there is one; the rank that hosts the store gets it when the others, of all groups that are over,
+  /// have it too.
   std::optional<Verdict> verdict();
 
   /// Tells the other ranks that this rank leaves on purpose. Waits a bounded time. Later calls have no effect.
@@ -117,8 +119,6 @@ class RollCall {
 
   /// Reads what other ranks wrote to the store before they rang for this rank. Does not wait for other ranks.
   void look();
-  /// Notes that the process of this global rank has ended.
-  void note_end(int rank);
 
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
@@ -130,7 +130,9 @@ class RollCall {
   void conclude(const Verdict& verdict);
   void end_operations(const Verdict& verdict);
   Verdict decide_by_reports();
+  void pass_on(const Verdict& verdict) const;
   void let_others_follow();
+  void wait_until_told(std::chrono::steady_clock::time_point end) const;
   std::string operations() const;
   std::vector<std::shared_ptr<Order>> orders() const;
   std::optional<Verdict> known() const;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "comm/core/text.h"
-#include "comm/failure/flight_recorder.h"
 
 namespace fsdp {
 namespace {
@@ -70,7 +69,7 @@ Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, cons
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error,
                      std::optional<int> lost) {
   return {lost ? Verdict::Kind::kPeerLost : Verdict::Kind::kMismatch, lost.value_or(ranks.name()),
-          str_cat("rank ", ranks.name(), " failed in ", operation, ": ", error)};
+          str_cat("rank ", ranks.name(), " failed in ", operation, ": ", error), lost.has_value()};
 }
 
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
@@ -92,7 +91,7 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 }
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
-  const std::string message = ranks.where(operation) + verdict.text + flight_record_note(ranks);
+  const std::string message = ranks.where(operation) + verdict.text;
   blame(ranks.name(), verdict.rank);
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
@@ -124,9 +123,11 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
     // Of several silent ranks, blame the one for which the rank that raised the alarm waited.
     const bool is_awaited = alarm != nullptr && std::ranges::count(silent, alarm->waiting_for) > 0;
     const int rank = is_awaited ? alarm->waiting_for : silent.front();
-    return lost(ranks, rank,
-                str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it " : " are lost: they ", silence),
-                alarm, reports);
+    auto verdict = lost(
+        ranks, rank, str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it " : " are lost: they ", silence),
+        alarm, reports);
+    verdict.is_gone = true;
+    return verdict;
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
     // While ranks connect, Gloo does not tell which rank closed a connection. A faster rank may have left already.

@@ -52,8 +52,10 @@ struct Verdict {
   int rank = -1;
   /// The error message, with global ranks.
   std::string text;
+  /// Whether `rank` is gone for all groups of the job, and not merely out of the group that found it.
+  bool is_gone = false;
 
-  auto fields() { return std::tie(kind, rank, text); }
+  auto fields() { return std::tie(kind, rank, text, is_gone); }
 };
 
 /// Returns the verdict when this rank runs `mine` and `peer` runs `theirs`, which differ in `difference`.

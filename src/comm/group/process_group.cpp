@@ -2,7 +2,7 @@
 
 #include "comm/core/check.h"
 #include "comm/core/mutex.h"
-#include "comm/failure/flight_recorder.h"
+#include "comm/core/timeline.h"
 #include "comm/failure/roll_call.h"
 #include "comm/group/attachment.h"
 #include "comm/group/join.h"
@@ -74,7 +74,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
 
 std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
   Rendezvous rendezvous = place;
-  if (!rendezvous.membership.ranks.timeline) rendezvous.membership.ranks.timeline = open_timeline();
+  if (!rendezvous.membership.ranks.timeline) rendezvous.membership.ranks.timeline = std::make_shared<Timeline>();
   auto group = make_group(join(rendezvous), rendezvous.membership.parameters.local_rank);
   const auto& ranks = rendezvous.membership.ranks;
   group->name_ = ranks.group;

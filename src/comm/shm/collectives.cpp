@@ -14,12 +14,11 @@ namespace fsdp::shm {
 // One collective or message, and the Work that its caller holds.
 class Collectives::Operation : public Work, public std::enable_shared_from_this<Operation> {
  public:
-  Operation(std::weak_ptr<Collectives> owner, const Fingerprint& its_fingerprint, const Ranks& ranks,
-            std::string_view order, Steps its_steps)
+  Operation(std::weak_ptr<Collectives> owner, const Fingerprint& its_fingerprint, const Ranks& ranks, Steps its_steps)
       : fingerprint(its_fingerprint),
         description(describe(fingerprint, ranks)),
         steps(std::move(its_steps)),
-        span(collective_span(ranks, fingerprint, order)),
+        span(collective_span(ranks, fingerprint)),
         owner_(std::move(owner)) {}
 
   void wait() override {
@@ -37,7 +36,7 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
   void drop() {
     is_dropped_ = true;
     next_ = nullptr;
-    span.end(Stage::kFailed);
+    span.end(/*has_failed=*/true);
   }
   /// Returns whether the operation is done or dropped.
   bool is_over() const { return is_dropped_ || is_done(); }
@@ -50,8 +49,8 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
 
   void end_round() {
     if (++read < steps.count) return;
-    steps = {.count = steps.count};  // releases the tensors
-    span.end(Stage::kDone);
+    steps = {.count = steps.count};  // lets tensors go
+    span.end();
     if (const auto next = std::exchange(next_, nullptr)) next();
   }
   /// Stores `next` and returns true if the operation is in flight. Otherwise returns false, after calling `next` if the
@@ -76,15 +75,14 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
 };
 
 Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
-                         size_t slot_bytes, std::string name)
+                         size_t slot_bytes)
     : peers_(std::move(peers)),
       members_(std::move(members)),
       own_(static_cast<size_t>(std::ranges::find(members_, peers_->rank()) - members_.begin())),
       memory_(std::move(memory)),
       posts_(reinterpret_cast<Post*>(memory_.get())),
       slots_(memory_.get() + head_bytes(members_.size())),
-      slot_bytes_(slot_bytes),
-      name_(std::move(name)) {
+      slot_bytes_(slot_bytes) {
   const MutexLock lock(peers_->own_rank->mutex);
   peers_->orders.push_back(this);
 }
@@ -104,7 +102,7 @@ Collectives::~Collectives() {
 std::shared_ptr<Work> Collectives::start(Fingerprint fingerprint, Steps steps) {
   const MutexLock lock(peers_->own_rank->mutex);
   fingerprint.sequence = ++sequence_;
-  auto work = std::make_shared<Operation>(weak_from_this(), fingerprint, peers_->ranks(), name_, std::move(steps));
+  auto work = std::make_shared<Operation>(weak_from_this(), fingerprint, peers_->ranks(), std::move(steps));
   guarded([&]() FSDP_REQUIRES(peers_->own_rank->mutex) {
     peers_->announce(work->description);
     peers_->check();

@@ -78,10 +78,9 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   };
 
  public:
-  /// `members` are the ranks that take part, this rank included. `memory` is `bytes_needed` zero bytes that they share.
-  /// `name` is the name of the communicator on the rank's timeline.
+  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share.
   Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
-              size_t slot_bytes, std::string name);
+              size_t slot_bytes);
   ~Collectives() override;
   /// Returns the bytes that the constructor needs. `slot_bytes` is a multiple of 64. Only the first `writers` members
   /// have slots; the others only read.
@@ -132,7 +131,6 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   Post* const posts_;
   std::byte* const slots_;
   const size_t slot_bytes_;
-  const std::string name_;
   uint64_t posted_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0, closed_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
   uint64_t sequence_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
   // The bytes of each of this rank's slots that already have memory.

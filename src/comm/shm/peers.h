@@ -3,6 +3,7 @@
 /// The other ranks of this host: the state that they share, how a rank waits for them, and how it fails if they do not
 /// come.
 
+#include <fsdp/communicator.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -221,5 +223,13 @@ class Peers {
   std::shared_ptr<std::byte> memory_;
   HostPage* page_ = nullptr;
 };
+
+/// Groups' flat buffers, each rank's rows its slice of them: one for each part, all of them in one segment. Collective.
+std::vector<std::shared_ptr<SharedBuffer>> share_rows(const std::shared_ptr<Peers>& peers,
+                                                      std::span<const SharedPart> parts);
+
+/// What ranks hold alike: a buffer for each part, all of them in one segment, whose pages come as they are written and
+/// go with the last rank that holds them. Collective.
+std::vector<std::shared_ptr<HostBuffer>> share_host_memory(Peers& peers, std::span<const SharedPart> parts);
 
 }  // namespace fsdp::shm

@@ -1,4 +1,4 @@
-#include "comm/shm/shared_buffers.h"
+// Buffers that the ranks of a host have once.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 
 #include "comm/core/fault_point.h"
 #include "comm/core/text.h"
+#include "comm/shm/peers.h"
 
 namespace fsdp::shm {
 namespace {

@@ -7,7 +7,6 @@
 #include "comm/core/check.h"
 #include "comm/core/front.h"
 #include "comm/shm/collectives.h"
-#include "comm/shm/shared_buffers.h"
 
 namespace fsdp {
 namespace {
@@ -27,11 +26,10 @@ class ShmCommunicator : public Front {
       : Front(peers->ranks(), "shared memory", c10::kCPU),
         peers_(std::move(peers)),
         traffic_(std::move(traffic)),
-        name_(name),
         memory_(peers_->share(collective_bytes() + kMessageBytes * static_cast<size_t>(world_size() * world_size()),
-                              name_.empty() ? "collectives" : str_cat("collectives of '", name_, "'"),
+                              name.empty() ? "collectives" : str_cat("collectives of '", name, "'"),
                               shm::Paging::kWhenUsed, Collectives::head_bytes(static_cast<size_t>(world_size())))),
-        collectives_(std::make_shared<Collectives>(peers_, all_ranks(), memory_, kCollectiveSlotBytes, name_)) {}
+        collectives_(std::make_shared<Collectives>(peers_, all_ranks(), memory_, kCollectiveSlotBytes)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const MutexLock lock(peers_->own_rank->mutex);
@@ -120,7 +118,7 @@ class ShmCommunicator : public Front {
     const size_t place = collective_bytes() + kMessageBytes * static_cast<size_t>(sender * world_size() + receiver);
     const std::shared_ptr<std::byte> memory(memory_, memory_.get() + place);
     peers_->take_pages_of(memory.get(), Collectives::head_bytes(2));
-    order = std::make_shared<Collectives>(peers_, std::vector{sender, receiver}, memory, kMessageSlotBytes, "");
+    order = std::make_shared<Collectives>(peers_, std::vector{sender, receiver}, memory, kMessageSlotBytes);
     return *order;
   }
 
@@ -137,9 +135,7 @@ class ShmCommunicator : public Front {
 
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<TrafficCount> traffic_;
-  const std::string name_;
-  // Memory for collectives, followed by memory for the messages of each pair of sender and receiver. Pages get memory
-  // when they are used.
+  // For collectives, and behind that by sender and receiver for messages; pages come as they are used.
   const std::shared_ptr<std::byte> memory_;
   const std::shared_ptr<Collectives> collectives_;
   // The key is the peer and whether this rank sends.
