@@ -14,8 +14,8 @@ namespace bench {
 
 /// Counts of one rank. The counts of a step are those of a step after which all steps are alike.
 struct RankCounts {
-  int64_t joining_calls = 0;  ///< calls of the store until the rank has joined
-  int64_t calls = 0;          ///< calls of the store in a step
+  int64_t joining_calls = 0;  ///< calls to the store until the rank has joined
+  int64_t calls = 0;          ///< calls to the store in a step
   int64_t headers = 0;        ///< messages in a step that describe an operation
   int64_t messages = 0;       ///< messages in a step that contain only data
   int64_t sent_bytes = 0;     ///< bytes sent in a step

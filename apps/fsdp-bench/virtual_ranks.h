@@ -24,7 +24,7 @@ struct Job {
 
 /// Counts of a rank besides those of its process group.
 struct Counters {
-  /// Calls of the store until the ranks knew each other.
+  /// Calls to the store until the ranks knew each other.
   int64_t joining_calls = 0;
   std::shared_ptr<Issued> issued = std::make_shared<Issued>();
 };

@@ -51,9 +51,9 @@ void Nodes::begin(Round round) {
   silence_of_store_.begin_anew();
 }
 
-/// Returns a function that looks at the store. It counts a heartbeat of this node; in node 0 it also reads the state of
-/// all launchers. It reads whether launchers have left before it reads their messages, so it does not miss messages
-/// that a launcher sent before it left.
+/// Returns a function that looks at the store. The function increments this node's heartbeat counter; on node 0 it also
+/// reads the state of all launchers. It reads whether launchers have left before it reads their messages, so it does
+/// not miss messages that a launcher sent before it left.
 auto Nodes::look() const {
   const int listed = are_numbered_by_arrival_ ? 0 : range_.most;
   return

@@ -17,7 +17,7 @@ namespace fsdp {
 std::string signal_name(int number);
 
 /// How a process failed: not at all, by an exit code other than 0, or by a signal. If several processes fail at once,
-/// the one with the highest value is taken to have caused the failures.
+/// the one whose Failure has the highest value is taken to be the cause.
 enum class Failure : uint8_t { kNone, kOwn, kSignal };
 
 /// A process's exit status.

@@ -1,4 +1,4 @@
-// Tests how many calls of the rendezvous store ranks need to meet.
+// Tests how many calls to the rendezvous store each rank makes while the ranks meet.
 
 #include <fsdp/device_mesh.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

@@ -1,4 +1,4 @@
-// Tests of a process's alarm, of the roll call that follows it, and of the calls of the store that both make.
+// Tests of a process's alarm, of the roll call that follows it, and of the calls to the store that both make.
 
 #include "comm/failure/roll_call.h"
 

@@ -86,7 +86,8 @@ class DirectExchange : public Exchange {
 /// inside the host.
 class HierarchicalExchange : public DirectExchange {
  public:
-  /// `host` is the communicator of this host's ranks. In its errors, ranks have the global ranks of `ranks`.
+  /// `host` is the communicator of this host's ranks. Its error messages name ranks by their global numbers in
+  /// `ranks`.
   HierarchicalExchange(std::shared_ptr<Mail> mail, std::shared_ptr<Communicator> host, const HostGrid& grid,
                        Ranks ranks)
       : DirectExchange(std::move(mail), ranks.rank, ranks.world_size),
@@ -137,7 +138,8 @@ class NativeExchange : public Exchange {
 
  private:
   using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
-  /// Runs functions that each begin a collective, as one; the current stream waits for them.
+  /// Runs `all`, functions that each begin a collective, and issues the collectives as one if the backend supports it.
+  /// The current stream waits for them.
   void run(const std::vector<Begin>& all);
   /// Runs `begin`, which begins a broadcast or a message, on the bytes of `tensor`. Does nothing if the tensor is
   /// empty.

@@ -14,7 +14,7 @@ using std::chrono::milliseconds, std::chrono::steady_clock;
 
 // Shortest time for which the rank that hosts the store waits for the others to read the verdict.
 constexpr milliseconds kLeastFarewell{3000};
-// Time that a call of the store may take beyond the time in which a rank must answer.
+// Time that a call to the store may take beyond the time in which a rank must answer.
 constexpr milliseconds kStoreTime{2000};
 
 std::string report_key(int rank) { return str_cat("report/", rank); }

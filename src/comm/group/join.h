@@ -54,9 +54,9 @@ struct Rendezvous {
 ///
 /// The n-th call of a rank meets the n-th calls of the other ranks, so one store serves any number of groups one after
 /// another. Each rank writes one entry, which rank 0 and the ranks of its host read, and rank 0 writes the roster,
-/// which all others read. That is at most 8 calls of the store on each rank, for any number of ranks. Throws PeerLost
-/// with the ranks that do not come within the timeout, and Mismatch if ranks disagree about the world size or the
-/// backend.
+/// which all others read. Each rank therefore makes at most 8 calls to the store, however many ranks there are. Throws
+/// PeerLost with the ranks that do not come within the timeout, and Mismatch if ranks disagree about the world size or
+/// the backend.
 std::shared_ptr<Communicator> join(Rendezvous& rendezvous);
 
 /// Joins as `join` does and returns a process group.
