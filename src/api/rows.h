@@ -34,6 +34,7 @@ at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, co
 /// What <fsdp/collectives.h> has; the tag says of which call.
 at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group,
                       const Tag& tag);
+double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag);
 
 /// What `answer` gave on each rank. Where it threw, this rank throws the same, and every other one an Error that names
 /// the first such rank. Collective; waits by `wait`.
