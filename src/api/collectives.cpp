@@ -69,10 +69,12 @@ void all_reduce_(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<Pr
   tensor.copy_(all_reduce(tensor, op, group));
 }
 
-double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
-  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group, {"mean", {}});
+double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag) {
+  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group, tag);
   return sum.item<double>() / or_default(group)->world_size();
 }
+
+double mean(double value, const std::shared_ptr<ProcessGroup>& group) { return mean(value, group, {"mean", {}}); }
 
 at::Tensor broadcast(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;

@@ -35,6 +35,7 @@ at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, co
 /// These are the functions of <fsdp/collectives.h> with a tag that names the user's call.
 at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group,
                       const Tag& tag);
+double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag);
 
 /// Returns the results of `answer` on all ranks. If `answer` throws on some rank, that rank throws the same exception,
 /// and every other rank throws an Error that names the first such rank. `wait` is called to wait for the collective.

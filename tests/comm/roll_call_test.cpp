@@ -3,6 +3,7 @@
 #include "comm/failure/roll_call.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -52,6 +53,25 @@ TEST(RollCall, NamesAStoppedNeighbourWhereTheStoreIsGone) {
   is_gone = false;
   kill(stopped, SIGKILL);
   waitpid(stopped, nullptr, 0);
+}
+
+// Rank 2 is lost, and a group of ranks 0 and 2 finds that out. Ranks 0 and 1 hear of it in their group of all ranks.
+TEST(RollCall, ThatFindsARankGoneEndsEveryGroupOfTheRanksThatHearOfIt) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto start = [&](const char* group, const Ranks& ranks, const std::shared_ptr<Alarm>& alarm) {
+    const auto connect = [&] { return c10::make_intrusive<c10d::PrefixStore>(group, store); };
+    return RollCall::start(connect, ranks, {.answer_time = std::chrono::milliseconds(500), .alarm = alarm});
+  };
+  const auto alarm_of_0 = std::make_shared<Alarm>(), alarm_of_1 = std::make_shared<Alarm>();
+  const auto all_of_0 = start("all", {0, 3}, alarm_of_0), all_of_1 = start("all", {1, 3}, alarm_of_1);
+  const auto pair = start("pair", Ranks{0, 3}.in_subgroup("pair", {0, 2}), alarm_of_0);
+  const auto verdict = pair->alarm(Cause::kTransport, 1, "barrier", "no news");
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_TRUE(verdict.is_gone);
+  for (const auto& call : {all_of_0, all_of_1}) {
+    while (!call->verdict()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(call->verdict()->text, verdict.text);
+  }
 }
 
 // Returns the number of store calls per rank, averaged over 32 ranks, from one rank's alarm until all ranks know the

@@ -38,12 +38,19 @@ class StartsBatchThreads {
   sched_param parameters_{};
 };
 
+// Note [Connections to all ranks]
+// A backend connects all pairs of ranks when it is made. Gloo's devices can also connect a pair when it is first used
+// (`lazyInit`). Then, on the rank with the lower address, the first send or recv with a peer blocks until the peer
+// sends or receives, too. Gloo bounds this wait by five times the timeout, names no rank in its error, and cannot abort
+// it, and the other orders on these connections (see Transport) would wait meanwhile. So a rank that is lost before
+// first contact would be found too late.
 c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
                                               std::chrono::milliseconds timeout) {
   const StartsBatchThreads batch;
   auto options = Gloo::Options::create(timeout);
-  // The device's thread sends and receives messages. The pool runs whole collectives, which fsdp does not use.
-  options->threads = 1;
+  // The device's thread sends and receives messages. The pool would run Gloo's own collectives, which fsdp does not
+  // use.
+  options->threads = 0;
   TextReader names(interfaces);
   for (std::string name; std::getline(names, name, ',');)
     options->devices.push_back(Gloo::createDeviceForInterface(name));
