@@ -23,7 +23,7 @@ std::string read_text(const std::string& path) {
   if (errno != 0) throw std::runtime_error("cannot read '" + path + "': " + std::strerror(errno));
   if (text.empty()) throw std::runtime_error("'" + path + "' is empty");
   if (zero != text.npos) {
-    throw std::runtime_error("'" + path + "' is not a text: byte " + std::to_string(zero) + " is zero");
+    throw std::runtime_error("'" + path + "' is not a text file: byte " + std::to_string(zero) + " is zero");
   }
   return text;
 }

@@ -45,7 +45,7 @@ std::vector<torch::nn::AnyModule*> called_by_sequentials(
     torch::nn::Module& root, const std::function<bool(const torch::nn::Module&)>& is_meant) {
   Search search{is_meant, {}};
   search.look_at(root, "");
-  require(!search.found.empty(), "fsdp::apply_activation_checkpointing: no torch::nn::Sequential of ", root.name(),
+  require(!search.found.empty(), "fsdp::apply_activation_checkpointing: no torch::nn::Sequential in ", root.name(),
           " has a module of the given types. Name the types of modules (BlockImpl), not of their holders (Block)");
   return search.found;
 }

@@ -169,7 +169,7 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
   const auto operation = operation_of<Options>("step");
   const auto name = str_cat("fsdp::optim::", Kind::kName);
   require(std::isfinite(factor) && factor >= 0, "[fsdp] ", operation,
-          "_scaled: expected a factor of the gradients that is finite and at least 0, found ", factor,
+          "_scaled: expected a gradient factor that is finite and at least 0, found ", factor,
           ". If a gradient is not finite on any rank, skip the step on every rank");
   check_all<Options>(this->param_groups());
   const auto check = [&](const Update& update) {

@@ -73,7 +73,7 @@ ColumnParallelLinearImpl::ColumnParallelLinearImpl(const torch::nn::LinearOption
           '.');
   require(fused == 1 || !gather_output, parallel.axis->where("ColumnParallelLinear"),
           "gather_output is not supported with fused matrices, because the gathered parts of several ranks would be "
-          "mixed. Leave one of them out.");
+          "mixed. Leave out one of them.");
   reset();
 }
 

@@ -30,7 +30,8 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
   for (const auto& entry : entries) {
     if (entry.begin != end)
       throw FormatError(path + ": entry '" + entry.name + "': expected its data at byte " + std::to_string(end) +
-                        ", where the entry before ends, found " + std::to_string(entry.begin) + std::string(kNotWhole));
+                        ", where the previous entry ends, found " + std::to_string(entry.begin) +
+                        std::string(kNotWhole));
     end = entry.end;
   }
   if (end != data_bytes)
