@@ -72,7 +72,7 @@ WRONG_TEXTS = (
     (b"short", "", "expected at least"), (b"", "", "is empty"), (b"a\0b" * 999, "", "is not a text"),
     (b"a", "", "expected at least"), (b"\n" * 999, "--tokenizer words", "without words"),
     (TEXT.encode(), "--epochs 1 --batch 999", "expected at least"), (TEXT.encode(), "--text nowhere", "nowhere"),
-    (TEXT.encode(), "--text /dev/zero", "is not a text"),
+    (TEXT.encode(), "--text /dev/zero", "is not a text file"),
     (TEXT.encode(), "--prompt %", "does not occur in the text"),
     (TEXT.encode(), "--prompt ' ' --tokenizer words", "--prompt has no word"),
 )

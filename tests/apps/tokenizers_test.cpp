@@ -88,7 +88,7 @@ TEST(Corpus, NeedsAFileWithText) {
   EXPECT_THAT(fsdp::test::text_of_error([] { read_text(::testing::TempDir()); }), HasSubstr("Is a directory"));
   EXPECT_THAT(fsdp::test::text_of_error([] { read_text(file_with("")); }), HasSubstr("is empty"));
   EXPECT_THAT(fsdp::test::text_of_error([] { read_text(file_with(std::string_view("ab\0c", 4))); }),
-              HasSubstr("is not a text: byte 2 is zero"));
+              HasSubstr("is not a text file: byte 2 is zero"));
 }
 
 }  // namespace
