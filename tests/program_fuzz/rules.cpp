@@ -226,6 +226,8 @@ void Rules::apply(const Statement& s) {
       break;
     case Kind::kForward:
       return apply_forward(s);
+    case Kind::kEvaluate:
+      return note_read(s.model);
     case Kind::kMap:
     case Kind::kAttend:
       return apply_exchange(s);
@@ -247,6 +249,7 @@ void Rules::apply(const Statement& s) {
     case Kind::kWriteWhole:
       return note_write_of_all_ranks(s.model);
     case Kind::kSummon:
+      note_read(s.model);
       if (s.flag) note_write_of_all_ranks(s.model);
       break;
     case Kind::kThrow:
@@ -337,6 +340,13 @@ void Rules::apply_backward(const Statement& s) {
   free_parts(parts);
 }
 
+// Notes a scope that leaves no graph of its own. The library cannot tell such a graph from an older one.
+void Rules::note_read(int model) {
+  state(model).may_be_read_again |= std::ranges::any_of(graphs_, [&](const GraphState& graph) {
+    return (graph.models & bit(model)) != 0;
+  });
+}
+
 void Rules::note_write(int model) {
   for (auto& graph : graphs_)
     if ((graph.models & bit(model)) != 0) graph.is_alive = false;
@@ -358,7 +368,10 @@ void Rules::open(const Statement& s) {
   ++depth_;
   auto& its = state(s.model);
   its.no_sync |= s.kind == Kind::kNoSync;
-  if (s.kind == Kind::kScope) its.scopes.push_back(s.node);
+  if (s.kind == Kind::kScope) {
+    its.scopes.push_back(s.node);
+    note_read(s.model);
+  }
   if (s.kind == Kind::kLocalRows) {
     its.local_rows = true;
     note_write_of_all_ranks(s.model);

@@ -30,7 +30,7 @@ struct ModelState {
   std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
   bool no_sync = false, local_rows = false;
   bool has_waiting_gradients = false;  ///< a backward under no_sync has left gradients
-  bool may_be_read_again = false;      ///< a forward since the last write of all ranks may have left a graph
+  bool may_be_read_again = false;      ///< a scope since the last write of all ranks closed while there was a graph
   bool may_keep = false;               ///< groups may keep whole copies, which only writes of all ranks make stale
   bool was_written_by_one = false;     ///< one rank has written since that write, and others' copies may be stale
   std::set<int> frozen = {};           ///< the frozen ones of the nodes that kFreeze may change
@@ -75,6 +75,7 @@ class Rules {
   void apply_exchange(const Statement& statement);
   void apply_grad(const Statement& statement);
   void apply_backward(const Statement& statement);
+  void note_read(int model);
   void note_write(int model);
   void note_write_of_all_ranks(int model);
   void free_parts(const std::set<int>& parts);
