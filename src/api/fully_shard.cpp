@@ -154,12 +154,20 @@ std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode&
   return changed;
 }
 
+// Returns the module's pointer to itself. If no shared pointer owns the module, one is made that has expired already,
+// and that no later module at the same address has.
+std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
+  if (module == nullptr) return {};
+  if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
+  return module->weak_from_this();
+}
+
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->params().install(group);
   runtime::hook_parameters(group);
   for (const auto* given : given_modules(node)) {
-    runtime::registry().add_module(given->identity, group);
-    if (given->module != nullptr) group->watched.push_back(given->module->weak_from_this());
+    group->watched.push_back(owner_of(given->module));
+    runtime::registry().add_module(given->identity, group->watched.back(), group);
   }
   visit_nodes(node, [&](const ModuleNode& inside) { group->modules.insert(inside.identity); });
 }

@@ -131,7 +131,8 @@ std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node) {
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
-  const auto group = runtime::registry().find_module(node.identity);
+  const auto owner = node.module == nullptr ? std::weak_ptr<torch::nn::Module>() : node.module->weak_from_this();
+  const auto group = runtime::registry().find_module(node.identity, owner);
   if (!group) return nullptr;
   bool is_here = group->slots().empty() && subtree_parameters(node).empty();
   visit_nodes(node, [&](const ModuleNode& below) {

@@ -95,7 +95,7 @@ std::string ways_out(Verdict verdict) {
              "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
       return "outside a forward scope a sharded parameter is this rank's rows, and its gradient is always this rank's "
-             "rows. To write whole values to an ordinary tensor, take them from fsdp::full_tensor(p) on every rank. "
+             "rows. To write whole values to an ordinary tensor, take them from fsdp::full_tensor(p), on every rank. "
              "If an optimizer was constructed before fsdp::fully_shard (Adagrad) or stepped in a scope, its state has "
              "the whole sizes: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
     case Verdict::kRefuseRandom:
@@ -117,7 +117,7 @@ std::string ways_out(Verdict verdict) {
       return "outside a forward scope a sharded parameter is this rank's rows, so a converted, moved or cloned copy "
              "would have only these rows. Convert and move the model with fsdp::to(model, ...), or before "
              "fsdp::fully_shard. Clone the module before fsdp::fully_shard. For the whole value, use "
-             "fsdp::full_tensor(p) on every rank, and for the rows p.detach().to(...) or p.detach().clone()";
+             "fsdp::full_tensor(p).to(...) on every rank, and for the rows p.detach().to(...) or p.detach().clone()";
     case Verdict::kRefuseRecording:
       return "inside summon_full_params the whole parameters are this rank's own copy, which backward would not reach. "
              "Evaluate the model there under a torch::NoGradGuard, and train in a forward scope";

@@ -182,11 +182,13 @@ class OperandGroups {
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
   const void* last_node_ = nullptr;
+  bool scopes_know_ = true;  // that autograd recorded an operator in them
 };
 
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   group->pins.add();
+  scopes_know_ &= !group->scope || group->scope->recorded;
   groups_.push_back(std::move(group));
 }
 
@@ -197,6 +199,11 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   last_node_ = node;
   for (const auto& group : groups_)
     if (!leads_to(*node, *group)) hook_node(*node, group);
+  if (std::exchange(scopes_know_, true)) return;
+  for (const auto& group : groups_) {
+    const MutexLock lock(group->rank_state().mutex);
+    if (group->scope) group->scope->recorded = true;
+  }
 }
 
 // Judges the operands of one process group and carries the verdicts out. The groups that the operator reads are
@@ -219,7 +226,6 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
       case Verdict::kReadWhole:
         plan.compute.add(group->slots()[operand.part.slot]);
         if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
-        if (group->scope) group->scope->recorded |= at::GradMode::is_enabled();
         if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
         break;
       case Verdict::kWriteRows:

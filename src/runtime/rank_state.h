@@ -36,7 +36,7 @@ class ParamGroup;
 struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
-  bool recorded = false;  // an operator read one of the groups while gradients were on
+  bool recorded = false;  // autograd recorded an operator on one of the groups
   bool records = false;   // gradients were on when it opened
 };
 

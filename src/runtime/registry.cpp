@@ -25,16 +25,20 @@ std::optional<Part> Registry::find(const at::Tensor& tensor) const {
   return Part{std::move(group), it->second.slot, it->second.kind};
 }
 
-void Registry::add_module(const void* module, const std::shared_ptr<ParamGroup>& group) {
+void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
+                          const std::shared_ptr<ParamGroup>& group) {
   const MutexLock lock(mutex_);
-  std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
-  modules_[module] = group;
+  std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
+  modules_[module] = {group, owner, !owner.expired()};
 }
 
-std::shared_ptr<ParamGroup> Registry::find_module(const void* module) const {
+std::shared_ptr<ParamGroup> Registry::find_module(const void* module, const std::weak_ptr<const void>& owner) const {
+  const auto are_same = [](const auto& a, const auto& b) { return !a.owner_before(b) && !b.owner_before(a); };
   const MutexLock lock(mutex_);
   const auto it = modules_.find(module);
-  return it == modules_.end() ? nullptr : it->second.lock();
+  if (it == modules_.end() || it->second.is_gone()) return nullptr;
+  const bool has_none = are_same(owner, std::weak_ptr<const void>());
+  return are_same(owner, it->second.owner) || !has_none ? it->second.group.lock() : nullptr;
 }
 
 void Registry::ignore(const at::Tensor& parameter) {

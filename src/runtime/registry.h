@@ -43,9 +43,12 @@ class Registry {
   /// What the tensor's storage is part of; nothing if it has none.
   std::optional<Part> find(const at::Tensor& tensor) const;
 
-  void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
-  /// The group that was made of the module at this address, which may be another one by now; null if there is none.
-  std::shared_ptr<ParamGroup> find_module(const void* module) const;
+  /// Notes the group of a module. `owner` is the module's pointer to itself, which may have expired and is empty for
+  /// TorchScript. It tells the module from a later one at the same address.
+  void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
+  /// Returns the group that was made of the module at this address, or null. If the module has got an owner since, or
+  /// if it is TorchScript's, it may be another one.
+  std::shared_ptr<ParamGroup> find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
   /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
   void ignore(const at::Tensor& parameter);
@@ -57,9 +60,15 @@ class Registry {
     size_t slot;
     PartKind kind;
   };
+  struct ModuleEntry {
+    std::weak_ptr<ParamGroup> group;
+    std::weak_ptr<const void> owner;
+    bool has_owner;
+    bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
+  };
   mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
-  std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_ FSDP_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
 };
 
