@@ -422,6 +422,18 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAllAxes) {
   });
 }
 
+TEST(Pipeline, AStageThatDoesNotTakeWhatTheOneBeforeGivesIsNamedWithItsInput) {
+  run_thread_ranks(2, [](int rank) {
+    const torch::nn::Sequential layers(torch::nn::Linear(rank == 0 ? 8 : 6, 8));
+    Pipeline pipeline({PipelineStage(layers)}, gpipe_schedule(2, 2));
+    const auto inputs = torch::ones({4, 8});
+    EXPECT_THAT(text_of_error([&] {
+                  pipeline.step(inputs, inputs, [](const at::Tensor& output, const at::Tensor&) { return output.mean(); });
+                }),
+                testing::HasSubstr("in stage 1 of the pipeline, whose input is Float of sizes [2, 8]"));
+  });
+}
+
 TEST(Pipeline, WhatDoesNotFitIsRefusedBeforeAStep) {
   run_thread_ranks(2, [](int rank) {
     const PipelineStage stage([](const at::Tensor& x) { return x; });
