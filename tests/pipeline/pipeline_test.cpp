@@ -480,9 +480,9 @@ TEST(SplitStages, BalancesParametersAndKeepsNames) {
   EXPECT_THAT(layers, testing::ElementsAre(3, 4, 4));
   EXPECT_EQ(split_stages_before(model, {1, 10})[1]->size(), 9U);
   EXPECT_THAT(text_of_error([&] { split_stages(model, 12); }),
-              testing::HasSubstr("each of the 12 stages, found 11 layers"));
+              testing::HasSubstr("from 1 to 11, the number of the model's layers, found 12"));
   EXPECT_THAT(text_of_error([&] { split_stages_before(model, {4, 4}); }),
-              testing::HasSubstr("between 1 and 10, found 4"));
+              testing::HasSubstr("each at least 1 and less than 11, the number of the model's layers, found 4"));
   const nn::Linear shared(3, 3);
   const nn::Sequential tied(shared, nn::ReLU(), shared);
   EXPECT_THAT(text_of_error([&] { split_stages_before(tied, {1}); }),
