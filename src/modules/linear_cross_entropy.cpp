@@ -25,6 +25,15 @@ at::Tensor counted_rows(const at::Tensor& targets, int64_t ignore_index) {
   return targets.ne(ignore_index).sum().clamp_min(1);
 }
 
+// On the CPU, as cross_entropy does; a device would be waited for.
+void require_classes(const at::Tensor& targets, int64_t classes) {
+  if (!targets.is_cpu()) return;
+  const auto [least, greatest] = at::aminmax(targets);
+  require(least.item<int64_t>() >= 0 && greatest.item<int64_t>() < classes,
+          "[fsdp] linear_cross_entropy: expected targets from 0 to ", classes - 1, " or ignore_index, found ",
+          least.item<int64_t>(), " to ", greatest.item<int64_t>(), '.');
+}
+
 struct Sum {
   at::Tensor loss, of_x, of_weight;
 };
@@ -44,6 +53,7 @@ Sum sum_over_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     const bool ignores = !came.is_cpu() || ignored.any().item<bool>();  // on a device, item() would make the host wait
     if (ignores) came = came.masked_fill(ignored, 0);
     const auto logs = torch::log_softmax(torch::mm(part, weight.t()), 1, exact(x));
+    require_classes(came, logs.size(1));
     auto of_rows = logs.gather(1, came);
     if (ignores) of_rows.masked_fill_(ignored, 0);
     sum.loss.sub_(of_rows.sum());

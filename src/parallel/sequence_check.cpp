@@ -223,8 +223,8 @@ void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Mod
   for (const auto& module : model.named_modules(std::string(), /*include_self=*/false))
     if (mixes_tokens(*module.value()))
       require(false, where, "module '", module.key(), "', a ", type_of(*module.value()),
-              ", mixes tokens and would see only the tokens of this rank. Write attention with "
-              "torch::scaled_dot_product_attention.");
+              ", mixes tokens and would see only the tokens of this rank. Replace it with attention by "
+              "torch::scaled_dot_product_attention, or keep the model's sequences whole on each rank.");
   const at::NoGradGuard no_grad;
   Comparison comparison(model);
   const auto own = sequence.shard(input, dim);

@@ -38,7 +38,11 @@ void require_in_range(const at::Tensor& numbers, int64_t size, const std::string
           size - 1, ", found ", least.item<int64_t>(), " to ", greatest.item<int64_t>(), '.');
 }
 
-// Returns a copy of this rank's part of a parameter of the whole layer.
+std::string form_of(const at::Tensor& tensor) {
+  return tensor.defined() ? str_cat(tensor.scalar_type(), " of sizes ", tensor.sizes()) : "an undefined tensor";
+}
+
+// This rank's part of a parameter of the whole layer.
 at::Tensor own_part(const at::Tensor& whole, const TensorCut& cut) {
   const auto matrices = whole.detach().unflatten(cut.dim, {cut.fused, -1});
   const int64_t size = matrices.size(cut.dim + 1) / cut.axis->world_size();
@@ -113,6 +117,10 @@ void RowParallelLinearImpl::reset() {
 }
 
 torch::Tensor RowParallelLinearImpl::forward(const torch::Tensor& input) {
+  const int64_t features = options.in_features() / parallel.axis->world_size();
+  require(input.dim() > 0 && input.size(-1) == features, parallel.axis->where("RowParallelLinear"),
+          "expected this rank's part of the input, ", features, " features, found sizes ", input.sizes(),
+          ". Pass the output of a ColumnParallelLinear without gather_output, or of functional::scatter_to_ranks.");
   const auto sum = summed(torch::nn::functional::linear(input, weight), parallel);
   if (!bias.defined()) return sum;
   return sum + (parallel.sequence_dim ? functional::copy_to_ranks(bias, parallel.axis) : bias);
@@ -171,8 +179,8 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tens
   require(logits.defined() && targets.defined() && logits.dim() == 2 && targets.dim() == 1 &&
               logits.size(0) == targets.size(0) && targets.scalar_type() == at::kLong,
           ranks->where("vocab_parallel_cross_entropy"),
-          "expected logits of sizes [rows, classes / ranks] and targets of sizes [rows] and dtype Long, found "
-          "different sizes or a different dtype.");
+          "expected logits of sizes [rows, classes / ranks] and targets of sizes [rows] and dtype Long, found ",
+          form_of(logits), " and ", form_of(targets), '.');
   const int64_t classes = logits.size(1);
   const auto own = targets - ranks->rank() * classes;
   const auto is_here = own.ge(0).logical_and(own.lt(classes)), counts = targets.ne(ignore_index);

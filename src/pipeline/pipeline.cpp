@@ -136,8 +136,10 @@ void Pipeline::set_schedule(PipelineSchedule schedule) {
   if (schedule.slices > 1) parallel::see_attention();
   const auto text =
       str_cat("Pipeline of ", schedule.name, ", ", schedule.chunks, " stages on each rank, ", schedule.micro_batches,
-              " micro-batches, slices of ", str_join(", ", schedule.slice_lengths),
-              " tokens, with actions of the hash ", hash_of(schedule));
+              " micro-batches, ",
+              schedule.slice_lengths.empty() ? "no slices"
+                                             : str_cat("slices of ", str_join(", ", schedule.slice_lengths), " tokens"),
+              ", with actions of the hash ", hash_of(schedule));
   plan_->ranks->barrier({text})->wait();
   plan_->forwards = forwards_of(schedule);
   plan_->schedule = std::move(schedule);

@@ -15,6 +15,7 @@
 #include "api/group_view.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "comm/core/text.h"
 #include "runtime/param_group.h"
 
 namespace fsdp::pipeline {
@@ -136,7 +137,15 @@ at::Tensor Run::forward(const PipelineAction& action, const Root& root) {
   at::Tensor output;
   {
     const parallel::TokenSlices::Entered entered(std::move(place));
-    output = plan_.stage(action.stage)(input);
+    try {
+      output = plan_.stage(action.stage)(input);
+    } catch (const Error&) {
+      throw;
+    } catch (c10::Error& error) {  // an operator of LibTorch's does not say which stage it is in
+      error.add_context(str_cat("in stage ", action.stage, " of the pipeline, whose input is ", input.scalar_type(),
+                                " of sizes ", input.sizes()));
+      throw;
+    }
   }
   require(output.defined(), plan_.where("stage"), "expected a tensor from stage ", action.stage,
           ", found an undefined one. Return the stage's output");

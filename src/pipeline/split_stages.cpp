@@ -69,8 +69,8 @@ void require_no_shared_parameter(const std::vector<torch::nn::Sequential>& stage
 
 std::vector<torch::nn::Sequential> split_stages(const torch::nn::Sequential& model, int stages) {
   const auto numels = numels_of_layers(model);
-  require(stages >= 1 && std::ssize(numels) >= stages, kWhere, "expected at least one layer for each of the ", stages,
-          " stages, found ", numels.size(), " layers");
+  require(stages >= 1 && std::ssize(numels) >= stages, kWhere, "expected a number of stages from 1 to ", numels.size(),
+          ", the number of the model's layers, found ", stages);
   return split_stages_before(model, balanced_cut(numels, static_cast<size_t>(stages)));
 }
 
@@ -79,7 +79,8 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
   const auto layers = static_cast<int64_t>(model->size());
   for (size_t i = 0; i < first_layers.size(); ++i)
     require(first_layers[i] > (i == 0 ? 0 : first_layers[i - 1]) && first_layers[i] < layers, kWhere,
-            "expected ascending layer numbers between 1 and ", layers - 1, ", found ", first_layers[i]);
+            "expected ascending numbers of layers, each at least 1 and less than ", layers,
+            ", the number of the model's layers, found ", first_layers[i]);
   std::vector<torch::nn::Sequential> stages(1);
   const auto names = model->named_children().keys();
   for (int64_t layer = 0; layer < layers; ++layer) {

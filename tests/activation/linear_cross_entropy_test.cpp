@@ -89,14 +89,16 @@ TEST(LinearCrossEntropy, LeavesOutRowsWhoseTargetIsTheIgnoredOne) {
   EXPECT_EQ(none.x.grad().abs().max().item<double>(), 0);
 }
 
-TEST(LinearCrossEntropy, RefusesOtherSizesAndDtypes) {
+TEST(LinearCrossEntropy, RefusesOtherSizesDtypesAndTargetsThatAreNoClasses) {
   const auto x = torch::ones({3, 2}), weight = torch::ones({5, 2}), targets = torch::zeros({3}, torch::kLong);
   for (const auto& wrong : std::vector<Operands>{{{}, weight, targets},
                                                  {x.unsqueeze(0), weight, targets},
                                                  {x, weight.t(), targets},
                                                  {x, weight, targets.slice(0, 1)},
                                                  {x, weight.to(torch::kDouble), targets},
-                                                 {x, weight, targets.to(torch::kInt)}})
+                                                 {x, weight, targets.to(torch::kInt)},
+                                                 {x, weight, torch::full({3}, 5, torch::kLong)},
+                                                 {x, weight, torch::full({3}, -1, torch::kLong)}})
     EXPECT_THROW(static_cast<void>(loss(wrong)), UsageError);
 }
 

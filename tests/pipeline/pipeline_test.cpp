@@ -422,6 +422,18 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAllAxes) {
   });
 }
 
+TEST(Pipeline, AStageThatDoesNotTakeWhatTheOneBeforeGivesIsNamedWithItsInput) {
+  run_thread_ranks(2, [](int rank) {
+    const torch::nn::Sequential layers(torch::nn::Linear(rank == 0 ? 8 : 6, 8));
+    Pipeline pipeline({PipelineStage(layers)}, gpipe_schedule(2, 2));
+    const auto inputs = torch::ones({4, 8});
+    EXPECT_THAT(text_of_error([&] {
+                  pipeline.step(inputs, inputs, [](const at::Tensor& output, const at::Tensor&) { return output.mean(); });
+                }),
+                testing::HasSubstr("in stage 1 of the pipeline, whose input is Float of sizes [2, 8]"));
+  });
+}
+
 TEST(Pipeline, WhatDoesNotFitIsRefusedBeforeAStep) {
   run_thread_ranks(2, [](int rank) {
     const PipelineStage stage([](const at::Tensor& x) { return x; });
@@ -469,9 +481,9 @@ TEST(SplitStages, BalancesParametersAndKeepsNames) {
   EXPECT_THAT(layers, testing::ElementsAre(3, 4, 4));
   EXPECT_EQ(split_stages_before(model, {1, 10})[1]->size(), 9U);
   EXPECT_THAT(text_of_error([&] { split_stages(model, 12); }),
-              testing::HasSubstr("each of the 12 stages, found 11 layers"));
+              testing::HasSubstr("from 1 to 11, the number of the model's layers, found 12"));
   EXPECT_THAT(text_of_error([&] { split_stages_before(model, {4, 4}); }),
-              testing::HasSubstr("between 1 and 10, found 4"));
+              testing::HasSubstr("each at least 1 and less than 11, the number of the model's layers, found 4"));
   const nn::Linear shared(3, 3);
   const nn::Sequential tied(shared, nn::ReLU(), shared);
   EXPECT_THAT(text_of_error([&] { split_stages_before(tied, {1}); }),
