@@ -38,7 +38,7 @@ TEST(Aliases, ABufferOrAnIgnoredParameterOnAParametersMemoryIsRefused) {
     auto linear = linear_alike(4, 6);
     linear->register_buffer("shadow", linear->weight.detach().slice(0, 1, 3));
     expect_error([&] { fully_shard(*linear); },
-                 {"@fully_shard: ", "'weight' and 'shadow'", "the same memory", "clone()"});
+                 {"@fully_shard: ", "'weight' and 'shadow'", "share memory", "clone()"});
     EXPECT_EQ(linear->weight.size(0), 6) << "it was not sharded";
 
     auto tied = linear_alike(4, 6);

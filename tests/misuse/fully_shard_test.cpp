@@ -35,7 +35,7 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
   std::vector<Tensor> graphs(2);
   std::vector<decltype(torch::autograd::impl::grad_accumulator(Tensor()))> accumulators(2);
   const Words gaps{"parameter 'bad'", "not dense", "sizes [", "strides [", "contiguous()"};
-  const Words twins{"'first'", "'second'", "the same memory", "a->weight = b->weight"};
+  const Words twins{"'first'", "'second'", "share memory", "a->weight = b->weight"};
   const std::vector<BadBag> bags{
       {[](auto& bag) { bag.add("used", torch::ones({3, 2})).sum().backward(); },
        {"parameter 'used'", "already has a gradient", "zero_grad()"}},
