@@ -48,6 +48,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   const char* kind = tensor.is_nested()        ? "nested"
                      : tensor.is_quantized()   ? "quantised"
                      : tensor._is_zerotensor() ? "a zero tensor"
+                     : tensor.is_conj()        ? "conjugated"
+                     : tensor.is_neg()         ? "negated"
                                                : nullptr;
   require(kind == nullptr, what, "is ", kind, ", expected a plain tensor. Ignore the parameter (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
@@ -61,6 +63,10 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!tensor.grad().defined(), what,
           "already has a gradient, because a backward ran before fully_shard. Shard before the first backward, or "
           "reset the gradients with zero_grad()");
+  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor),
+          what,
+          "has a hook set by torch::autograd::impl::set_post_acc_grad_hooks, but fsdp needs that hook for itself. Use "
+          "register_hook, which gets the whole gradient");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or a caller of torch::autograd::impl::grad_accumulator holds its "
           "node. Shard before forward, or release the loss, the outputs and that node first");
@@ -168,6 +174,9 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise its parameters before fully_shard");
+  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
+          "FullyShardOptions::auto_wrap_policy sets 'descends' but not 'wraps', which says what to wrap. Set 'wraps' "
+          "too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");

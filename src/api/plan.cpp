@@ -161,6 +161,9 @@ void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree,
   check_dtype(policy.reduce_dtype, "reduce_dtype", where);
   check_dtype(policy.output_dtype, "output_dtype", where);
   if (!policy.keeps_precision) return;
+  require(policy.param_dtype || policy.reduce_dtype, where,
+          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
+          "dtype. Set param_dtype or reduce_dtype");
   visit_nodes(tree, [&](const ModuleNode& node) {
     require(node.module != nullptr || node.parameters.empty(), where,
             "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,

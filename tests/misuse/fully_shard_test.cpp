@@ -31,6 +31,10 @@ struct BadBag {
   Words words;
 };
 
+struct OtherHook : torch::autograd::PostAccumulateGradHook {
+  void operator()(const Tensor&) override {}
+};
+
 TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
   std::vector<Tensor> graphs(2);
   std::vector<decltype(torch::autograd::impl::grad_accumulator(Tensor()))> accumulators(2);
@@ -66,12 +70,20 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
              torch::autograd::impl::grad_accumulator(bag.add("kept", torch::ones({3, 2})));
        },
        {"parameter 'kept'", "a caller of torch::autograd::impl::grad_accumulator holds its node", "and that node"}},
+      {[](auto& bag) {
+         const auto hooked = bag.add("hooked", torch::ones({3, 2}));
+         torch::autograd::impl::set_post_acc_grad_hooks(hooked, std::make_unique<OtherHook>());
+       },
+       {"parameter 'hooked'", "set_post_acc_grad_hooks", "register_hook"}},
       {[](auto& bag) { bag.add("tiny", torch::ones({3, 2}).to(torch::kFloat8_e4m3fn)); },
        {"parameter 'tiny'", "Float8_e4m3fn", "expected Half, BFloat16, Float or Double", "Freeze the parameter"}},
       {[](auto& bag) { bag.add("phase", torch::ones({3, 2}, torch::kComplexFloat)); },
        {"parameter 'phase'", "ComplexFloat", "expected a floating point dtype", "ignored_params"}},
       {[](auto& bag) { bag.add("zeros", torch::_efficientzerotensor({3, 2})); },
        {"parameter 'zeros'", "is a zero tensor", "expected a plain tensor", "ignored_params"}},
+      {[](auto& bag) { bag.add("turned", torch::_neg_view(torch::ones({3, 2}))); }, {"'turned'", "is negated"}},
+      {[](auto& bag) { bag.add("mirrored", torch::_conj(torch::ones({3, 2}, torch::kComplexFloat)), false); },
+       {"'mirrored'", "is conjugated"}},
       {[](auto& bag) {
          c10::InferenceMode inference;
          bag.add("inferred", torch::ones({3, 2}));

@@ -36,10 +36,13 @@ void expect_options_refused(int world, const std::function<std::vector<BadOption
 Options computing_in(Policy policy) { return {.mp_policy = std::move(policy)}; }
 
 TEST(Options, ThatCannotBeAreRefused) {
+  const auto keeps_all = [](const nn::Module&, const auto&) { return true; };
   expect_options_refused(2, [&] {
     std::vector<BadOptions> all{
         {{.offload_policy = CPUOffloadPolicy{}}, {"offload_policy", "is on the CPU", "For a model on the CPU"}},
         {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
+        {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
+         {"auto_wrap_policy", "Set 'wraps' too"}},
         {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "not a parameter under Linear"}},
         {{.ignored_params = {torch::Tensor()}}, {"ignored_params", "undefined"}},
         {{.mesh = init_device_mesh(), .process_group = default_process_group()},
@@ -47,7 +50,8 @@ TEST(Options, ThatCannotBeAreRefused) {
         {computing_in({.param_dtype = torch::kChar}), {"param_dtype", "found Char"}},
         {computing_in({.param_dtype = torch::kFloat8_e4m3fn}), {"param_dtype", "Float8_e4m3fn"}},
         {computing_in({.reduce_dtype = torch::kInt}), {"reduce_dtype", "found Int"}},
-        {computing_in({.output_dtype = torch::kBool}), {"output_dtype", "found Bool"}}};
+        {computing_in({.output_dtype = torch::kBool}), {"output_dtype", "found Bool"}},
+        {computing_in({.keeps_precision = keeps_all}), {"Set param_dtype or reduce_dtype"}}};
     for (const int ranks : {0, -1, 3, 4})
       all.push_back({{.reshard_after_forward = Reshard::within(ranks)},
                      {"reshard_after_forward", "divides the 2 ranks", c10::str("found ", ranks)}});
