@@ -97,10 +97,10 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Keeps rows, their gradients and optimizer state in memory-mapped files, for modules on the CPU (the idea of
-/// ZeRO-Infinity, arXiv:2104.07857). Groups of one model that fit into memory may be sharded without it. Results have
-/// the same bits. Optimizers of fsdp::optim keep their state in files too, those of torch::optim in memory. See
-/// docs/memory.md.
+/// Policy for modules on the CPU that keeps rows, their gradients and optimizer state in memory-mapped files (the idea
+/// of ZeRO-Infinity, arXiv:2104.07857). Other groups of the same model may be sharded without this policy if they fit
+/// into memory. Results have the same bits as without the policy. Optimizers of fsdp::optim keep the state of these
+/// groups in files too; optimizers of torch::optim keep it in memory. See docs/memory.md.
 ///
 ///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch"};
 struct DiskOffloadPolicy {

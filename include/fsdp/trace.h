@@ -74,8 +74,8 @@ class [[nodiscard]] Trace {
   std::unique_ptr<State> state_;
 };
 
-/// An interval of your own on this rank's timeline, from construction to destruction, in traces that exist. Destroy
-/// spans on the thread that made them, in reverse order. If nothing records, it only looks up the process group.
+/// Interval of your own on this rank's timeline, from construction to destruction, in existing traces. Destroy spans on
+/// the thread that made them, in reverse order. If nothing records, a span only looks up the process group.
 ///
 ///     const fsdp::TraceSpan span("validation");
 class [[nodiscard]] TraceSpan {

@@ -40,7 +40,7 @@ struct AutoWrapPolicy {
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
-  /// Makes a policy of two functions, see `wraps` and `descends`.
+  /// Makes a policy of two functions: `wrap` becomes `wraps`, and `descend` becomes `descends`.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
   /// Function that returns true if a module becomes a group.

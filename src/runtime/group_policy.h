@@ -60,7 +60,8 @@ struct GroupPolicy {
   /// Folder of the files in which rows, gradients and optimizer state lie. If empty, they lie where `row_memory` says.
   std::string disk_folder = {};
   RowMemory row_memory = RowMemory::kBesideWhole;
-  /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
+  /// Dtypes to which a call of the module's handle casts its floating-point arguments and results. If unset, they keep
+  /// their dtype.
   std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
   /// Groups to prefetch, in place of those that the recorded order predicts.
   std::vector<GroupId> forward_prefetch, backward_prefetch;

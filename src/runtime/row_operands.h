@@ -94,14 +94,14 @@ class RowResults {
 /// too; and running statistics.
 class ComputeDtype {
  public:
-  /// The operator reads a slot's whole parameter. Of several the first one with a floating-point dtype counts.
+  /// Notes that the operator reads a slot's whole parameter. The first parameter with a floating-point dtype decides.
   void add(const ParamSlot& slot);
-  /// Adds the casts.
+  /// Adds the casts to `replacements`.
   void cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const;
 
  private:
   std::optional<c10::ScalarType> dtype_;
-  bool casts_ = false;  // some policy says so
+  bool casts_ = false;  // true if some parameter's Precision::casts_operands is true
 };
 
 }  // namespace fsdp::runtime

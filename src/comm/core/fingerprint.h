@@ -81,7 +81,7 @@ std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// Float".
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
-/// Begins the collective on the rank's timeline.
+/// Begins an entry for the collective on the rank's timeline.
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint);
 
 /// Returns the fields that keep two ranks' operations from being the same collective, e.g. "operation, bytes"; empty if

@@ -78,7 +78,7 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   };
 
  public:
-  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share.
+  /// `members` are the ranks that take part, this rank included. `memory` is `bytes_needed` zero bytes that they share.
   Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
               size_t slot_bytes);
   ~Collectives() override;
