@@ -220,7 +220,7 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
-      // A module that stands in two others, of which the other one was sharded before, is no reason.
+      // It is no error if the owner's module is not around this one: a submodule may be registered in both.
       const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of an enclosing module, which is already sharded. Shard the inner modules first, then the modules "
