@@ -30,7 +30,7 @@ struct ModelState {
   std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
   bool no_sync = false, local_rows = false;
   bool has_waiting_gradients = false;  ///< a backward under no_sync has left gradients
-  bool may_be_read_again = false;      ///< a scope since the last write of all ranks closed while there was a graph
+  bool may_be_read_again = false;      ///< since the last write of all ranks, a scope closed while a graph existed
   bool may_keep = false;               ///< groups may keep whole copies, which only writes of all ranks make stale
   bool was_written_by_one = false;     ///< one rank has written since that write, and others' copies may be stale
   std::set<int> frozen = {};           ///< the frozen ones of the nodes that kFreeze may change

@@ -1,4 +1,4 @@
-// The communicator of a program of one rank.
+// The communicator of a group of one rank.
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>

@@ -52,7 +52,8 @@ struct Verdict {
   int rank = -1;
   /// The error message, with global ranks.
   std::string text;
-  /// Whether `rank` is gone for all groups of the job, and not merely out of the group that found it.
+  /// True if `rank` is lost for all process groups of the job. False if it has only left the process group that draws
+  /// the verdict.
   bool is_gone = false;
 
   auto fields() { return std::tie(kind, rank, text, is_gone); }
