@@ -21,8 +21,8 @@ namespace frame {
 /// forward and two thirds to backward; recomputation does not count. Source: Chowdhery et al., PaLM: Scaling Language
 /// Modeling with Pathways (2022), appendix B.
 struct FlopsModel {
-  double per_token = 0;     ///< operations per token, or 0 if unknown
-  double peak_of_rank = 0;  ///< operations per second of one rank at most, or 0 if unknown
+  double per_token = 0;     ///< number of operations per token, or 0 if unknown
+  double peak_of_rank = 0;  ///< largest number of operations per second of one rank, or 0 if unknown
 
   /// Returns 6 N + 12 L (H Q) T, where `width` is H Q.
   static double of_transformer_token(int64_t parameters, int64_t layers, int64_t width, int64_t context) {

@@ -21,7 +21,7 @@ namespace fsdp {
 struct TraceEvent {
   std::string name = {};          ///< name such as "unshard", "prefetch", "wait for all_gather" or "forward"
   std::string group = {};         ///< Group::name() of the group, or another subject; truncated to 63 characters
-  bool is_communication = false;  ///< true if the event runs beside the program's threads
+  bool is_communication = false;  ///< true if the event runs asynchronously to the program's threads
   int64_t begin_ns = 0;           ///< beginning, in nanoseconds since 1970
   int64_t end_ns = 0;             ///< end, in nanoseconds since 1970; 0 for an unfinished event
   bool has_failed = false;        ///< true if the event ended with an exception

@@ -31,8 +31,8 @@ struct Precision {
 };
 
 struct GroupMember : NamedParameter {
-  std::optional<Precision> precision = {};  ///< if unset, whole values and sums have the parameter's own dtype
-  std::optional<memory::Form> form = {};    ///< see ParamSlot::form; if unset, that of `tensor`
+  std::optional<Precision> precision = {};  ///< dtypes of whole values and sums; if unset, the parameter's own dtype
+  std::optional<memory::Form> form = {};    ///< dtype and device (see ParamSlot::form); if unset, those of `tensor`
   std::optional<TensorCut> cut = {};        ///< how the tensor axis cuts the parameter; unset if it is not cut
 };
 

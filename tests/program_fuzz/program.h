@@ -74,10 +74,10 @@ struct Model {
 
 /// The way in which a forward enters the scope of its module.
 enum class Entry : uint8_t {
-  kScope,     ///< in a ForwardScope
-  kCall,      ///< model(x)
-  kForward,   ///< model.forward(x)
-  kHandleOf,  ///< fsdp::handle_of(module)(x)
+  kScope,     ///< The program opens a ForwardScope and calls the module in it.
+  kCall,      ///< The program calls model(x).
+  kForward,   ///< The program calls model.forward(x).
+  kHandleOf,  ///< The program calls fsdp::handle_of(module)(x).
 };
 constexpr int kEntries = 4;
 
@@ -143,9 +143,9 @@ constexpr int kHands = 5, kMaps = 5, kMethods = 5;
 
 /// Holds up one rank until the other ranks are `ahead` statements further, or until a time limit.
 struct Lag {
-  int rank = -1;  ///< -1: no rank
+  int rank = -1;  ///< number of the rank; -1 for no rank
   int ahead = 1;
-  bool inside = false;  ///< in the forward scope or in the backward of a kPause; otherwise before the statement
+  bool inside = false;  ///< true: in the forward scope or in a kPause's backward; false: before the statement
 
   bool operator==(const Lag&) const = default;
 };
@@ -155,13 +155,13 @@ struct Statement {
   int model = 0, node = 0, slot = 0, other = -1, rank = -1;
   bool flag = false;
   Entry entry = Entry::kScope;
-  int at = 0;  ///< for Entry::kScope: node of the group whose scope opens, unless a scope around it is open
+  int at = 0;  ///< node of the group whose scope opens with Entry::kScope, unless a scope around it is open
   double value = 0;
   int64_t seed = 0;  ///< seed of the input, and of other choices
   std::vector<int> nodes = {};
   std::vector<Statement> body = {};
   Lag lag = {};
-  int number = 0;  ///< place in the program, in the order of execution
+  int number = 0;  ///< number of the statement in the program, in the order of execution
 
   bool operator==(const Statement&) const = default;
 };
