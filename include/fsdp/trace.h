@@ -38,7 +38,7 @@ struct TraceOptions {
   /// backwards, while the trace lives. Destroy such a trace on the thread that made it. A process can have only one
   /// such trace, and no other profiler at the same time.
   bool operators = false;
-  /// Ranks that write a common file; null: the default process group. Traces of a process group and of groups split
+  /// Ranks that write a common file; if null, the default process group. Traces of a process group and of groups split
   /// from it have the same events.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };

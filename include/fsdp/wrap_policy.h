@@ -45,7 +45,7 @@ struct AutoWrapPolicy {
 
   /// Function that returns true if a module becomes a group.
   Decision wraps;
-  /// Function that returns true if a module's children are considered; empty: they always are.
+  /// Function that returns true if a module's children are considered; if empty, they always are.
   Decision descends;
 };
 
