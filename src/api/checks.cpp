@@ -114,7 +114,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);
-  Extent any, sharded;  // of all earlier extents, and of the sharded ones, the extent that ends last
+  Extent any, sharded;  // the extents that end last among all earlier extents, and among the earlier sharded extents
   for (const auto& extent : extents) {
     const auto& before = extent.is_sharded ? any : sharded;
     require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);

@@ -310,13 +310,13 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
   bool is_in_backward_ = false, is_in_hook_ = false;
-  // About the open backward: something was reduced since the hook's last call; the hook was called; the outermost task
-  // gives gradients.
+  // Facts about the open backward: a reduction was finished since the hook's last call; the hook was called; the
+  // outermost task gives gradients.
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
-  // Reduced gradients in the form of the rows, which finish_landing adds to `.grad`, and for each parameter whether any
-  // rank has a gradient.
+  // Reduced gradients in the form of the rows, which finish_landing adds to `.grad`, and for each parameter 1 if any
+  // rank has a gradient, otherwise 0.
   std::vector<std::pair<ReducedPlane, std::vector<uint8_t>>> landings_;
   std::string error_;  // message of an error of the open backward, which is thrown when the backward ends
 

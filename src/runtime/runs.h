@@ -32,7 +32,8 @@ struct Extent {
   std::vector<Location> locations;  ///< locations of the rows, the gradient and the optimizer state
 };
 
-/// `count` neighbouring extents. There are `numel` elements from the begin of extent `first` to the end of the last.
+/// `count` neighbouring extents. There are `numel` elements from the beginning of extent `first` to the end of the last
+/// one.
 struct Run {
   size_t first = 0;
   size_t count = 0;

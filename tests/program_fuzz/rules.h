@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Decides which statement may come next in a program: each whose outcome is defined, both sharded and unsharded. The
+/// Decides which statements may come next in a program: those whose outcome is defined, sharded and unsharded. The
 /// rules depend on the program alone.
 
 #include <array>

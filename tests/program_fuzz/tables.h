@@ -25,7 +25,7 @@ struct Operands {
 };
 
 constexpr int kWidth = -1, kSize = -2;  // stand for the program's width and the node's size
-constexpr int kDepth = -3;  // stands for so many rows of that width that whole matrices would need too much padding
+constexpr int kDepth = -3;  // stands for a number of rows with which whole matrices would need too much padding
 
 struct CellInfo {
   const char* name;

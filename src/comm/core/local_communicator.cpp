@@ -13,8 +13,8 @@
 namespace fsdp {
 namespace {
 
-// Work that is done once the stream that was current at its construction reaches this point. wait() makes the waiting
-// thread's current stream wait for that stream.
+// Work that is done when all work is done that was queued, at its construction, on the current stream. wait() makes the
+// waiting thread's current stream wait for that work.
 class DoneWork : public Work {
  public:
   explicit DoneWork(c10::Device device) : device_(device) {

@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-/// Whether a thread of the program does the work, or it is a collective that goes on beside the threads.
+/// Kind of the work: a thread of the program does it (kCompute), or it is a collective that runs asynchronously.
 enum class Track : uint8_t { kCompute, kCommunication };
 
 /// One piece of work that a rank does or did.

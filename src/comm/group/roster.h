@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What ranks tell each other about themselves when they meet, what all ranks need to know of it, and the choice of
-/// what carries their data. All functions are pure.
+/// The facts that ranks tell each other about themselves when they meet, the roster that all ranks make of these facts,
+/// and the choice of the transport for their data. All functions are pure.
 
 #include <map>
 #include <span>

@@ -29,7 +29,7 @@ struct Steps {
   int64_t count = 1;
   /// The most bytes of its slot that this rank fills.
   size_t slot_bytes = 0;
-  /// Whether a round may be written before the previous one has been read.
+  /// True if a round may be written before the previous round has been read.
   bool overlap = true;
   /// Fills this rank's slot.
   std::function<void(int64_t round, std::byte* slot)> write = {};
