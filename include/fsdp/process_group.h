@@ -43,7 +43,7 @@ struct ProcessGroupOptions {
   std::optional<int> world_size = std::nullopt;
   /// This rank's number on its host, which selects its CUDA device. If unset, the environment decides.
   std::optional<int> local_rank = std::nullopt;
-  /// Address "host:port" of the rendezvous store; if unset, MASTER_ADDR and MASTER_PORT.
+  /// Address "host:port" of the rendezvous store; if unset, MASTER_ADDR and MASTER_PORT apply.
   std::optional<std::string> address = std::nullopt;
   /// Existing rendezvous store, for example a HashStore for ranks that are threads; if null, the library connects to
   /// `address`.

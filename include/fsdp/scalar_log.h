@@ -52,7 +52,7 @@ class ScalarLog {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;  // null: the log does nothing
+  std::unique_ptr<State> state_;  // null if the log does nothing
 };
 
 /// \}

@@ -24,7 +24,7 @@ namespace fsdp {
 struct TensorParallelOptions {
   /// Ranks over which layers are split, for example `mesh.process_group("tensor")`; if null, the default process group.
   std::shared_ptr<ProcessGroup> axis = nullptr;
-  /// Dim, usually that of tokens, along which activations outside split layers are divided between the ranks; unset:
+  /// Dim, usually that of tokens, along which activations outside split layers are divided between the ranks; if unset,
   /// every rank has whole activations. With this option a column-parallel layer gathers its input, and a row-parallel
   /// layer scatters its sum (V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models,
   /// 2022, section 4.2.2). A parameter that is not split, such as a norm's, then gets gradients of this rank's tokens

@@ -95,7 +95,7 @@ struct TrainerOptions {
 
   /// Options of the checkpoints that Trainer::fit writes.
   TrainerCheckpoints save = {};
-  /// Path of a checkpoint, or of a folder whose newest checkpoint is loaded, from which training continues; empty:
+  /// Path of a checkpoint, or of a folder whose newest checkpoint is loaded, from which training continues; if empty,
   /// training starts anew. If the path is that of `save.folder`, there may be no checkpoint yet, so the same command
   /// can start a training and resume it.
   std::string resume = {};
