@@ -1,4 +1,4 @@
-"""Training steps of everything that a user can choose between, as a table and a picture: fsdp, sharded and replicated,
+"""Compares training steps of all choices that a user has, in a table and a picture: fsdp, sharded and replicated,
 over shared memory and Gloo, and PyTorch's FSDP2 and DDP.
 """
 
@@ -19,11 +19,11 @@ OURS = {
     "fsdp, replicated, Gloo": {"backend": "gloo", "strategy": "replicate"},
 }
 PEERS = {"PyTorch's FSDP2": "fsdp2", "PyTorch's DDP": "ddp"}
-BASE = "PyTorch's DDP"  # whose speed is 1
+BASE = "PyTorch's DDP"  # the choice whose speed counts as 1
 
 
 def take_round(arguments, size, number):
-    """{choice: result}. Our ranks are a launcher's processes, as PyTorch's are, so that memory compares."""
+    """Returns {choice: result}. A launcher starts our ranks as processes, as it does PyTorch's, so memory compares."""
     runs = {}
     for name, flags in OURS.items():
         own = argparse.Namespace(**vars(arguments) | {"launch": "fsdprun"} | flags)
@@ -35,7 +35,7 @@ def take_round(arguments, size, number):
 
 
 def measure(arguments, size):
-    """{choice: {"tokens_per_s": ..., "speed": [median, least, greatest], "megabytes": ...}} of one size."""
+    """Returns {choice: {"tokens_per_s": ..., "speed": [median, least, greatest], "megabytes": ...}} for one size."""
     rounds = programs.take_rounds(arguments, size, lambda number: take_round(arguments, size, number),
                                   lambda result: f"{result['tokens_per_s']} tokens/s, {result['pss_mb']} MB")
     print(f"{size}: losses differ by {figures.losses_agree(rounds, BASE)} at most, relative to {BASE}", flush=True)

@@ -117,7 +117,7 @@ class Compare(unittest.TestCase):
                     self.assertIn(row, done.stdout.splitlines())
                 runs = (self.folder / "log").read_text(encoding="utf-8").splitlines()
                 self.assertEqual(" ".join(run.split()[0] for run in runs), order)
-                for run in runs if "choices" not in words else ():  # the backend is ours alone
+                for run in runs if "choices" not in words else ():  # choices sets the backends itself
                     self.assertEqual("--backend shm" in run, run.startswith("bench") and "shm" in words, run)
                 (self.folder / "log").unlink()
 

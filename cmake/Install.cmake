@@ -34,7 +34,7 @@ install(
   DESTINATION "${_package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
-# What a program links beside libfsdp.
+# A program must link these libraries besides libfsdp.
 get_target_property(_torch_options LibTorch::LibTorch INTERFACE_LINK_OPTIONS)
 get_target_property(_torch_libraries LibTorch::LibTorch INTERFACE_LINK_LIBRARIES)
 set(_libraries ${_torch_options} ${_torch_libraries})

@@ -26,7 +26,7 @@ class Lamb {
     }
   }
 
-  /// Every rank must call this, and every parameter must have a gradient.
+  /// Takes a step. Every rank must call this function, and every parameter must have a gradient.
   void step() {
     const torch::NoGradGuard no_grad;
     ++steps_;
@@ -86,7 +86,7 @@ class Muon {
     for (const auto& p : matrices_) momentum_.push_back(torch::zeros_like(p.detach()));
   }
 
-  /// Every rank must call this, and every matrix must have a gradient.
+  /// Takes a step. Every rank must call this function, and every matrix must have a gradient.
   void step() {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < matrices_.size(); ++i) {

@@ -272,7 +272,7 @@ def draw_choices(pyplot, out, sizes):
             axes.set_title(f"{size}: {title}", fontsize=11)
             axes.grid(alpha=0.3, axis="x")
             axes.set_axisbelow(True)
-    rows[0][0].invert_yaxis()  # the first choice on top, in all axes
+    rows[0][0].invert_yaxis()  # puts the first choice on top; the axes share y
     figure.savefig(out, dpi=100)
 
 

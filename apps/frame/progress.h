@@ -17,8 +17,9 @@ struct StepReport {
   fsdp::GroupStats memory;
 };
 
-/// Prints progress to stdout: on a terminal, also behind a launcher that reports one (fsdp::kTerminalColumnsVariable),
-/// one line that is overwritten; otherwise a line every few seconds.
+/// Prints the progress of a training to stdout. If stdout is a terminal, or if a launcher passes the output to a
+/// terminal (fsdp::kTerminalColumnsVariable), the progress is one line that is overwritten. Otherwise a new line is
+/// printed from time to time.
 class Progress {
  public:
   struct Options {

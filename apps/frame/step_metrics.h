@@ -21,8 +21,8 @@ namespace frame {
 /// forward and two thirds to backward; recomputation does not count. Source: Chowdhery et al., PaLM: Scaling Language
 /// Modeling with Pathways (2022), appendix B.
 struct FlopsModel {
-  double per_token = 0;     ///< operations per token, or 0 if unknown
-  double peak_of_rank = 0;  ///< operations per second of one rank at most, or 0 if unknown
+  double per_token = 0;     ///< number of operations per token, or 0 if unknown
+  double peak_of_rank = 0;  ///< largest number of operations per second of one rank, or 0 if unknown
 
   /// Returns 6 N + 12 L (H Q) T, where `width` is H Q.
   static double of_transformer_token(int64_t parameters, int64_t layers, int64_t width, int64_t context) {
@@ -36,14 +36,15 @@ struct FlopsModel {
 /// the log is off, nothing is computed.
 class StepMetrics {
  public:
-  /// `items_per_step`: number of tokens or samples of all ranks; `items`: their name, e.g. "tokens".
+  /// `items_per_step` is the number of tokens or samples of all ranks in a step. `items` is their name, e.g. "tokens".
   StepMetrics(fsdp::ScalarLog log, int64_t items_per_step, std::string items, FlopsModel flops = {});
 
-  /// Logs the step after which `step` steps are complete. Call `leave_out_time` for time that is not training.
+  /// Logs the step that has just ended. `step` is the number of completed steps. Call `leave_out_time` before a step to
+  /// exclude time that is not training.
   void note(int64_t step, fsdp::ScalarLog::Scalars scalars, const fsdp::Group& model);
-  /// Logs other numbers of the step, such as those of a validation.
+  /// Logs other numbers after `step` steps, such as those of a validation.
   void note_beside(int64_t step, const fsdp::ScalarLog::Scalars& scalars) { log_.write(step, scalars); }
-  /// Excludes the time since the last step from the next step's time.
+  /// Excludes the time since the last call of `note` from the next step's time.
   void leave_out_time() { last_ = Clock::now(); }
   bool is_on() const { return log_.is_on(); }
 

@@ -96,7 +96,7 @@ struct OptimArguments {
 struct ScalingArguments {
   int world = 2;
   std::string backend = "gloo";
-  /// What the models have more and more of: "groups", "nesting", "parameters", or "all" of them in turn.
+  /// Property that grows from model to model: "groups", "nesting", "parameters", or "all" of them in turn.
   std::string of = "all";
   /// Number of groups or parameters of the largest model.
   int64_t largest = 10'000;

@@ -12,16 +12,16 @@
 
 namespace bench {
 
-/// Counts of one rank. The counts of a step are those of a step after which all steps are alike.
+/// Counts of one rank. The counts of a step are taken once all steps have the same counts.
 struct RankCounts {
-  int64_t joining_calls = 0;  ///< calls to the store until the rank has joined
-  int64_t calls = 0;          ///< calls to the store in a step
-  int64_t headers = 0;        ///< messages in a step that describe an operation
-  int64_t messages = 0;       ///< messages in a step that contain only data
-  int64_t sent_bytes = 0;     ///< bytes sent in a step
-  int64_t gathers = 0;        ///< all-gathers that a device's backend runs in a step
-  int64_t reductions = 0;     ///< reductions that a device's backend runs in a step
-  int64_t peers = 0;          ///< ranks to which this rank has connections
+  int64_t joining_calls = 0;  ///< number of calls to the store until the rank has joined
+  int64_t calls = 0;          ///< number of calls to the store in a step
+  int64_t headers = 0;        ///< number of messages in a step that describe an operation
+  int64_t messages = 0;       ///< number of messages in a step that contain only data
+  int64_t sent_bytes = 0;     ///< number of bytes sent in a step
+  int64_t gathers = 0;        ///< number of all-gathers that a device's backend runs in a step
+  int64_t reductions = 0;     ///< number of reductions that a device's backend runs in a step
+  int64_t peers = 0;          ///< number of ranks to which this rank has connections
   bool operator==(const RankCounts&) const = default;
 };
 

@@ -53,7 +53,7 @@ struct Flags {
   StreamChoice redirects, tee;
   /// The local ranks whose output is shown; all of them if it is not set.
   std::optional<std::set<int>> shown_local_ranks;
-  /// Compare the hosts and measure what is between them, instead of starting a program.
+  /// True if the launcher compares the hosts and measures the connections between them, instead of starting a program.
   bool doctor = false;
   /// The program and its arguments. For the doctor it is this program, which then runs as a rank that measures.
   std::vector<std::string> command;

@@ -61,7 +61,7 @@ void load_initial_values(Model& model, const Stages* stages, const std::string& 
   if (fsdp::rank() == 0) std::cout << "training begins with the values of " << path << std::endl;
 }
 
-// Where a training is when `step` steps are done.
+// Returns the place of a training that has done `step` steps.
 fsdp::TrainingPlace place_after(int64_t step, const text::TextBatches& batches, int64_t micro_batches) {
   const int64_t steps = batches.steps_of_pass();
   return {.epoch = step / steps, .batches = step % steps * micro_batches, .step = step};

@@ -12,16 +12,17 @@
 
 namespace gpt {
 
-/// What the sample continues: the prompt, or else a line break, or the first token where the vocabulary has none.
-/// Throws std::invalid_argument for a prompt without tokens, and what the tokenizer throws for one that the vocabulary
-/// cannot express.
+/// Returns the tokens that the sample continues: the prompt if there is one, or else a line break, or the first token
+/// if the vocabulary has no line break. Throws std::invalid_argument if the prompt has no tokens, and what the
+/// tokenizer throws if the vocabulary cannot express the prompt.
 text::Tokens sample_start(const Text& text, const Arguments& arguments);
 
 /// Returns the logits, of shape [vocabulary], of the token that follows `context`, of shape [1, tokens].
 using NextToken = std::function<at::Tensor(const at::Tensor& context)>;
 
-/// The prompt and `arguments.sample` tokens after `start`, drawn one by one from what the model expects next. `model`
-/// evaluates meanwhile. Collective; every rank writes a text, the same one if their processors compute alike.
+/// Returns the prompt and `arguments.sample` tokens that follow `start`, each drawn from the model's prediction. The
+/// model is in evaluation mode meanwhile. Collective; every rank returns a text, and the texts are equal if the ranks'
+/// processors round alike.
 std::string write_sample(Model& model, const NextToken& next_token, const Text& text, text::Tokens start,
                          const Arguments& arguments);
 

@@ -29,7 +29,7 @@ fsdp::PipelineSchedule schedule_of(const Arguments& arguments) {
   return frame::make_schedule(arguments.slices.empty() ? name : "gpipe", ranks, micro_batches, chunks);
 }
 
-// The tokens and targets of a batch that this rank has on the sequence axis, if there is one, on `device`.
+// Returns the tokens and targets of a batch on `device`. With a sequence axis it returns only this rank's part of them.
 std::pair<at::Tensor, at::Tensor> part_of(const text::TextBatch& batch, const auto& sequence, at::Device device) {
   const auto inputs = batch.inputs.to(device), targets = batch.targets.to(device);
   if (!sequence) return {inputs, targets};

@@ -23,12 +23,13 @@ class Stages {
   /// rank 0 prints the times that it expects to `out`.
   Stages(const Model& model, const Axes& axes, int64_t vocabulary, const Arguments& arguments, std::ostream& out);
 
-  /// Forward and backward of the joined batch of this rank's share, from `weight` times its mean loss, which is
-  /// returned.
+  /// Runs forward and backward on this rank's share of the batch, which the ranks of the pipeline have in common.
+  /// Backward starts from `weight` times the mean loss. Returns the mean loss.
   at::Tensor step(const text::TextBatch& batch, double weight);
-  /// The mean loss on the ranks of the last stage, and an undefined tensor on the others.
+  /// Returns the mean loss on the ranks of the last stage, and an undefined tensor on other ranks.
   at::Tensor loss(const text::TextBatch& batch);
-  /// What the model expects behind `context`, [1, tokens]: logits, [vocabulary], on every rank.
+  /// Returns on every rank the logits, of shape [vocabulary], of the token that follows `context`, of shape [1,
+  /// tokens].
   at::Tensor next_token(const at::Tensor& context);
   const fsdp::Pipeline& pipeline() const { return pipeline_; }
 

@@ -15,15 +15,16 @@ namespace gpt {
 
 struct Text {
   std::unique_ptr<text::Tokenizer> tokenizer;
-  /// Flat, int64.
+  /// Token numbers, as 1-D tensors of int64.
   at::Tensor training, validation;
 };
 
-/// The characters that the arguments name, before anything is made of them.
+/// Returns the characters of the text that the arguments name.
 text::Corpus read_corpus(const Arguments& arguments);
 
-/// With the tokenizer that the arguments name. Vocabularies come from the training part, that of characters from both.
-/// Collective, because SentencePiece's is made by rank 0; it throws the same on every rank.
+/// Returns the tokens of the text and the tokenizer that the arguments name. The vocabulary of characters comes from
+/// the training and the validation text, and other vocabularies from the training text only. Collective, because rank 0
+/// makes SentencePiece's vocabulary; an error is thrown on every rank.
 Text make_text(const text::Corpus& corpus, const Arguments& arguments);
 
 }  // namespace gpt

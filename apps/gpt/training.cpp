@@ -93,7 +93,7 @@ Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim
   };
   const auto on_step_end = [&](const fsdp::StepReport& report) {
     const int64_t done = report.place.step;
-    const double loss = report.mean_loss();  // every rank's shares are of one size
+    const double loss = report.mean_loss();  // All ranks have equally large shares.
     metrics.note(done, {{"loss", loss}, {"lr", frame::cosine_learning_rate(schedule, done - 1)}}, model);
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
     if (!validates_after(done, batches, arguments)) return;

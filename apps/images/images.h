@@ -25,9 +25,9 @@ struct Images {
 };
 
 /// Reads an array of bytes in MNIST's idx format: the bytes 0, 0, 8 and the number of dimensions (1 to 8), each
-/// dimension as a big-endian 32-bit number, then the data. gzip files are recognised by their content. Returns a uint8
-/// tensor. Throws fsdp::Error, naming the file, if the file cannot be read, has another format, or is shorter or longer
-/// than its header says.
+/// dimension as a big-endian 32-bit number, then the data. The function recognises gzip files by their content. Returns
+/// a uint8 tensor. Throws fsdp::Error, which names the file, if the file cannot be read, has another format, or is
+/// shorter or longer than its header says.
 at::Tensor read_idx(const std::string& path);
 
 /// One of MNIST's two parts.
@@ -37,8 +37,9 @@ enum class MnistPart {
 };
 
 /// Reads MNIST from a folder with the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte
-/// and t10k-labels-idx1-ubyte, each plain or with .gz. Throws fsdp::Error, naming the file, as read_idx does, and if
-/// there are no images, images are not 28 x 28, labels are not 0 to 9, or the numbers of images and labels differ.
+/// and t10k-labels-idx1-ubyte, each plain or with .gz. Throws fsdp::Error, which names the file, as read_idx does, and
+/// also if there are no images, images are not 28 x 28, labels are not 0 to 9, or the numbers of images and labels
+/// differ.
 ///
 ///     auto train = images::read_mnist("data/mnist", images::MnistPart::kTrain);
 Images read_mnist(const std::string& folder, MnistPart part);

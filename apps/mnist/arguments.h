@@ -44,7 +44,7 @@ struct Arguments {
   int64_t test_batch_size = 1000;
   int64_t epochs = 10;
   std::string optimizer = "adadelta";
-  /// Learning rate; 0 means the optimizer's usual one.
+  /// Learning rate; 0 means the optimizer's usual learning rate.
   double lr = 0;
   /// Factor by which the learning rate is multiplied after each epoch.
   double gamma = 0.7;

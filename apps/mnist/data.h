@@ -16,7 +16,7 @@ struct Parts {
 /// wrong.
 Parts load_images(const Arguments& arguments);
 
-/// Normalised as the tutorials do, in pinned memory if they go to `device` from there.
+/// Returns the images, normalised as in PyTorch's tutorials. They are in pinned memory if `device` is a GPU.
 images::ImageDataset normalised(const images::Images& images, c10::Device device);
 
 }  // namespace mnist

@@ -48,7 +48,7 @@ std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::opti
   schedule.step();  // LibTorch's first call does not change the rate. Python's schedules make this call themselves.
   std::vector<EpochResult> results;
   const auto batches = (static_cast<int64_t>(images.sampler.size()) + images.batch_size - 1) / images.batch_size;
-  // On a terminal, one line; files and pipes get the notes alone.
+  // On a terminal, progress is one line that changes. A file or a pipe gets only the results of the epochs.
   frame::Progress progress({.steps = trainer.options().epochs * batches,
                             .items_per_step = images.batch_size * fsdp::world_size(),
                             .items = "images",

@@ -154,9 +154,9 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 
 }  // namespace detail
 
-/// Calls `forward` and casts arguments and results as the group's policy says; a Sharded handle is called this way.
-/// If `forward` returns a reference, which may refer to an argument, neither is cast here. Throws what `forward`
-/// throws.
+/// Calls `forward` and casts its arguments and results as the group's policy says. A Sharded handle calls its module in
+/// this way. If `forward` returns a reference, this function casts nothing, because the reference may refer to an
+/// argument. Throws what `forward` throws.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));

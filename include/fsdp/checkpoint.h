@@ -35,12 +35,12 @@ struct SaveOptions {
   /// at::Generator::get_state() returns them. Each rank saves its own. A name must not be that of a device type, such
   /// as "cpu".
   std::map<std::string, at::Tensor> random_states = {};
-  /// Number of newest checkpoints that stay in the folder, at least 1; the save removes older ones. Unset: all
+  /// Number of newest checkpoints that stay in the folder, at least 1; the save removes older ones. If unset, all
   /// checkpoints stay. With or without this limit, a save renames checkpoints of larger steps to abandoned-step-N,
   /// because they belong to a training that was given up. Abandoned checkpoints are loaded only if you name them, do
   /// not count, and stay until a later abandoned checkpoint of the same step replaces them.
   std::optional<int64_t> keep = std::nullopt;
-  /// GradScaler that is saved too, as "scaler" among the states; null: none. A disabled scaler is not saved.
+  /// GradScaler that is saved too, as "scaler" among the states; null if there is none. A disabled scaler is not saved.
   const GradScaler* scaler = nullptr;
 };
 
@@ -50,10 +50,10 @@ struct LoadOptions {
   /// load_checkpoint then throws an Error that lists the tensors that differ.
   bool strict = true;
   /// If `strict` is false: beginnings of the names of tensors that may be missing, extra or of other sizes, such as
-  /// "head.". Such tensors of the model keep their values. Empty: all tensors may differ.
+  /// "head.". Such tensors of the model keep their values. If empty, all tensors may differ.
   std::vector<std::string> may_differ = {};
-  /// GradScaler that gets the saved scaler's state; null: none. A checkpoint without a scaler's state differs at the
-  /// name "scaler".
+  /// GradScaler that gets the saved scaler's state; null if there is none. A checkpoint without a scaler's state
+  /// differs at the name "scaler".
   GradScaler* scaler = nullptr;
   /// True if there may be no checkpoint. Nothing is then loaded and LoadedCheckpoint::path is empty, so one program can
   /// start a training and resume it. If false, a missing checkpoint is an error.

@@ -13,8 +13,8 @@ namespace fsdp {
 /// \{
 
 /// \name Collectives on tensors and numbers
-/// All functions are collective over `group` (null: the default process group). They wait for the result, which is the
-/// same on every rank, and return a new tensor without autograd history; functions whose names end in `_` write the
+/// All functions are collective over `group` (if null, the default process group). They wait for the result, which is
+/// the same on every rank, and return a new tensor without autograd history; functions whose names end in `_` write the
 /// result to their argument. Sizes and dtype must be equal on all ranks. Tensors may have any dtype, on the CPU or a
 /// device that the group's backend supports. The functions use the group's communicator, so only one thread at a time
 /// may call them.

@@ -96,9 +96,9 @@ class DeviceMesh {
   std::vector<Axis> axes_;
 };
 
-/// Lays out the ranks of a process group (null: the default process group) in a grid. `mesh_shape` has the sizes of the
-/// axes, outermost first, and `mesh_dim_names` their names. If both are empty, the mesh has one axis, "shard", of all
-/// ranks.
+/// Lays out the ranks of a process group (if null, the default process group) in a grid. `mesh_shape` has the sizes of
+/// the axes, outermost first, and `mesh_dim_names` their names. If both are empty, the mesh has one axis, "shard", of
+/// all ranks.
 ///
 /// Collective over the group: the ranks compare their meshes, then split the group along each axis
 /// (ProcessGroup::split). An axis of all ranks uses the group itself, and an axis of one rank costs nothing. Each call

@@ -21,7 +21,7 @@ namespace fsdp::optim {
 ///     const auto bf16 = fsdp::optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
 ///     fsdp::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-4), bf16);
 struct StateOptions {
-  /// Dtype of the state's tensors, kFloat or kBFloat16; unset: the dtype of the rows. A step computes in fp32, or in
+  /// Dtype of the state's tensors, kFloat or kBFloat16; if unset, the dtype of the rows. A step computes in fp32, or in
   /// fp64 if the rows are fp64.
   std::optional<at::ScalarType> state_dtype = std::nullopt;
   /// True if a step rounds bf16 rows and bf16 state stochastically: it rounds up with a probability proportional to the

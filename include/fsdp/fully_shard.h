@@ -25,15 +25,16 @@ namespace fsdp {
 /// keeps its parameter tensors; outside scopes they show this rank's rows of dim 0, and inside scopes the whole values.
 /// Parameters may have any sizes and dtypes and may be on the CPU or a CUDA device. Buffers are not sharded.
 ///
-/// Collective: every rank makes the same calls in the same order, with the same options and equal parameter values, and
-/// gets a Mismatch otherwise. Values are compared by checksum, or broadcast from rank 0 with
-/// FullyShardOptions::sync_module_states. One thread. Throws UsageError for contradicting options; for modules that are
-/// already sharded, frozen, or without parameters; and for parameters that are not leaves, have gradients, belong to a
-/// recorded graph, share memory with another tensor of the module, or have rows with gaps in memory (complete list:
-/// docs/refused.md). If it throws, the module is unchanged. Tensors that are not registered with a module, such as
-/// those of layers in a std::vector, are not found: each rank trains its own copy without any warning. Tensors outside
-/// the module that share a parameter's memory, such as an earlier detach(), lose that memory; using them throws an
-/// error that says so.
+/// Collective: every rank must make the same calls in the same order, from one thread, with the same options and equal
+/// parameter values; otherwise it gets a Mismatch. Ranks compare checksums of the values; with
+/// FullyShardOptions::sync_module_states rank 0 broadcasts its values instead. Throws UsageError for contradicting
+/// options; for modules that are already sharded, frozen, or without parameters; and for parameters that are not
+/// leaves, have gradients, belong to a recorded graph, share memory with another tensor of the module, or have rows
+/// with gaps in memory (docs/refused.md has the complete list). A call that throws leaves the module unchanged.
+/// fully_shard does not find tensors that are not registered with a module, such as those of layers in a std::vector;
+/// each rank then trains its own copy of them, and the library gives no warning. Tensors outside the module that share
+/// a parameter's memory, such as the result of an earlier detach(), lose that memory; using them throws an error that
+/// says so.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);

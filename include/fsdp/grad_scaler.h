@@ -34,8 +34,8 @@ struct GradScalerOptions {
   /// Ranks that share one scale. Set this field if some optimizer has no parameter that is sharded over all of these
   /// ranks, because gradients of unsharded tensors may overflow on some ranks only, for example in unsharded stages of
   /// a Pipeline. These ranks then decide together whether each optimizer steps, so each rank must call `unscale_` or
-  /// `step` for each optimizer. Null: the ranks of the optimizer's sharded parameters decide, together with the ranks
-  /// over which their models are split (TensorCut, Pipeline).
+  /// `step` for each optimizer. If null, the ranks of the optimizer's sharded parameters decide, together with the
+  /// ranks over which their models are split (TensorCut, Pipeline).
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 

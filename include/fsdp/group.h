@@ -231,8 +231,8 @@ class Group {
   std::shared_ptr<const GroupView> view_;
 };
 
-/// Prints the module tree with its groups (elements, and those of this rank) and this rank's rows of each parameter.
-/// Not collective.
+/// Prints the module tree with its groups (number of elements, in all and on this rank) and this rank's rows of each
+/// parameter. Not collective.
 std::ostream& operator<<(std::ostream& out, const Group& group);
 
 /// \}

@@ -30,8 +30,8 @@ class RunningSums {
 
   /// Adds one scalar to each sum. Throws UsageError unless `values` has one scalar per sum.
   void add(const std::vector<at::Tensor>& values);
-  /// Returns the sums over the ranks of `group` (null: the default process group). Collective. Throws what all_reduce
-  /// throws.
+  /// Returns the sums over the ranks of `group` (if null, the default process group). Collective. Throws what
+  /// all_reduce throws.
   [[nodiscard]] std::vector<double> over_ranks(const std::shared_ptr<ProcessGroup>& group = nullptr) const;
 
  private:

@@ -71,12 +71,12 @@ class Reshard {
 ///     fsdp::fully_shard(gpt, {.mp_policy = fsdp::MixedPrecisionPolicy{.param_dtype = torch::kBFloat16,
 ///                                                                     .reduce_dtype = torch::kFloat}});
 struct MixedPrecisionPolicy {
-  /// Dtype of gathered parameters, and of the floating-point operands of operators that read them; unset: the
+  /// Dtype of gathered parameters, and of the floating-point operands of operators that read them; if unset, the
   /// parameters' dtype.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
-  /// Dtype in which gradients are reduced; unset: `param_dtype`.
+  /// Dtype in which gradients are reduced; if unset, `param_dtype`.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
-  /// Dtype of the floating-point tensors that a call of the handle returns; unset: no cast.
+  /// Dtype of the floating-point tensors that a call of the handle returns; if unset, they are not cast.
   std::optional<at::ScalarType> output_dtype = std::nullopt;
   /// True if a call of the handle casts its floating-point arguments to `param_dtype`. Set it to false if forward
   /// computes with arguments before it reads a parameter, as positional encodings do.
@@ -97,10 +97,10 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Keeps rows, their gradients and optimizer state in memory-mapped files, for modules on the CPU (the idea of
-/// ZeRO-Infinity, arXiv:2104.07857). Groups of one model that fit into memory may be sharded without it. Results have
-/// the same bits. Optimizers of fsdp::optim keep their state in files too, those of torch::optim in memory. See
-/// docs/memory.md.
+/// Policy for modules on the CPU that keeps rows, their gradients and optimizer state in memory-mapped files (the idea
+/// of ZeRO-Infinity, arXiv:2104.07857). Other groups of the same model may be sharded without this policy if they fit
+/// into memory. Results have the same bits as without the policy. Optimizers of fsdp::optim keep the state of these
+/// groups in files too; optimizers of torch::optim keep it in memory. See docs/memory.md.
 ///
 ///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch"};
 struct DiskOffloadPolicy {
@@ -116,37 +116,37 @@ struct DiskOffloadPolicy {
 struct FullyShardOptions {
   /// Part of the training state that is sharded.
   Strategy strategy = Strategy::kFullShard;
-  /// Mesh of the ranks to shard over; unset: one axis of the ranks of `process_group`. In a mesh of one axis rows are
-  /// sharded over the axis, or every rank has all rows with kReplicate. In a mesh of the axes "replicate" and "shard"
-  /// rows are sharded along "shard" and equal along "replicate"; ranks along "replicate" sum the gradients of rows
-  /// (HSDP; MiCS, arXiv:2205.00119). With kReplicate gradients are summed along both axes. DeviceMesh::flatten joins
-  /// several axes to one. Groups of one model may have different meshes of the same ranks.
+  /// Mesh of the ranks to shard over; if unset, one axis of the ranks of `process_group`. In a mesh of one axis rows
+  /// are sharded over the axis, or every rank has all rows with kReplicate. In a mesh of the axes "replicate" and
+  /// "shard" rows are sharded along "shard" and equal along "replicate"; ranks along "replicate" sum the gradients of
+  /// rows (HSDP; MiCS, arXiv:2205.00119). With kReplicate gradients are summed along both axes. DeviceMesh::flatten
+  /// joins several axes to one. Groups of one model may have different meshes of the same ranks.
   std::optional<DeviceMesh> mesh = std::nullopt;
-  /// Choice of when whole parameters are freed. Unset: Reshard::always, but Reshard::never for the outermost group of a
-  /// scope, because backward needs that group first.
+  /// Choice of when whole parameters are freed. If unset, Reshard::always applies, but Reshard::never to the outermost
+  /// group of a scope, because backward needs that group first.
   std::optional<Reshard> reshard_after_forward = std::nullopt;
-  /// Dtypes of compute and reduction; unset: the parameters' dtype.
+  /// Dtypes of compute and reduction; if unset, the parameters' dtype.
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
-  /// Offload of training state to host memory; unset: training state stays on the parameters' device.
+  /// Offload of training state to host memory; if unset, training state stays on the parameters' device.
   std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
-  /// Offload of training state to files; unset: all training state is in memory.
+  /// Offload of training state to files; if unset, all training state is in memory.
   std::optional<DiskOffloadPolicy> disk_policy = std::nullopt;
   /// Device of whole parameters and of the buffers under the module; ignored parameters do not move. Only this rank's
-  /// rows of a parameter are copied to it. Unset: all tensors stay on their device, except that with `offload_policy`
-  /// the whole values of CPU parameters are on the process group's device (ProcessGroup::device). Throws UsageError for
-  /// a device that does not exist.
+  /// rows of a parameter are copied to it. If unset, all tensors stay on their device, except that with
+  /// `offload_policy` the whole values of CPU parameters are on the process group's device (ProcessGroup::device).
+  /// Throws UsageError for a device that does not exist.
   std::optional<c10::Device> device = std::nullopt;
   /// Maximum number of bytes of whole parameters that are gathered ahead, beside the current group and the groups that
   /// enclose it; must not be negative. The library gathers ahead as many as fit of the groups that followed in the last
-  /// pass, or of those in the prefetch lists; with 0 it gathers none. Unset: it gathers all groups of a prefetch list;
-  /// without a list it gathers one group of any size ahead, or two while the current group encloses both.
+  /// pass, or of those in the prefetch lists; with 0 it gathers none. If unset, it gathers all groups of a prefetch
+  /// list; without a list it gathers one group of any size ahead, or two while the current group encloses both.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced; each rank keeps its own whole values.
   std::vector<at::Tensor> ignored_params = {};
   /// Policy that makes submodules groups of their own, innermost first. It cannot be used for TorchScript modules and
   /// lists of modules.
   AutoWrapPolicy auto_wrap_policy = {};
-  /// Process group to shard over if `mesh` is unset; null: the default process group.
+  /// Process group to shard over if `mesh` is unset; if null, the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
   /// True if every rank starts from rank 0's values of the sharded parameters and of the buffers under the module;
   /// ignored parameters keep each rank's values. On other ranks than rank 0 parameters and buffers may be on the meta
@@ -156,8 +156,8 @@ struct FullyShardOptions {
   bool sync_module_states = false;
   /// Function that initialises parameters and buffers that are on the meta device; they are then on the CPU.
   /// fully_shard calls it with each module that has such tensors of its own, children before their parents. The
-  /// function sees whole tensors, and its computation is deferred as in fsdp::deferred_init. Unset: the tensors stay on
-  /// the meta device, see fsdp::to_empty. TorchScript modules do not support this option.
+  /// function sees whole tensors, and its computation is deferred as in fsdp::deferred_init. If unset, the tensors stay
+  /// on the meta device, see fsdp::to_empty. TorchScript modules do not support this option.
   ///
   ///     options.param_init_fn = [](torch::nn::Module& module) {
   ///       if (auto* linear = module.as<torch::nn::Linear>()) linear->reset_parameters();
@@ -169,8 +169,8 @@ struct FullyShardOptions {
   /// bandwidth.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
   /// True if every rank copies rank 0's buffers, such as running statistics, when an outermost ForwardScope opens in
-  /// grad mode, as in DDP. Unset: true only with Strategy::kReplicate. The setting of the module on which the scope is
-  /// opened applies to all buffers under that module.
+  /// grad mode, as in DDP. If unset, it is true only with Strategy::kReplicate. The setting of the module on which the
+  /// scope is opened applies to all buffers under that module.
   std::optional<bool> broadcast_buffers = std::nullopt;
 };
 

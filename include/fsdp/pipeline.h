@@ -92,7 +92,8 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
 struct TuneOptions {
   int64_t granularity = 8;  ///< number of tokens of which slices, except the last, are multiples
   int rounds = 5;           ///< number of forwards of each slice; the fastest counts
-  /// Process group of all ranks that need the same plan, those of other axes included. Null: the pipeline's axis.
+  /// Process group of all ranks that need the same plan, those of other axes included. If null, it is the group of the
+  /// pipeline's axis.
   std::shared_ptr<ProcessGroup> all_ranks = nullptr;
 };
 
@@ -124,9 +125,9 @@ class Pipeline {
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
   /// Makes a pipeline. `stages` are the stages of this rank, in the order of their numbers (PipelineSchedule::rank_of).
-  /// `group` has the ranks of the pipeline's axis; null: the default process group. Throws UsageError if the schedule
-  /// is for another number of ranks or of stages on each rank, lacks an action or would never end (validate). Throws
-  /// Mismatch if ranks have different schedules.
+  /// `group` has the ranks of the pipeline's axis; if null, the default process group. Throws UsageError if the
+  /// schedule is for another number of ranks or of stages on each rank, lacks an action or would never end (validate).
+  /// Throws Mismatch if ranks have different schedules.
   Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule, std::shared_ptr<ProcessGroup> group = nullptr);
   ~Pipeline();
   /// The moved-from pipeline can only be destroyed or assigned to.

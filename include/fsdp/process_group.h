@@ -36,16 +36,16 @@ struct ProcessGroupOptions {
   std::optional<DeviceBackend> device_backend = std::nullopt;
   /// Longest time that a rank waits for other ranks in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// This rank's number, from 0. Unset: the environment decides, see init_process_group. Set rank and world_size
+  /// This rank's number, from 0. If unset, the environment decides, see init_process_group. Set rank and world_size
   /// together.
   std::optional<int> rank = std::nullopt;
-  /// Number of ranks. Unset: the environment decides.
+  /// Number of ranks. If unset, the environment decides.
   std::optional<int> world_size = std::nullopt;
-  /// This rank's number on its host, which selects its CUDA device. Unset: the environment decides.
+  /// This rank's number on its host, which selects its CUDA device. If unset, the environment decides.
   std::optional<int> local_rank = std::nullopt;
-  /// Address "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
+  /// Address "host:port" of the rendezvous store; if unset, MASTER_ADDR and MASTER_PORT apply.
   std::optional<std::string> address = std::nullopt;
-  /// Existing rendezvous store, for example a HashStore for ranks that are threads; null: the library connects to
+  /// Existing rendezvous store, for example a HashStore for ranks that are threads; if null, the library connects to
   /// `address`.
   c10::intrusive_ptr<c10d::Store> store = {};
 };

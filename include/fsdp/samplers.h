@@ -23,7 +23,7 @@ struct SamplerOptions {
   bool shuffle = true;
   /// Seed of the random orders; must be the same on every rank.
   uint64_t seed = 0;
-  /// Ranks that share the samples; null: the default process group.
+  /// Ranks that share the samples; if null, the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 

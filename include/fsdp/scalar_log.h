@@ -16,9 +16,10 @@ namespace fsdp {
 
 /// Outputs of a ScalarLog: both, one or none.
 struct ScalarLogOptions {
-  /// Path of a file that gets one line per step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; empty: no such file.
+  /// Path of a file that gets one line per step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; if empty, there is
+  /// no such file.
   std::string json_lines = {};
-  /// Path of a folder for a new TensorBoard event file, created if necessary; empty: no such file.
+  /// Path of a folder for a new TensorBoard event file, created if necessary; if empty, there is no such file.
   std::string tensorboard = {};
   /// True if the log appends to an existing file of JSON lines, as a resumed run should. If false, it replaces the
   /// file.
@@ -51,7 +52,7 @@ class ScalarLog {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;  // null: the log does nothing
+  std::unique_ptr<State> state_;  // null if the log does nothing
 };
 
 /// \}

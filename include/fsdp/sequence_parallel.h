@@ -65,7 +65,7 @@ enum class SequenceMethod : uint8_t {
 /// applies.
 class [[nodiscard]] SequenceParallel {
  public:
-  /// Opens a scope that splits sequences over the ranks of `group` (null: the default process group).
+  /// Opens a scope that splits sequences over the ranks of `group` (if null, the default process group).
   explicit SequenceParallel(std::shared_ptr<ProcessGroup> group = nullptr,
                             SequenceMethod method = SequenceMethod::kHeadTail);
   /// Opens a scope that splits sequences over two axes of a mesh, `ring` and `heads`; neither may be null. The ranks of

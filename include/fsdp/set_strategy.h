@@ -20,7 +20,7 @@ namespace fsdp {
 /// `fully_shard` had used this strategy from the start, with the same bits wherever strategies give the same bits
 /// (docs/choosing.md).
 ///
-/// `mesh` is like FullyShardOptions::mesh and must have the model's ranks; unset: one axis of all these ranks. All
+/// `mesh` is like FullyShardOptions::mesh and must have the model's ranks; if unset, one axis of all these ranks. All
 /// groups under `model` move. The choice of Reshard becomes the strategy's default, hooks and other settings stay, and
 /// the counts of Group::stats() restart. During the call a rank holds its rows, gradients and state twice, and one
 /// group whole.

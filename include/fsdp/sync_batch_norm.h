@@ -16,8 +16,8 @@ namespace fsdp {
 /// \addtogroup training
 /// \{
 
-/// Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d under `module` normalise over the ranks of `process_group`
-/// (null: the default process group): in training, outputs, gradients and running statistics are those of one BatchNorm
+/// Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d under `module` normalise over the ranks of `process_group` (if
+/// null, the default process group): in training, outputs, gradients and running statistics are those of one BatchNorm
 /// on the joined batch of all ranks. Returns the number of converted modules. Modules, parameters and buffers stay the
 /// same objects, so the model and its checkpoints do not change. Every way to call the modules works: `bn->forward(x)`
 /// in your own class, a Sequential, or torch::nn::functional::batch_norm with the module's `running_mean`.
@@ -50,7 +50,7 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
  public:
   /// Makes a batch norm of `num_features` channels over the default process group.
   explicit SyncBatchNormImpl(int64_t num_features) : SyncBatchNormImpl(torch::nn::BatchNormOptions(num_features)) {}
-  /// Makes a batch norm over the ranks of `process_group`; null: the default process group.
+  /// Makes a batch norm over the ranks of `process_group`; if null, the default process group.
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
                              const std::shared_ptr<ProcessGroup>& process_group = nullptr);
 

@@ -22,9 +22,9 @@ namespace fsdp {
 
 /// Options of tensor-parallel layers. All layers of an axis must have the same options.
 struct TensorParallelOptions {
-  /// Ranks over which layers are split, for example `mesh.process_group("tensor")`; null: the default process group.
+  /// Ranks over which layers are split, for example `mesh.process_group("tensor")`; if null, the default process group.
   std::shared_ptr<ProcessGroup> axis = nullptr;
-  /// Dim, usually that of tokens, along which activations outside split layers are divided between the ranks; unset:
+  /// Dim, usually that of tokens, along which activations outside split layers are divided between the ranks; if unset,
   /// every rank has whole activations. With this option a column-parallel layer gathers its input, and a row-parallel
   /// layer scatters its sum (V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models,
   /// 2022, section 4.2.2). A parameter that is not split, such as a norm's, then gets gradients of this rank's tokens
@@ -124,7 +124,7 @@ TORCH_MODULE(VocabParallelEmbedding);
 /// Returns the mean cross entropy of logits whose classes are split over the ranks. `logits` has sizes [rows, classes /
 /// ranks], as a ColumnParallelLinear without `gather_output` returns them. `targets` has sizes [rows] in int64 and is
 /// the same on every rank. Rows whose target is `ignore_index` are ignored; if all rows are ignored, the loss is 0.
-/// Ranks exchange three numbers per row instead of logits. Collective over `axis` (null: the default process group);
+/// Ranks exchange three numbers per row instead of logits. Collective over `axis` (if null, the default process group);
 /// the result is the same on every rank. Throws UsageError for other sizes and, on the CPU, for targets that are not
 /// classes.
 ///

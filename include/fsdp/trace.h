@@ -21,7 +21,7 @@ namespace fsdp {
 struct TraceEvent {
   std::string name = {};          ///< name such as "unshard", "prefetch", "wait for all_gather" or "forward"
   std::string group = {};         ///< Group::name() of the group, or another subject; truncated to 63 characters
-  bool is_communication = false;  ///< true if the event runs beside the program's threads
+  bool is_communication = false;  ///< true if the event runs asynchronously to the program's threads
   int64_t begin_ns = 0;           ///< beginning, in nanoseconds since 1970
   int64_t end_ns = 0;             ///< end, in nanoseconds since 1970; 0 for an unfinished event
   bool has_failed = false;        ///< true if the event ended with an exception
@@ -38,7 +38,7 @@ struct TraceOptions {
   /// backwards, while the trace lives. Destroy such a trace on the thread that made it. A process can have only one
   /// such trace, and no other profiler at the same time.
   bool operators = false;
-  /// Ranks that write a common file; null: the default process group. Traces of a process group and of groups split
+  /// Ranks that write a common file; if null, the default process group. Traces of a process group and of groups split
   /// from it have the same events.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
@@ -74,8 +74,8 @@ class [[nodiscard]] Trace {
   std::unique_ptr<State> state_;
 };
 
-/// An interval of your own on this rank's timeline, from construction to destruction, in traces that exist. Destroy
-/// spans on the thread that made them, in reverse order. If nothing records, it only looks up the process group.
+/// Interval of your own on this rank's timeline, from construction to destruction, in existing traces. Destroy spans on
+/// the thread that made them, in reverse order. If nothing records, a span only looks up the process group.
 ///
 ///     const fsdp::TraceSpan span("validation");
 class [[nodiscard]] TraceSpan {

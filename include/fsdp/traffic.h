@@ -11,7 +11,7 @@ namespace fsdp {
 /// \addtogroup communication
 /// \{
 
-/// Number of bytes of tensors that a rank exchanged. Not counted are fingerprints, data that is small enough to travel
+/// Number of bytes of tensors that a rank exchanged. It leaves out fingerprints, data that is small enough to travel
 /// with a fingerprint, transport headers, and data that an accelerator's own backend (NCCL) moves.
 struct Traffic {
   /// Number of bytes over one kind of link.

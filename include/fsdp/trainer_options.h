@@ -33,12 +33,12 @@ enum class Precision : uint8_t {
 
 /// Options that say which checkpoints a Trainer writes.
 struct TrainerCheckpoints {
-  /// Path of the folder of the checkpoints; empty: none are written. If set, Trainer::fit also writes a checkpoint
+  /// Path of the folder of the checkpoints; if empty, none are written. If set, Trainer::fit also writes a checkpoint
   /// after the last step, and SIGTERM and SIGINT end training with a checkpoint.
   std::string folder = {};
-  /// Number of steps from one checkpoint to the next; 0: only after the last step.
+  /// Number of steps from one checkpoint to the next; if 0, there is a checkpoint only after the last step.
   int64_t every = 0;
-  /// Number of newest checkpoints that stay in the folder; unset: all.
+  /// Number of newest checkpoints that stay in the folder; if unset, all stay.
   std::optional<int64_t> keep = 2;
   /// True if checkpoints are written while training continues (async_save_checkpoint).
   bool async = false;
@@ -54,17 +54,18 @@ struct TrainerOptions {
   std::string backend = "auto";
   /// Seed of the generators. The Trainer's constructor seeds them with this number on every rank, so that a model made
   /// afterwards is the same on every rank. `shard` seeds them with a different number on each rank, so that ranks draw
-  /// different dropout masks. Unset: the generators stay as they are.
+  /// different dropout masks. If unset, the generators stay as they are.
   std::optional<uint64_t> seed = std::nullopt;
 
   /// Options that `shard` passes to fully_shard. If they are unset, `mp_policy` follows from `precision` and
   /// `autocast`, `mesh` from `mesh_shape`, and `device` is this rank's device unless an offload policy is set.
   FullyShardOptions sharding = {};
   /// Sizes of the axes of Trainer::mesh (init_device_mesh): {8} is one axis, "shard"; {2, 4} are the axes "replicate"
-  /// and "shard". Empty: only `sharding.mesh` decides how rows are sharded.
+  /// and "shard". If empty, only `sharding.mesh` decides how rows are sharded.
   std::vector<int> mesh_shape = {};
   /// Names of the axes of Trainer::mesh: "data" and any of "pipe", "sequence" and "tensor", in any order. Rows are then
-  /// sharded over the ranks of "data" and "sequence" together. Empty: the names that `mesh_shape` describes.
+  /// sharded over the ranks of "data" and "sequence" together. If empty, they are the names that `mesh_shape`
+  /// describes.
   ///
   ///     options.mesh_shape = {2, 2, 2, 1};
   ///     options.mesh_dim_names = {"pipe", "data", "sequence", "tensor"};
@@ -82,19 +83,19 @@ struct TrainerOptions {
 
   /// Number of passes over the data.
   int64_t epochs = 1;
-  /// Number of optimizer steps after which training ends, steps of earlier runs included. Unset: training ends after
+  /// Number of optimizer steps after which training ends, steps of earlier runs included. If unset, training ends after
   /// the epochs.
   std::optional<int64_t> steps = std::nullopt;
   /// Number of batches of a rank whose gradients are accumulated for one optimizer step and reduced once. The last step
   /// of an epoch takes the batches that are left.
   int64_t accumulate = 1;
-  /// Largest norm of the gradients over all parameters and ranks, to which clip_grad_norm_ clips them. Unset: gradients
-  /// are not clipped.
+  /// Largest norm of the gradients over all parameters and ranks, to which clip_grad_norm_ clips them. If unset,
+  /// gradients are not clipped.
   std::optional<double> max_grad_norm = std::nullopt;
 
   /// Options of the checkpoints that Trainer::fit writes.
   TrainerCheckpoints save = {};
-  /// Path of a checkpoint, or of a folder whose newest checkpoint is loaded, from which training continues; empty:
+  /// Path of a checkpoint, or of a folder whose newest checkpoint is loaded, from which training continues; if empty,
   /// training starts anew. If the path is that of `save.folder`, there may be no checkpoint yet, so the same command
   /// can start a training and resume it.
   std::string resume = {};

@@ -40,12 +40,12 @@ struct AutoWrapPolicy {
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
-  /// Makes a policy of two functions, see `wraps` and `descends`.
+  /// Makes a policy of two functions: `wrap` becomes `wraps`, and `descend` becomes `descends`.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
   /// Function that returns true if a module becomes a group.
   Decision wraps;
-  /// Function that returns true if a module's children are considered; empty: they always are.
+  /// Function that returns true if a module's children are considered; if empty, they always are.
   Decision descends;
 };
 

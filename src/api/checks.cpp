@@ -120,7 +120,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
       extents.push_back(extent_of(other, false));
     }
   std::ranges::stable_sort(extents, {}, &Extent::begin);
-  Extent any, sharded;  // of all earlier extents, and of the sharded ones, the extent that ends last
+  Extent any, sharded;  // the extents that end last among all earlier extents, and among the earlier sharded extents
   for (const auto& extent : extents) {
     const auto& before = extent.is_sharded ? any : sharded;
     require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);
@@ -229,7 +229,7 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
-      // A module that stands in two others, of which the other one was sharded before, is no reason.
+      // It is no error if the owner's module is not around this one: a submodule may be registered in both.
       const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of an enclosing module, which is already sharded. Shard the inner modules first, then the modules "

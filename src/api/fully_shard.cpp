@@ -105,7 +105,8 @@ std::shared_ptr<ProcessGroup> choose_neighbours(const runtime::Placement& placem
   return made;
 }
 
-// Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
+// Makes the groups and fills their rows, but does not change the parameters. Collective if ranks share memory or take
+// rank 0's values.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
                                                        const runtime::Placement& placement,
                                                        const FullyShardOptions& options) {
@@ -125,9 +126,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// Returns the buffers, each with the values that it is to have on the device where it is to be. `synced`: the buffers
-// that take rank 0's values, which rank 0 has on `devices`; if there are any, they are all buffers of the tree, and the
-// call is collective.
+// Returns each buffer together with its new values, which are on the buffer's new device. `synced` has the buffers that
+// get rank 0's values: either none or all of the tree. `devices` has the device that `agree` returned for each of them.
+// Collective if `synced` has buffers.
 std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
                                                                const std::vector<NamedParameter>& synced,
                                                                std::span<const c10::Device> devices,
@@ -154,8 +155,8 @@ std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode&
   return changed;
 }
 
-// Returns the module's pointer to itself. If no shared pointer owns the module, one is made that has expired already,
-// and that no later module at the same address has.
+// Returns the module's weak pointer to itself. If no shared_ptr owns the module, the function makes one without a
+// deleter and drops it at once: the module's weak pointer then has an identity, and nothing else changes.
 std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
   if (module == nullptr) return {};
   if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
@@ -205,7 +206,7 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const at::NoGradGuard no_grad;
   const auto changed =
       changed_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
-  // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
+  // If a statement above throws, the model is as it was before. The statements below neither communicate nor throw.
   for (const auto& [buffer, values] : changed)
     if (values.device() != buffer.device())
       buffer.unsafeGetTensorImpl()->shallow_copy_from(values.getIntrusivePtr());

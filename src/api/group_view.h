@@ -52,21 +52,23 @@ std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
 
-/// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
-/// its address to this one: its group keeps no parameter here.
+/// Returns the group that `fully_shard` made of the node's module; null if it made none. The function does not return
+/// the group of a destroyed module that had the same address: that module had another owner or, if owners do not tell,
+/// its group has no parameter in this subtree.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
-/// Returns a parameter under the module that is neither in a group nor ignored, because it was registered after
-/// fully_shard: each rank would train its own copy. Returns an undefined tensor if there is none. Each scope that opens
-/// calls this function, so it makes no names.
+/// Returns a parameter under the module that is neither in a group nor ignored; undefined if there is none. Such a
+/// parameter was registered after fully_shard, so each rank would train its own copy. Every scope calls this function
+/// when it opens, so the function collects no names, which would take long.
 at::Tensor find_stray(const torch::nn::Module& module);
 
-/// The parameters of the subtree in the order of the tree, a shared one once; its buffers; both.
+/// These functions return the parameters of the subtree, its buffers, or both, in the order of the tree. A shared
+/// tensor appears once.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
 
-/// The groups under one module: its own first, then the others in the order of the tree.
+/// The groups under one module.
 struct GroupView {
   /// The module's own group first, then the others in the order of the tree.
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which ranks hold what of a group.
+/// Chooses a group's placement by strategy and mesh.
 
 #include <fsdp/options.h>
 

@@ -51,8 +51,8 @@ class Plan {
     return sum;
   }
 
-  // Visits children first (FSDP1's _recursive_wrap). If a module is a group already, or if the policy does not descend
-  // into it, its free parameters are left to the module around it.
+  // Plans groups in the subtree, children first, as FSDP1's _recursive_wrap does. If a module already has a group, or
+  // if the policy does not descend into it, the group of a module around it takes its free parameters.
   void wrap_below(const ModuleNode& node, bool is_root) {
     const int64_t before = numel_below(node);
     if (before == 0 || (!is_root && group_at(node))) return;

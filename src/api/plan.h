@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What a call of `fully_shard` decides: what it refuses before anything is communicated, which groups it makes,
-/// in which dtypes and on which devices what they hold is, and whether all ranks agree.
+/// The decisions of a call of `fully_shard`: what it refuses before it communicates, which groups it makes, with which
+/// dtypes and on which devices, and whether all ranks agree.
 
 #include <fsdp/options.h>
 
@@ -29,7 +29,7 @@ struct PlannedGroup {
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<runtime::NamedParameter>& free,
                                       const FullyShardOptions& options);
 
-/// The device that is meant: without a number the calling thread's current one.
+/// Returns the device with its index. A device without an index means the calling thread's current device of its type.
 c10::Device with_index(c10::Device device);
 
 /// Returns the device to which the options move a tensor that is on `found`. `of_ranks` is the process group's device.

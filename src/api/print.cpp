@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-// The elements of the whole group, and those of this rank.
+// Returns the numbers of elements of the whole group and of this rank as text.
 std::string balance_text(runtime::ParamGroup& group) {
   int64_t all = 0, own = 0;
   for (const auto& slot : group.slots()) {

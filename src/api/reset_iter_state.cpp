@@ -15,9 +15,10 @@
 namespace fsdp {
 namespace {
 
-// Brings the ranks together after an exception: if all of them got equally far, by collectives; otherwise everything in
-// flight is dropped. Returns whether all ranks wrote rows equally often, and whether the backward of some rank did not
-// finish. Collective.
+// Brings the ranks together after an exception. If all of them got equally far, barriers suffice. Otherwise the
+// communicators start over, which drops everything in flight. The ranks then compare `writes`, their numbers of writes
+// to rows, and `in_backward`. Returns true, first, if all ranks wrote rows equally often and, second, if the backward
+// of some rank did not finish. Collective.
 std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members,
                                            int64_t writes, bool in_backward) {
   const auto& group = *members.front();
@@ -95,7 +96,7 @@ void Group::reset_iter_state() const {
   runtime::reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();
-    // Some of its gradients were added to `.grad`, on some ranks.
+    // On some ranks the unfinished backward may have added some gradients to `.grad`, so all are dropped.
     if (was_in_backward) group->drop_gradients();
   }
   if (!wrote_alike)

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Allocates the memory of rows, gathers rows into whole tensors, and has collectives for larger calls of the user.
+/// Allocation of the memory of rows, all-gathers of rows into whole tensors, and collectives that are parts of the
+/// user's calls.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/collectives.h>
@@ -46,7 +47,7 @@ std::vector<uint8_t> answers_of_ranks(
 
 /// A tensor whose values this rank wants from another rank.
 struct WantedValues {
-  at::Tensor tensor;   // on the rank that sends: the values; on other ranks only sizes and dtype matter
+  at::Tensor tensor;   // the values on the rank that sends; on other ranks only sizes and dtype matter
   c10::Device device;  // the device of the new tensor
 };
 

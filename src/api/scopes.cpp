@@ -28,7 +28,8 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kSummon = "summon_full_params";
 
-// Gives every rank the buffers of the first rank that has data, if the group is to have them so. Collective then.
+// If the group's policy broadcasts buffers, gives every rank the buffers of the first rank that has data. Collective
+// then.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
   const MutexLock lock(rank.mutex);
@@ -45,7 +46,7 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
 }
 
-// What could have changed since the last scope so that ranks would train apart.
+// Throws UsageError if the model has changed since the last scope so that each rank would train its own copy.
 void check_before_scope(const Groups& groups) {
   const auto& own = *groups.front();
   const MutexLock lock(own.rank_state().mutex);
@@ -55,7 +56,7 @@ void check_before_scope(const Groups& groups) {
     const auto module = owner.lock();
     const auto stray = module ? find_stray(*module) : at::Tensor();
     if (!stray.defined()) continue;
-    runtime::registry().ignore(stray);  // a program that means it can go on
+    runtime::registry().ignore(stray);  // so that a program that wants such a parameter can go on
     const auto parameters = subtree_parameters(*module_tree(*module));
     const auto named = std::ranges::find_if(parameters, [&](const auto& each) { return each.tensor.is_same(stray); });
     require(false, own.where("forward scope"), "parameter '", named->name,
@@ -70,6 +71,7 @@ void require_no_unfinished_backward(const ParamGroup& group, const char* operati
     require(false, group.where(operation), "'", group.name(), "': ", runtime::kUnfinishedBackward);
 }
 
+// Throws UsageError if a scope or a backward is open on a group. The caller holds the rank's lock.
 void require_outside(const Groups& groups, const char* operation) {
   for (const auto& group : groups) {
     require_no_unfinished_backward(*group, operation);
@@ -242,7 +244,7 @@ struct LocalRows::Open {
 LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) {
   const auto& groups = open_->groups;
   const MutexLock lock(groups.front()->rank_state().mutex);
-  for (bool waited = true; waited;) {  // meanwhile another thread may have done something
+  for (bool waited = true; waited;) {  // after each wait the groups are checked again: other threads may change them
     require_outside(groups, "LocalRows");
     for (const auto& group : groups) group->begin_write();
     waited = false;
@@ -271,7 +273,7 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
   const auto& groups = param_groups(model);
   require_values(groups, kSummon);
   {
-    // A whole copy that may be written is made from rows at rest.
+    // The program may write the whole parameters, so no scope or backward may read them at the same time.
     const MutexLock lock(groups.front()->rank_state().mutex);
     require_outside(groups, kSummon);
   }
@@ -281,14 +283,14 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
   const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
   try {
     if (options.rank0_only)
-      for (const auto& group : groups) {  // one at a time, on every rank alike
+      for (const auto& group : groups) {  // one group at a time, in the same order on every rank
         group->wait_for_unshard(kSummon);
         if (!keeps) group->reshard();
       }
     if (keeps) {
       for (const auto& group : groups) group->unshard(kSummon);
       for (const auto& group : groups) group->wait_for_unshard(kSummon);
-      // What is written to whole parameters must not reach other ranks.
+      // Each rank gets a copy of its own, so that its writes to whole parameters do not reach other ranks.
       for (const auto& group : groups) group->copy_whole();
       for (const auto& group : groups) {
         ++group->summon_depth;

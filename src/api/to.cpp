@@ -24,7 +24,8 @@ using runtime::FormChange;
 using runtime::ParamGroup;
 using runtime::ShardedParams;
 
-// In the order in which the parameters were given. Collective.
+// Gathers the whole values of a group's parameters, in the order of GroupSpec::parameters. The value of a parameter on
+// the meta device stays undefined. Collective.
 std::vector<at::Tensor> wholes_of(ParamGroup& group, const char* operation) {
   std::vector<at::Tensor> wholes(group.slots().size());
   for (const size_t i : c10::irange(group.slots().size())) {

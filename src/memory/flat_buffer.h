@@ -87,7 +87,7 @@ class PartStorage {
   /// Makes a storage without memory. Its size is `bytes` from the start, so that tensors can be made on it.
   PartStorage(c10::Device device, size_t bytes);
 
-  /// Puts the storage into `buffer`.
+  /// Makes the memory of `buffer` from `byte_offset` on the storage's memory.
   void attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
   /// Takes the memory away. Raw access to the storage then throws `error` instead of crashing.
   void detach(const std::string& error);

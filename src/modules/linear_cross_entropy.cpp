@@ -25,7 +25,8 @@ at::Tensor counted_rows(const at::Tensor& targets, int64_t ignore_index) {
   return targets.ne(ignore_index).sum().clamp_min(1);
 }
 
-// On the CPU, as cross_entropy does; a device would be waited for.
+// Throws UsageError if a target is no class. Checks only targets on the CPU, as LibTorch's cross_entropy does, because
+// a check on a device would make the host wait for the device.
 void require_classes(const at::Tensor& targets, int64_t classes) {
   if (!targets.is_cpu()) return;
   const auto [least, greatest] = at::aminmax(targets);

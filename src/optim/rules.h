@@ -18,7 +18,7 @@ struct AdamRule {
   /// True for AdamW, which does not add weight decay to the gradient.
   bool is_decoupled;
   int64_t step;
-  /// 1 - beta1^step and 1 - beta2^step.
+  /// The bias corrections 1 - beta1^step and 1 - beta2^step.
   double correction1, correction2;
 };
 struct SgdRule {

@@ -13,7 +13,7 @@ namespace fsdp::parallel {
 /// The arguments of scaled_dot_product_attention, under LibTorch's names.
 struct AttentionArguments {
   at::Tensor query, key, value;
-  at::Tensor mask;  ///< undefined if there is none
+  at::Tensor mask;  ///< the attention mask; undefined if there is none
   double dropout = 0;
   bool is_causal = false;
   std::optional<double> scale;

@@ -31,7 +31,7 @@ constexpr auto kSubject = "keys and values";
 // Shared memory that one call at a time uses. Each rank has a word there, which is 1 while the rank holds the segment.
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
-  // `buffers` are two: one for the ranks' words, and one for keys and values.
+  // `buffers` has two elements: one for the ranks' words, and one for keys and values.
   Segment(std::vector<std::shared_ptr<HostBuffer>> buffers, int rank)
       : words_(std::move(buffers[0])), blocks_(std::move(buffers[1])), words_stay_(words_->hold()), rank_(rank) {
     word(rank_) = 0;

@@ -42,7 +42,7 @@ std::string form_of(const at::Tensor& tensor) {
   return tensor.defined() ? str_cat(tensor.scalar_type(), " of sizes ", tensor.sizes()) : "an undefined tensor";
 }
 
-// This rank's part of a parameter of the whole layer.
+// Returns a copy of this rank's part of a parameter of the whole layer.
 at::Tensor own_part(const at::Tensor& whole, const TensorCut& cut) {
   const auto matrices = whole.detach().unflatten(cut.dim, {cut.fused, -1});
   const int64_t size = matrices.size(cut.dim + 1) / cut.axis->world_size();

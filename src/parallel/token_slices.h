@@ -21,10 +21,10 @@ class TokenSlices {
 
   /// The slice that a thread computes.
   struct Place {
-    std::shared_ptr<TokenSlices> slices = {};  ///< null if the thread computes whole sequences
+    std::shared_ptr<TokenSlices> slices = {};  ///< slices of the sequences; null if the thread computes whole sequences
     size_t slice = 0;                          ///< index of the slice
-    int64_t first_token = 0;                   ///< position of its first token in the sequence
-    size_t attentions = 0;                     ///< number of attentions that it has called so far
+    int64_t first_token = 0;                   ///< position of the slice's first token in the sequence
+    size_t attentions = 0;                     ///< number of attentions that the slice has called so far
   };
 
   /// Returns the place of this thread.

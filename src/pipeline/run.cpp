@@ -141,7 +141,7 @@ at::Tensor Run::forward(const PipelineAction& action, const Root& root) {
       output = plan_.stage(action.stage)(input);
     } catch (const Error&) {
       throw;
-    } catch (c10::Error& error) {  // an operator of LibTorch's does not say which stage it is in
+    } catch (c10::Error& error) {  // the error of a LibTorch operator does not say in which stage the operator is
       error.add_context(str_cat("in stage ", action.stage, " of the pipeline, whose input is ", input.scalar_type(),
                                 " of sizes ", input.sizes()));
       throw;

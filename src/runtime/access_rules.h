@@ -14,37 +14,37 @@ enum class PartKind : uint8_t { kRows, kWhole, kGradient, kResult };
 
 /// How well the other operands of an element-wise operator fit the rows of a parameter, from best to worst.
 enum class Fit : uint8_t {
-  kFits,             ///< they have the same rows, or they are broadcast along the rows
-  kTakesRows,        ///< some have the whole parameter's sizes and are replaced by this rank's rows of them
-  kMisfits,          ///< an operand has other sizes or other rows
-  kWrittenFromRows,  ///< the operator writes to an ordinary tensor that has other sizes than the rows
+  kFits,             ///< The other operands have the same rows, or they are broadcast along the rows.
+  kTakesRows,        ///< Some operands have the whole parameter's sizes; this rank's rows replace them.
+  kMisfits,          ///< Some operand has other sizes or other rows.
+  kWrittenFromRows,  ///< The operator writes to an ordinary tensor that has other sizes than the rows.
 };
 
 /// Description of what an operator does with one sharded operand.
 struct Access {
   OperatorKind op = OperatorKind::kOther;
   PartKind part = PartKind::kRows;
-  bool is_parameter = false;     ///< the operand is the parameter itself, not a view of it
-  bool is_part_of_rows = false;  ///< the operand is a view that does not contain all elements of the rows
-  bool selects_rows = false;     ///< the operator makes a view of some of the rows by their indices
-  bool reorders_rows = false;    ///< the operator makes a copy in which rows may be another dim than the first
-  bool is_first = false;         ///< the operand is the first argument, which `set_` and similar operators replace
-  bool writes = false;           ///< the operator writes to the operand
-  bool random = false;           ///< the operator draws random numbers
-  bool recording = false;        ///< autograd would record the operator
-  Fit fit = Fit::kFits;          ///< for an element-wise operator: whether the other operands fit this one
-  Conversion conversion = Conversion::kConverts;  ///< for a kReplace, or the first operand of a kCopy without writes
-  bool inside = false;                            ///< the group has an open scope or an open backward
-  bool summoned = false;                          ///< inside summon_full_params, where whole parameters may be written
-  bool local_rows = false;                        ///< inside LocalRows
+  bool is_parameter = false;     ///< true if the operand is the parameter itself, not a view of it
+  bool is_part_of_rows = false;  ///< true if the operand is a view that lacks some elements of the rows
+  bool selects_rows = false;     ///< true if the operator makes a view of some of the rows by their indices
+  bool reorders_rows = false;    ///< true if the operator makes a copy in which rows may be another dim than the first
+  bool is_first = false;         ///< true if the operand is the first argument, which operators such as `set_` replace
+  bool writes = false;           ///< true if the operator writes to the operand
+  bool random = false;           ///< true if the operator draws random numbers
+  bool recording = false;        ///< true if autograd would record the operator
+  Fit fit = Fit::kFits;          ///< how well the other operands of an element-wise operator fit this one
+  Conversion conversion = Conversion::kConverts;  ///< set for a kReplace, and for the source of a kCopy without writes
+  bool inside = false;                            ///< true if the group has an open scope or an open backward
+  bool summoned = false;                          ///< true inside summon_full_params, which allows writes
+  bool local_rows = false;                        ///< true if a LocalRows is open on the group
 };
 
 /// Action of the interceptor for an operand. For the verdicts kRefuse... it throws UsageError.
 enum class Verdict : uint8_t {
   kPass,
-  kReadWhole,  ///< the interceptor unshards the group before the operator runs
-  kWriteRows,  ///< the operator may write the rows, and whole copies of the group become stale
-  kPrintRows,  ///< the operator gets an ordinary copy of the rows
+  kReadWhole,  ///< The interceptor unshards the group before the operator runs.
+  kWriteRows,  ///< The operator may write the rows, and whole copies of the group become stale.
+  kPrintRows,  ///< The operator gets an ordinary copy of the rows.
   kRefuseOutsideScope,
   kRefuseRowsByNumber,
   kRefuseResult,

@@ -159,7 +159,7 @@ void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.m
 void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   if (rank.backwards.erase(task.id) == 0) return;
   task.span.end();
-  std::string error;  // the first one; every group is left all the same
+  std::string error;  // the first error; the task leaves the other groups all the same
   int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);

@@ -37,13 +37,14 @@ bool runs_in_task(torch::autograd::Node* node);
 /// complete and next in order.
 void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tensor gradient) FSDP_REQUIRES(rank.mutex);
 
-/// Note [Before a node]. Autograd enters a backward in two places.
-/// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
-///   graph leads to: by accumulators; by the hooks of nodes that read a view or a frozen parameter, which have no edge
-///   to one. What it throws is logged and dropped. If it is off, operators on parameters are refused.
-/// - So a parameter has a hook before its gradient is accumulated, which throws that again and keeps `.grad` as it is,
-///   and the hooks of nodes enter too. Only custom Functions, whose nodes are made after their operators ran, have
-///   none.
+/// Note [Before a node]. Autograd calls `enter_backward` in two places.
+/// - A callback of at::RecordFunction runs before every node. At the first node of a graph task it enters all groups
+///   that the task's graph leads to. It finds them by gradient accumulators, and by the hooks (`hook_node`) of nodes
+///   that read a view or a frozen parameter and therefore have no edge to an accumulator. LibTorch logs and drops what
+///   such callbacks throw. Users can turn callbacks off; backward then refuses operators on parameters.
+/// - Hooks therefore enter too: those of nodes, and one that runs before a parameter's gradient is accumulated. The
+///   latter throws a dropped error again and leaves `.grad` as it is. Only nodes of custom Functions have no hook,
+///   because LibTorch makes such a node after the operators inside it have run.
 
 /// Gives each parameter of an installed group two hooks: one runs before a gradient is accumulated, the other gets the
 /// whole gradient afterwards. The second hook owns the group, so a group lives as long as any of its parameters.
@@ -56,8 +57,8 @@ void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& g
 /// call it.
 void observe_backward_nodes();
 
-/// Returns whether the node passes a gradient directly to a parameter of the group, in which case the observer, which
-/// sees the node, shows whole parameters of the group.
+/// Returns true if the node has an edge to the accumulator of a parameter of the group. The observer then needs no hook
+/// on the node to enter the group.
 bool leads_to(const torch::autograd::Node& node, const ParamGroup& group);
 
 /// Forgets open graph tasks, the order of reductions in flight and all predictions of reads, after an exception.

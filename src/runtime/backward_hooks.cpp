@@ -64,9 +64,9 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// The group of the parameter whose gradient the node accumulates; null if there is none.
+// Returns the group of the parameter whose gradient the node accumulates; null if there is none.
 std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* node) {
-  // Nothing derives from these types: an exact comparison is cheaper than a cast.
+  // No class derives from AccumulateGrad, so an exact comparison suffices, which is cheaper than a dynamic_cast.
   if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
   const auto& parameter = static_cast<const torch::autograd::AccumulateGrad*>(node)->variable;
   if (!is_marked(*parameter.unsafeGetTensorImpl())) return nullptr;

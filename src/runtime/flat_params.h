@@ -87,9 +87,11 @@ class FlatParams {
   void drop_second_shard();
   /// Returns the input and the output of the all-gather among the neighbours. Not for a plane that `keeps_whole`.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
-  /// Whole values, which the current stream may read, become a copy that only this rank sees.
+  /// Replaces the whole buffer by a copy that only this rank sees. The current stream must be allowed to read the whole
+  /// buffer.
   void copy_whole();
-  /// The calling thread's current stream reads the whole buffer from now on. Returns whether it did not before.
+  /// Notes that the calling thread's current stream reads the whole buffer. Returns true if this stream had not been
+  /// noted before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
   void free_whole() { whole_.buffer.reset(); }
 

@@ -23,15 +23,15 @@ struct ReductionPolicy {
   /// True if gradients are also summed over the replicas. Otherwise the group keeps the sum over the shard axis and
   /// adds it to its next reduction.
   bool all_reduces = true;
-  /// If set, reduces over the shard axis in place of the communicator's own reduce_scatter.
+  /// Function that, if set, reduces over the shard axis in place of the communicator's own reduce_scatter.
   ReduceScatter custom_reduce_scatter = {};
-  /// Gets this rank's slice of each plane's reduced gradients, before they are added to `.grad`.
+  /// Function that gets this rank's slice of each plane's reduced gradients before they are added to `.grad`.
   std::function<void(const at::Tensor& rows)> hook = {};
 };
 
 /// The settings that may change between iterations.
 struct GroupPolicy {
-  /// If unset, every group reshards after forward except the outermost group of a scope.
+  /// True if the group reshards after forward. If unset, every group does except the outermost group of a scope.
   std::optional<bool> reshard_after_forward;
   bool reshard_after_backward = true;
   /// True if a write to the rows frees whole parameters that stayed after backward. Otherwise they keep their memory
@@ -46,9 +46,9 @@ struct GroupPolicy {
   /// Largest number of bytes of gradients that are reduced together, where every rank has all rows.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
   ReductionPolicy reduction;
-  /// If set, gathers whole parameters in place of the communicator's own all_gather.
+  /// Function that, if set, gathers whole parameters in place of the communicator's own all_gather.
   AllGather custom_all_gather = {};
-  /// Gets the parameters that have a gradient, as soon as all gradients of the group are complete.
+  /// Function that gets the parameters that have a gradient, as soon as all gradients of the group are complete.
   std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
   /// Largest number of bytes of whole parameters that are gathered ahead while this group is read. If unset, one group
   /// is gathered ahead, or two groups that lie inside this one.
@@ -60,7 +60,8 @@ struct GroupPolicy {
   /// Folder of the files in which rows, gradients and optimizer state lie. If empty, they lie where `row_memory` says.
   std::string disk_folder = {};
   RowMemory row_memory = RowMemory::kBesideWhole;
-  /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
+  /// Dtypes to which a call of the module's handle casts its floating-point arguments and results. If unset, they keep
+  /// their dtype.
   std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
   /// Groups to prefetch, in place of those that the recorded order predicts.
   std::vector<GroupId> forward_prefetch, backward_prefetch;

@@ -15,11 +15,11 @@
 
 namespace fsdp::runtime {
 
-/// Where rows, gradients of rows and optimizer state lie.
+/// The memory in which rows, gradients of rows and optimizer state lie.
 enum class RowMemory : uint8_t {
-  kBesideWhole,  ///< on the device of whole values
-  kHost,         ///< in host memory that is not pinned
-  kPinned,       ///< rows and gradients in pinned host memory, optimizer state in host memory that is not pinned
+  kBesideWhole,  ///< They are in memory of the device that has the whole values.
+  kHost,         ///< They are in host memory that is not pinned.
+  kPinned,       ///< Rows and gradients are in pinned host memory, and optimizer state is in unpinned memory.
 };
 
 /// One rank's copies between host memory and an accelerator.

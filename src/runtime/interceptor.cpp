@@ -104,8 +104,8 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return numel == 0 || operand.tensor->numel() != numel;
 }
 
-// Nothing had shown the node that runs whole parameters. If it leads to one, the observer should have: the node may
-// have taken the sizes of rows for those of the parameter.
+// Called if an operator in a node of backward is the first to enter the group. Throws UsageError if the observer should
+// have entered it before the node began, because the node may have read the sizes of rows as those of the parameter.
 void require_not_observed(const MarkedOperand& operand) {
   const auto node = torch::autograd::get_current_node();
   const auto& group = *operand.part.group;
@@ -171,7 +171,7 @@ class OperandGroups {
   ~OperandGroups() {
     for (const auto& group : groups_) group->pins.remove();
   }
-  /// Under the rank's lock.
+  /// Adds and pins the group of an operand. The caller holds the rank's lock.
   void add_once(std::shared_ptr<ParamGroup> group);
   bool empty() const { return groups_.empty(); }
   /// If autograd recorded the operator that returned `result`, makes sure that the groups are entered before the node
@@ -182,7 +182,7 @@ class OperandGroups {
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
   const void* last_node_ = nullptr;
-  bool scopes_know_ = true;  // that autograd recorded an operator in them
+  bool scopes_know_ = true;  // false if some group's scope has ScopeRecord::recorded == false
 };
 
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {

@@ -20,7 +20,8 @@ bool another_copy_intercepts();
 /// Returns the words before a parameter's name in error messages, e.g. "the gradient of parameter '".
 const char* noun_of(PartKind part);
 
-/// Throws UsageError if `tensor`, which lies on `part`, has rows that differ between ranks, outside of LocalRows.
+/// Throws UsageError if `tensor`, which lies on `part`, shows rows that differ between ranks and no LocalRows is open.
+/// `where` begins the message, and `instead` ends it with what the user may do instead.
 void require_no_rows(const Part& part, const at::Tensor& tensor, const std::string& where, const std::string& instead);
 
 /// Throws UsageError naming the rank, the operator as the user called it, the parameter, what was expected and found,

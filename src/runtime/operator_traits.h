@@ -15,18 +15,18 @@
 namespace fsdp::runtime {
 
 enum class OperatorKind : uint8_t {
-  kMetadata,    ///< reads sizes only
-  kDetach,      ///< the same data without autograd
-  kFactory,     ///< *_like, new_*: a new tensor of the operand's sizes
-  kView,        ///< another tensor on the same storage
-  kViewOrCopy,  ///< a view where strides allow it, else a copy
-  kCopy,        ///< moves values without computing
-  kClone,       ///< a copy of the operand; Module::clone calls it for parameters
-  kFill,        ///< writes one value
-  kForeach,     ///< element-wise over lists
-  kFused,       ///< fused optimizers
-  kPointwise,   ///< element i of the result depends on element i of the operands
-  kReplace,     ///< gives a tensor another storage or type
+  kMetadata,    ///< The operator reads only a tensor's metadata, such as its sizes.
+  kDetach,      ///< The operator returns a tensor on the same data without autograd's history.
+  kFactory,     ///< The operator (*_like, new_*) returns a new tensor of the operand's sizes.
+  kView,        ///< The operator returns another tensor on the same storage.
+  kViewOrCopy,  ///< The operator returns a view if the strides allow it, otherwise a copy.
+  kCopy,        ///< The operator moves values without computing.
+  kClone,       ///< The operator returns a copy of the operand; Module::clone calls it for parameters.
+  kFill,        ///< The operator writes one value to all elements.
+  kForeach,     ///< The operator is element-wise over lists of tensors.
+  kFused,       ///< The operator is the step of a fused optimizer.
+  kPointwise,   ///< Element i of the result depends only on element i of the operands.
+  kReplace,     ///< The operator gives a tensor another storage or type.
   kOther
 };
 
@@ -38,7 +38,7 @@ struct OperatorTraits {
   OperatorKind kind = OperatorKind::kOther;
   /// True if the operator draws random numbers. Ranks with equal seeds would draw the same numbers for different rows.
   bool random = false;
-  /// For a view that takes some elements along one dim: the index of the argument that names the dim. kAllDims if the
+  /// Index of the argument that names the dim, for a view that takes some elements along one dim. kAllDims if the
   /// view may take elements along any dim. Unset for other operators.
   std::optional<size_t> selecting_argument = std::nullopt;
   static constexpr size_t kAllDims = SIZE_MAX;

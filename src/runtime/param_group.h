@@ -147,9 +147,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Frees whole parameters like `reshard`, but keeps a second shard among the placement's neighbours, if there are
   /// any: kWhole -> kSharded.
   void reshard_within();
-  /// kWhole, in memory that only this rank sees from now on; if it throws: kSharded.
+  /// Copies whole parameters that other ranks can read to memory of this rank alone. The state stays kWhole; it is
+  /// kSharded if the method throws.
   void copy_whole();
-  /// Drops a whole copy that is older than the last write to the rows.
+  /// Frees whole parameters that are older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != version_) reshard();
   }
@@ -205,10 +206,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// that the hook may have written.
   void require_not_handed_out() const;
 
-  // When this rank may read and write rows: see Note [Readers and writers of rows].
-  /// A scope opens on the group. Returns whether the ranks must meet before they read.
+  // These methods say when this rank reads and writes rows: see Note [Readers and writers of rows].
+  /// Counts a scope that opens on the group and begins to read. Returns true if the ranks must meet before they read.
   bool begin_scope();
-  /// Takes begin_scope back, because the ranks did not meet: each rank must have counted the same scopes.
+  /// Undoes `begin_scope` if the ranks did not meet, so that every rank counts the same scopes.
   void cancel_scope();
   /// Called after the last scope or backward on the group has closed. This rank goes on reading if a graph may still
   /// read the rows, and otherwise ends its reading.
@@ -225,8 +226,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Must be called before rows are written, those of one slot or of all slots. Waits to write and makes whole copies
   /// stale.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
-  /// Makes whole copies stale. `prepare_write` calls it; call it again after rows were written if that took longer than
-  /// one operator.
+  /// Makes whole copies stale. `prepare_write` calls it. After writes that last longer than one operator (LocalRows) it
+  /// must be called once more.
   void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
@@ -259,10 +260,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int local_rows_depth = 0;
   int summon_depth = 0;
   bool unshard_was_asked = false;
-  uint64_t first_read = 0;             ///< its place in its scope's order, by which backwards reduce; 0: not read
-  std::shared_ptr<ScopeRecord> scope;  ///< the outermost one that was opened last
-  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules that shared pointers own
-  std::unordered_set<const void*> modules;  ///< addresses of the group's module and of all inside it, at fully_shard
+  uint64_t first_read = 0;             ///< number of the group's first read, which orders reductions; 0 if not read
+  std::shared_ptr<ScopeRecord> scope;  ///< the last outermost scope that covered the group
+  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules; expired if no shared pointer owns it
+  std::unordered_set<const void*> modules;  ///< addresses of the modules that fully_shard found, those inside included
 
  private:
   explicit ParamGroup(const GroupSpec& spec);
@@ -303,18 +304,19 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<std::shared_ptr<Work>> gathers_;  // the all-gathers of the whole buffers, kept as long as these
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
-  std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
-  // Gathers that moved nothing, because ranks share memory. Ranks count them alike, as if they had met for them.
+  std::shared_ptr<const c10::Event> rows_written_;  // see gather_after; if null, gathers follow the current stream
+  // Numbers of gathers that moved nothing, because ranks share memory: all, and those before the open backward. A
+  // reduction compares the second number between ranks.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
   bool is_in_backward_ = false, is_in_hook_ = false;
-  // About the open backward: something was reduced since the hook's last call; the hook was called; the outermost task
-  // gives gradients.
+  // Facts about the open backward: a reduction was finished since the hook's last call; the hook was called; the
+  // outermost task gives gradients.
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;
   std::vector<int> tasks_;
   std::vector<Bucket> buckets_;
-  // Reduced gradients in the form of the rows, which finish_landing adds to `.grad`, and for each parameter whether any
-  // rank has a gradient.
+  // Reduced gradients in the form of the rows, which finish_landing adds to `.grad`, and for each parameter 1 if any
+  // rank has a gradient, otherwise 0.
   std::vector<std::pair<ReducedPlane, std::vector<uint8_t>>> landings_;
   std::string error_;  // message of an error of the open backward, which is thrown when the backward ends
 

@@ -69,7 +69,7 @@ void ParamSlot::copy_rows(const at::Tensor& whole, const at::Tensor& values) con
   if (values.numel() == 0) return;
   const bool is_deferred = deferred_value_of(whole) != nullptr;
   values.copy_((is_deferred ? compute(whole) : whole).reshape(row_sizes_).narrow(0, rows_.first, rows_.count));
-  // Of several large ones the general allocator would keep the memory.
+  // Otherwise malloc would keep the memory of large computed tensors.
   constexpr size_t kLarge = size_t{1} << 20;
   if (is_deferred && whole.nbytes() >= kLarge) memory::return_free_pages();
 }

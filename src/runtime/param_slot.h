@@ -31,12 +31,13 @@ struct Precision {
 };
 
 struct GroupMember : NamedParameter {
-  std::optional<Precision> precision = {};  ///< if unset, whole values and sums have the parameter's own dtype
-  std::optional<memory::Form> form = {};    ///< see ParamSlot::form; if unset, that of `tensor`
+  std::optional<Precision> precision = {};  ///< dtypes of whole values and sums; if unset, the parameter's own dtype
+  std::optional<memory::Form> form = {};    ///< dtype and device (see ParamSlot::form); if unset, those of `tensor`
   std::optional<TensorCut> cut = {};        ///< how the tensor axis cuts the parameter; unset if it is not cut
 };
 
-/// Whence a slot's gradient comes: the outermost graph task, or a backward inside it, of a forward that runs again.
+/// Where a slot's missing gradient comes from: the outermost graph task (kTask), or a backward inside it of a forward
+/// that runs again (kInside), as in activation checkpointing.
 enum class GradientSource : uint8_t { kNone, kTask, kInside };
 
 struct SlotPlace {
@@ -82,9 +83,10 @@ class ParamSlot {
   /// Returns a tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
   /// Copies this rank's rows of `whole`, a tensor of the parameter's sizes, to `values`, which has the rows' sizes. If
-  /// the value of `whole` was deferred, it is computed.
+  /// the value of `whole` is deferred, this function computes it first.
   void copy_rows(const at::Tensor& whole, const at::Tensor& values) const;
-  /// `gradient`, of the parameter's sizes, flat in the parameter's order in memory; a copy if it lies in another one.
+  /// Returns `gradient`, which has the parameter's sizes, as a tensor of one dim in the order in which the parameter's
+  /// elements lie in memory. The result is a copy if the gradient's strides differ from the parameter's.
   at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;
 
   void show_rows() const;

@@ -28,8 +28,8 @@ class Placement {
   /// The ranks of all axes. They agree on a group, errors name them, and they start over together after an exception.
   ProcessGroup& process_group() const { return *ranks_; }
   const std::shared_ptr<ProcessGroup>& shared_process_group() const { return ranks_; }
-  /// The ranks over which rows are laid out and all-gathered, gradients are reduce-scattered, and numbers over all rows
-  /// (such as norms) are computed.
+  /// The ranks that divide the rows among them. They all-gather rows, reduce-scatter gradients, and compute numbers
+  /// over all rows, such as norms.
   const ProcessGroup& shard() const { return *shard_; }
   const std::shared_ptr<ProcessGroup>& shared_shard() const { return shard_; }
   /// The axes over which the gradients of rows are all-reduced, one axis after the other; empty if there is one

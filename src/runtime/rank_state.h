@@ -37,7 +37,7 @@ struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
   bool recorded = false;  // autograd recorded an operator on one of the groups
-  bool records = false;   // gradients were on when it opened
+  bool records = false;   // at::GradMode was enabled when the scope opened
 };
 
 /// A bucket with its place in the order in which a backward reduces, which is the same on every rank: groups in the
@@ -97,7 +97,7 @@ class RankState {
   ParamGroup* group(GroupId id) const FSDP_REQUIRES(mutex);
   std::vector<ParamGroup*> groups() const FSDP_REQUIRES(mutex);
 
-  /// Operators that took a sharded tensor.
+  /// Number of operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups whose rows this rank still reads although no scope or backward is open on them.
   std::map<GroupId, ParamGroup*> readers_at_rest;

@@ -38,7 +38,7 @@ struct ReducedPlane {
 /// The reduction of one bucket's gradients. It is in flight from `start` until its works have been waited for.
 struct Reduction {
   std::vector<ReducedPlane> planes = {};
-  std::vector<uint8_t> votes = {};           ///< for each parameter, 1 if it has a gradient on this rank, else 0
+  std::vector<uint8_t> votes = {};           ///< 1 for each parameter that has a gradient on this rank, otherwise 0
   bool lacks_gradients = false;              ///< true if some parameter in these planes has no gradient on this rank
   std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
   /// Number of earlier reductions over the shard axis alone whose sums were added to this rank's gradients.
@@ -68,7 +68,7 @@ struct Reduction {
 /// replicas too. The group adds it to this rank's gradients before the next reduction.
 struct PartialSum {
   int reductions = 0;                            // number of reductions in the sum; 0 if there is no sum
-  std::vector<uint8_t> votes = {};               // for each parameter, 1 if some rank of the replica had a gradient
+  std::vector<uint8_t> votes = {};               // 1 for each parameter that has a gradient on some rank of the replica
   std::map<size_t, memory::HandedOn> rows = {};  // this rank's slice, by the plane's index
 
   bool has(size_t parameter) const { return reductions > 0 && votes[parameter] != 0; }

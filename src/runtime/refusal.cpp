@@ -44,7 +44,7 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
   return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
 }
 
-// As the user called it.
+// Returns the operator's name as the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
   return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;

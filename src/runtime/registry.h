@@ -40,14 +40,15 @@ class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
-  /// What the tensor's storage is part of; nothing if it has none.
+  /// Returns the part that the tensor's storage is; nothing if the tensor has no storage or its storage is no part.
   std::optional<Part> find(const at::Tensor& tensor) const;
 
-  /// Notes the group of a module. `owner` is the module's pointer to itself, which may have expired and is empty for
-  /// TorchScript. It tells the module from a later one at the same address.
+  /// Registers the group of a module. `owner` is the module's pointer to itself, which may have expired; empty for
+  /// TorchScript. It distinguishes the module from a later one at the same address.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
-  /// Returns the group that was made of the module at this address, or null. If the module has got an owner since, or
-  /// if it is TorchScript's, it may be another one.
+  /// Returns the group that was made of the module at this address; null if there is none. `owner` is the module's
+  /// current owner. The group may be that of an earlier module at the same address if the module is TorchScript's or
+  /// has got an owner since.
   std::shared_ptr<ParamGroup> find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
   /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
@@ -66,7 +67,7 @@ class Registry {
     bool has_owner;
     bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
   };
-  mutable Mutex mutex_;  // held for a look-up: a shared one costs more than it saves
+  mutable Mutex mutex_;  // not a shared mutex, which would cost more than it saves in such short look-ups
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
   std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);

@@ -24,13 +24,13 @@
 
 namespace fsdp::runtime {
 
-// These functions decide by the whole parameter's sizes where they can, so that ranks decide alike whether they have
-// all rows, some rows or none.
+// Where possible, these functions decide by the whole parameter's sizes, so that all ranks decide the same, whether
+// they have all rows, some rows or none.
 
 /// The dim of a tensor along which rows lie.
 struct RowsIn {
   int64_t dim = 0;
-  int64_t first = 0, count = 0;  ///< the rows of this rank
+  int64_t first = 0, count = 0;  ///< index of this rank's first row, and number of its rows
   int64_t all = 0;               ///< number of rows of the whole parameter
   bool operator==(const RowsIn&) const = default;
 };
@@ -94,14 +94,14 @@ class RowResults {
 /// too; and running statistics.
 class ComputeDtype {
  public:
-  /// The operator reads a slot's whole parameter. Of several the first one with a floating-point dtype counts.
+  /// Notes that the operator reads a slot's whole parameter. The first parameter with a floating-point dtype decides.
   void add(const ParamSlot& slot);
-  /// Adds the casts.
+  /// Adds the casts to `replacements`.
   void cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const;
 
  private:
   std::optional<c10::ScalarType> dtype_;
-  bool casts_ = false;  // some policy says so
+  bool casts_ = false;  // true if some parameter's Precision::casts_operands is true
 };
 
 }  // namespace fsdp::runtime

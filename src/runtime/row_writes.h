@@ -17,7 +17,8 @@ enum class WriteKind : uint8_t { kEveryRank, kThisRank };
 constexpr std::string_view kWritesToRows = "writes to the rows (optimizer steps)";
 
 /// Counts writes, so that the ranks find an optimizer step that only some of them make. The count is the number of
-/// writes to the parameter that was written most often, so that ranks without rows of some parameters count alike.
+/// writes to the parameter that was written most often, so that ranks without rows of some parameters get the same
+/// count.
 class WriteCounts {
  public:
   /// Notes a write to the rows of one slot, or to those of all slots at once.
@@ -31,8 +32,8 @@ class WriteCounts {
   }
   /// Returns the number of writes so far, which is the same on every rank that ran the same program.
   uint32_t total() const { return known_ + most_to_slot_; }
-  /// Returns the same number, for a gather or a scope that sends it to the other ranks. A later write begins a new
-  /// update.
+  /// Returns the same number for a gather or a scope that sends it to the other ranks. Later writes to single slots
+  /// then count as another update.
   uint32_t tell() {
     known_ = total();
     to_slot_.clear();
@@ -42,8 +43,8 @@ class WriteCounts {
 
  private:
   uint32_t known_ = 0;             // writes before the last `tell`, and later writes to all slots at once
-  std::vector<uint32_t> to_slot_;  // since the last `tell`: the writes to each slot alone
-  uint32_t most_to_slot_ = 0;      // the largest number among them
+  std::vector<uint32_t> to_slot_;  // number of writes to each single slot since the last `tell`
+  uint32_t most_to_slot_ = 0;      // the largest number in `to_slot_`
 };
 
 /// Note [Readers and writers of rows]. Where ranks share memory, the whole parameters that a rank reads are the very
@@ -63,17 +64,17 @@ class WriteCounts {
 /// If some rank has no rows of the group, that rank need not write. Then no rank reads after a scope or a backward has
 /// closed, and the ranks meet in each backward.
 struct ReadEpochs {
-  bool counts_writes = true;  // every rank has rows; else an update by hand may leave out ranks
-  bool reads = false;
-  bool is_open = false;    // a scope or a backward
-  bool has_graph = false;  // since this rank wrote last, a scope has closed that may have left a graph
-  uint64_t epoch_read = 0;
-  uint64_t scopes = 0;                     // opened so far, the same on every rank
-  uint64_t backwards_after_writes = 0;     // since the last scope opened
-  bool is_written_by_all = false;          // since the last scope or backward opened
-  uint64_t writes_seen = 0;                // to any group, when the last scope or backward opened
-  bool has_to_meet = false;                // before this backward reads
-  uint64_t written_in_epoch = UINT64_MAX;  // whose readers no longer keep this rank from writing
+  bool counts_writes = true;            // true if every rank has rows; a rank without rows might skip an update by hand
+  bool reads = false;                   // this rank is marked as a reader
+  bool is_open = false;                 // a scope or a backward is open
+  bool has_graph = false;               // a scope that has closed since this rank's last write may have left a graph
+  uint64_t epoch_read = 0;              // epoch in which this rank is or was marked as a reader
+  uint64_t scopes = 0;                  // number of scopes opened so far, the same on every rank
+  uint64_t backwards_after_writes = 0;  // number of backwards after a write since the last scope opened
+  bool is_written_by_all = false;       // every rank has written since the last scope or backward opened
+  uint64_t writes_seen = 0;             // RankState::writes_by_all when the last scope or backward opened
+  bool has_to_meet = false;             // the ranks must meet before the open backward reads
+  uint64_t written_in_epoch = UINT64_MAX;  // epoch whose readers this rank has already waited for
 };
 
 }  // namespace fsdp::runtime

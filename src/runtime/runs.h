@@ -18,9 +18,9 @@ namespace fsdp::runtime {
 /// Numbers that describe what a kernel does to rows. Parameters with equal keys may share a call.
 using KernelKey = std::array<int64_t, 3>;
 
-/// Where a tensor lies in memory.
+/// The place of a tensor in memory.
 struct Location {
-  uint64_t block = 0;  ///< identifies the flat buffer in which the tensor lies; 0 if it lies in none
+  uint64_t block = 0;  ///< number of the flat buffer in which the tensor lies; 0 if it lies in none
   int64_t first = 0;   ///< index of the tensor's first element in the flat buffer
 };
 
@@ -29,10 +29,11 @@ struct Extent {
   bool is_updated = false;  ///< false if the kernel leaves the rows as they are
   KernelKey kernel_key{};
   int64_t numel = 0;
-  std::vector<Location> locations;  ///< those of the rows, then of the gradient and of the optimizer state
+  std::vector<Location> locations;  ///< locations of the rows, the gradient and the optimizer state
 };
 
-/// `count` neighbouring extents. There are `numel` elements from the begin of extent `first` to the end of the last.
+/// `count` neighbouring extents. There are `numel` elements from the beginning of extent `first` to the end of the last
+/// one.
 struct Run {
   size_t first = 0;
   size_t count = 0;

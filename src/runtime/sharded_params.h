@@ -63,10 +63,10 @@ class ShardedParams {
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Copies this rank's rows of whole tensors, which are in the order in which the parameters were given. Rows of an
-  /// undefined tensor stay zero. Parameters stay as they are until `install`.
+  /// Copies this rank's rows from whole tensors, which are in the order of GroupSpec::parameters. Rows of an undefined
+  /// tensor stay zero. The parameters themselves do not change until `install`.
   void take_rows(const std::vector<at::Tensor>& wholes);
-  /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
+  /// Makes the parameters show this rank's rows, and registers their storages as parts of `owner`. Called once.
   void install(const std::shared_ptr<ParamGroup>& owner);
 
   const std::string group_name;  // the group's name when this object was made
@@ -88,7 +88,7 @@ class ShardedParams {
     return std::span(slots_).subspan(runs_[plane].begin, runs_[plane].end - runs_[plane].begin);
   }
 
-  /// What raw access to a whole parameter without memory says.
+  /// Returns the message of the error that raw access to a whole parameter without memory throws.
   std::string no_memory_message(const ParamSlot& slot) const;
 
   bool is_on_cpu() const;

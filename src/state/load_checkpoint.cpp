@@ -71,7 +71,7 @@ void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Entry
     if (!match.names[i]) continue;
     const auto& tensor = tensors.all[i];
     const auto& record = reader.manifest().model.at(*match.names[i]);
-    // copy_ tells the group of the write and waits for ranks that read the rows.
+    // copy_ lets the group count the write of the rows, and waits for other ranks that still read them.
     tensor.tensor.copy_(values_in(reader, *match.names[i], record, tensor, tensor.tensor.sizes()));
   }
 }
@@ -107,7 +107,7 @@ std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, con
   return states;
 }
 
-// The elements that this rank reads.
+// Returns the elements that this rank will read.
 std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors,
                                               const EntryMatch& match, const torch::optim::Optimizer* optimizer,
                                               const Ranks& ranks) {

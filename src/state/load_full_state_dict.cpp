@@ -38,7 +38,8 @@ std::string description_of(const WholeEntries& entries) {
   return manifest_text(std::move(manifest));
 }
 
-// A rank that fails while others wait for it continues and reports the error at the end.
+// Rank 0 sends the values of all entries, and each rank copies its rows. A rank that fails continues, because other
+// ranks wait for it; all ranks throw its error at the end.
 void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors,
               const EntryMatch& match, const Ranks& ranks) {
   const at::NoGradGuard no_grad;

@@ -21,11 +21,11 @@ struct ResumedPlace {
   int64_t may_lack = 0;
 };
 
-/// Returns the position from which a training on `world_size` ranks continues. If as many ranks saved it, this is the
-/// saved position. If another number of ranks did, all ranks together have completed as many batches as before, rounded
-/// down to whole batches per rank, so that training skips no batch and repeats fewer than `world_size` of them. If the
-/// checkpoint has no state of a Trainer, `loaded.step` steps of `accumulate` batches count as completed in the first
-/// epoch. Throws Error if the state is not one that a Trainer wrote.
+/// Returns the position from which a training on `world_size` ranks continues. If as many ranks saved the position, it
+/// is the saved one. If a different number of ranks saved it, all ranks together have completed as many batches as
+/// before, rounded down to whole batches per rank, so that training skips no batch and repeats fewer than `world_size`
+/// of them. If the checkpoint has no state of a Trainer, `loaded.step` steps of `accumulate` batches count as completed
+/// in the first epoch. Throws Error if the state is not one that a Trainer wrote.
 ResumedPlace place_in(const LoadedCheckpoint& loaded, int world_size, int64_t accumulate);
 
 }  // namespace fsdp::train

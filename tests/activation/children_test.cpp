@@ -1,4 +1,4 @@
-// apply_activation_checkpointing: which parts of a model are recomputed, and what stays as it was.
+// Tests which parts of a model apply_activation_checkpointing recomputes, and that everything else stays as it was.
 
 #include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/error.h>

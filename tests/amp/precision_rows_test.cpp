@@ -215,7 +215,7 @@ TEST(PrecisionOnTheWire, HalvesTheBytesOfGathersAndReductions) {
       low_gathers{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat},
       low_sums{.reduce_dtype = torch::kHalf};
   for (const auto& hosts : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 0, 1, 1}}) {
-    // Beside the gradient of each of the four weights, ranks exchange the number of ranks that have one.
+    // Besides the gradient of each of the four weights, ranks exchange the number of ranks that have one.
     const uint64_t counts = 4 * sizeof(float) * hosts.size();
     const auto full = moved_with({}, hosts);
     const auto both = moved_with(low, hosts), gathers = moved_with(low_gathers, hosts),

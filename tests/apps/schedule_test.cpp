@@ -1,4 +1,4 @@
-// Learning rates of training steps, and the operations that a token takes.
+// Tests of the learning rates of training steps, and of the number of operations that a token takes.
 
 #include "frame/schedule.h"
 

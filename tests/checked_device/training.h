@@ -176,7 +176,7 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn,
   run_ranks(world, run, timeout);
 }
 
-/// Copies the whole parameters to the CPU. Collective.
+/// Copies the whole parameters to the CPU, and returns the copies. Collective.
 inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model) {
   std::vector<torch::Tensor> values;
   for (const auto& parameter : model.parameters()) values.push_back(full_tensor(parameter).cpu());

@@ -183,8 +183,8 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
        },
        {3, 3, 3, 3},
        {6, 6, 6, 6}},
-      // Every rank sends a tensor of at most 16 KiB divided by the number of ranks whole to all ranks. Of a larger
-      // tensor ranks exchange slices and then sums; here, slices are enclosed in headers and sums are not.
+      // If a tensor has at most 16 KiB divided by the number of ranks, every rank sends all of it to all ranks. For a
+      // larger tensor ranks exchange slices and then sums; here, slices are enclosed in headers and sums are not.
       {"all_reduce",
        [](Communicator& ranks, int64_t numel) {
          return ranks.all_reduce(at::ones({numel - 1024}), ReduceOp::kSum, {"w", {}});

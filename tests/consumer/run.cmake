@@ -16,7 +16,7 @@ function(step name)
   message(STATUS "consumer: ${name}: done")
 endfunction()
 
-# The library and what uses it do without zlib, which is for programs of this repository.
+# Builds a project without zlib, which only programs of this repository need: neither the library nor its users need it.
 function(build name source)
   step("configuring ${name}" ${CMAKE_COMMAND} -S "${source}" -B "${_work}/${name}" -G "${GENERATOR}"
        -D "CMAKE_CXX_COMPILER=${CXX}" -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"

@@ -1,5 +1,5 @@
-// Ranks that fork children. Without AddressSanitizer: it does not take its allocator's locks for a fork, so that a
-// child may wait for ever for one that another thread of its parent held.
+// Tests of ranks that fork children. They do not run with AddressSanitizer, because it does not take its allocator's
+// locks for a fork: a child may wait for ever for a lock that another thread of its parent held.
 
 #include <fsdp/fully_shard.h>
 #include <fsdp/process_group.h>

@@ -169,12 +169,12 @@ inline Words refusal(const std::string& op, const std::string& parameter, const 
 /// Places in a program where a mistake is made. A mistake that has the same error in several places combines them with
 /// |.
 enum Where : unsigned {
-  kOutside = 1,            ///< outside a forward scope
-  kOutsideUnrecorded = 2,  ///< outside a forward scope, under a torch::NoGradGuard
-  kInScope = 4,            ///< in a scope, before `p` is in memory
+  kOutside = 1,            ///< The place is outside a forward scope.
+  kOutsideUnrecorded = 2,  ///< The place is outside a forward scope, under a torch::NoGradGuard.
+  kInScope = 4,            ///< The place is in a scope, before `p` is in memory.
   kInScopeUnrecorded = 8,
-  kInMemory = 16,    ///< under a torch::NoGradGuard, in a scope that has read `p`
-  kInBackward = 32,  ///< in a hook of a backward
+  kInMemory = 16,    ///< The place is under a torch::NoGradGuard, in a scope that has read `p`.
+  kInBackward = 32,  ///< The place is in a hook of a backward.
   kInTraining = kOutside | kOutsideUnrecorded,
 };
 

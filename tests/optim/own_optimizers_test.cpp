@@ -1,5 +1,5 @@
 // Tests of optimizers and clipping that users write. Those of docs/precision.md must equal their unsharded formulas.
-// Numbers of this rank's rows alone must be refused, with the call that the user needs.
+// The library must refuse numbers that come from this rank's rows alone, and name the call that the user needs.
 
 #include "../examples/own_optimizer.h"
 
@@ -298,7 +298,7 @@ TEST(WhatIsMadeOfRows, MayBeSummedOverReplicas) {
   });
 }
 
-// Clipping as many programs write it by hand, with the call that it needs; one rank has a NaN.
+// Clips gradients as many programs do by hand, with the library's functions over all ranks; one rank has a NaN.
 TEST(WhatIsMadeOfRows, IsAnsweredOverAllRanks) {
   run_thread_ranks(3, [&](int rank) {
     torch::nn::Linear net = build_alike([] { return torch::nn::Linear(4, 7); });

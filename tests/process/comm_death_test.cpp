@@ -67,7 +67,7 @@ TEST_P(CommDeath, IsNamedByEverySurvivor) {
   std::iota(all.begin(), all.end(), 0);
   auto ranks = start_ranks("reduce_until_a_rank_dies", fate.world,
                            {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
-                            // Only the timeout finds a silent rank, and over Gloo a rank whose child lives on.
+                            // Only the timeout finds a silent rank and, over Gloo, a rank whose child lives on.
                             {"TIMEOUT", fate.signal == SIGSTOP || fate.has_a_child ? "3" : "120"}});
   wait_for_output(ranks, all, "running");
   ranks.kill(fate.victim, fate.signal);

@@ -89,7 +89,7 @@ TEST_P(CommDeathInTraining, IsNamedByEverySurvivorWithinTheTimeout) {
     std::vector<std::string> parts{str_cat("PeerLost ", victim, ": [fsdp rank ", r, '/', world)};
     if (!has_replicas) parts.insert(parts.end(), {"ast operations: ", "start all ranks again"});
     expect_end(ranks, r, 1, parts);
-    // Ranks that share no axis with the lost one learn of it from those that do.
+    // Ranks that share no axis with the lost rank learn of it from ranks that do.
     EXPECT_THAT(ranks.wait(r).output, testing::ContainsRegex(str_cat("rank ", victim, "(, [^.]*,)? is lost")));
   }
 }

@@ -63,10 +63,10 @@ constexpr int kOptimizers = 7;
 
 struct Model {
   std::vector<Node> nodes;
-  bool is_synced = false;  ///< by sync_module_states; ranks other than 0 begin with other values
-  bool by_policy = false;  ///< groups are made by auto_wrap_policy, else by calls bottom-up
-  bool is_mixed = false;   ///< operators compute with parameters in fp32, gradients are summed in fp64
-  int in_files = 0;        ///< so many of the first nodes have a DiskOffloadPolicy
+  bool is_synced = false;  ///< sync_module_states is set, and ranks other than 0 begin with other values
+  bool by_policy = false;  ///< auto_wrap_policy makes the groups; otherwise calls of fully_shard make them bottom-up
+  bool is_mixed = false;   ///< operators compute with parameters in fp32, and gradients are summed in fp64
+  int in_files = 0;        ///< number of nodes, counted from node 0, that have a DiskOffloadPolicy
   Optimizer optimizer = Optimizer::kSgd;
 
   bool operator==(const Model&) const = default;
@@ -74,10 +74,10 @@ struct Model {
 
 /// The way in which a forward enters the scope of its module.
 enum class Entry : uint8_t {
-  kScope,     ///< in a ForwardScope
-  kCall,      ///< model(x)
-  kForward,   ///< model.forward(x)
-  kHandleOf,  ///< fsdp::handle_of(module)(x)
+  kScope,     ///< The program opens a ForwardScope and calls the module in it.
+  kCall,      ///< The program calls model(x).
+  kForward,   ///< The program calls model.forward(x).
+  kHandleOf,  ///< The program calls fsdp::handle_of(module)(x).
 };
 constexpr int kEntries = 4;
 
@@ -109,40 +109,43 @@ enum class Kind : uint8_t {
   kReshard,      ///< Calls reshard() on the group of `node`.
   kKeepAfterForward,  ///< Calls set_reshard_after_forward(!flag).
   kKeepAfterBackward,
-  kKeepInBackward,   ///< model, node, flag; set_unshard_in_backward(!flag)
-  kClampReduced,     ///< model, node, value, flag: a hook of reduced gradients, or none
-  kStepInBackward,   ///< model, node, flag: drops gradients; the group has an optimizer that steps in backward, or none
-  kFreeze,           ///< model, node, flag: its own parameters, or they train
-  kReduceUnused,     ///< model, flag
-  kDivideFactor,     ///< model, node, value
-  kForwardPrefetch,  ///< model, node, nodes
-  kBackwardPrefetch,  ///< model, node, nodes
-  kClip,              ///< model, value
-  kFullTensors,       ///< model
-  kSave,              ///< model: and load what was saved
-  kThrow,             ///< model, rank (-1: all), flag: in backward, at the output of node; then reset_iter_state
-  kBarrier,           ///<
-  kCompareRows,       ///< model
-  kCompareGradients,  ///< model
-  kAllReduce,         ///< flag: the maximum, else the sum
-  kAllGather,         ///<
-  kBroadcast,         ///< rank: from which
-  kMean,              ///<
-  kMap,     ///< slot, other: the slot whose h goes through a collective that autograd knows; rank: how many neighbours
-            ///< take part, or -1 for all ranks; seed: which of kMaps
-  kAttend,  ///< the same by attention in a SequenceParallel; seed: which of kMethods, flag: causal
-  kByHand,  ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
-  kPipeline,  ///< a model of its own trains as stages, see stages.h; rank: how many ranks have a stage each, or -1
-              ///< for all ranks; seed: which schedule and batch, flag: some layers are frozen
+  kKeepInBackward,  ///< Calls set_unshard_in_backward(!flag) on the group of `node`.
+  kClampReduced,  ///< Sets a hook that clamps the reduced gradients of `node` to `value`, or removes it if flag is not
+                  ///< set.
+  kStepInBackward,    ///< Drops gradients, and gives the group of `node` an optimizer that steps in backward. Without
+                      ///< flag it has none then.
+  kFreeze,            ///< Sets requires_grad of the parameters of `node` itself to !flag.
+  kReduceUnused,      ///< Calls set_reduce_scatter_unused_params(flag).
+  kDivideFactor,      ///< Calls set_gradient_divide_factor(value) on the group of `node`.
+  kForwardPrefetch,   ///< Calls set_modules_to_forward_prefetch(nodes) on the group of `node`.
+  kBackwardPrefetch,  ///< Calls set_modules_to_backward_prefetch(nodes) on the group of `node`.
+  kClip,              ///< Clips gradients to the norm `value`.
+  kFullTensors,       ///< Records full_tensor of every parameter.
+  kSave,              ///< Saves the rows with torch::save, and loads them again.
+  kThrow,        ///< Makes `rank` throw (-1: all ranks) and calls reset_iter_state. flag: in backward, at the output of
+                 ///< `node`.
+  kBarrier,      ///< Calls barrier().
+  kCompareRows,  ///< Records the rows and buffers of `model`.
+  kCompareGradients,  ///< Records the gradients of `model`.
+  kAllReduce,         ///< Reduces a tensor. flag: the maximum, otherwise the sum.
+  kAllGather,         ///< Gathers a tensor.
+  kBroadcast,         ///< Broadcasts a tensor from `rank`.
+  kMean,              ///< Calls mean().
+  kMap,  ///< Passes the h of slot `other` through the collective with gradients that `seed` chooses of kMaps, and keeps
+         ///< the graph in `slot`. Groups of `rank` neighbours take part, or all ranks together if that is -1.
+  kAttend,    ///< Does the same with attention in a SequenceParallel of the method that `seed` chooses. flag: causal.
+  kByHand,    ///< Computes with rows in one of kHands ways, as users' own optimizers do. `seed` chooses the way.
+  kPipeline,  ///< Trains a model of its own as pipeline stages (see stages.h), on `rank` ranks per pipeline or, if that
+              ///< is -1, on all. `seed` chooses schedule and batch. flag: some layers are frozen.
 };
 constexpr int kKinds = 44;
 constexpr int kHands = 5, kMaps = 5, kMethods = 5;
 
 /// Holds up one rank until the other ranks are `ahead` statements further, or until a time limit.
 struct Lag {
-  int rank = -1;  ///< -1: no rank
+  int rank = -1;  ///< number of the rank; -1 for no rank
   int ahead = 1;
-  bool inside = false;  ///< in the forward scope or in the backward of a kPause; otherwise before the statement
+  bool inside = false;  ///< true: in the forward scope or in a kPause's backward; false: before the statement
 
   bool operator==(const Lag&) const = default;
 };
@@ -152,13 +155,13 @@ struct Statement {
   int model = 0, node = 0, slot = 0, other = -1, rank = -1;
   bool flag = false;
   Entry entry = Entry::kScope;
-  int at = 0;  ///< for Entry::kScope: node of the group whose scope opens, unless a scope around it is open
+  int at = 0;  ///< node of the group whose scope opens with Entry::kScope, unless a scope around it is open
   double value = 0;
   int64_t seed = 0;  ///< seed of the input, and of other choices
   std::vector<int> nodes = {};
   std::vector<Statement> body = {};
   Lag lag = {};
-  int number = 0;  ///< place in the program, in the order of execution
+  int number = 0;  ///< number of the statement in the program, in the order of execution
 
   bool operator==(const Statement&) const = default;
 };

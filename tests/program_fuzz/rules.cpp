@@ -340,7 +340,7 @@ void Rules::apply_backward(const Statement& s) {
   free_parts(parts);
 }
 
-// Notes a scope that leaves no graph of its own. The library cannot tell such a graph from an older one.
+// Notes a scope that leaves no graph. If an older graph exists, the library cannot tell that this scope left none.
 void Rules::note_read(int model) {
   state(model).may_be_read_again |= std::ranges::any_of(graphs_, [&](const GraphState& graph) {
     return (graph.models & bit(model)) != 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Decides which statement may come next in a program: each whose outcome is defined, both sharded and unsharded. The
+/// Decides which statements may come next in a program: those whose outcome is defined, sharded and unsharded. The
 /// rules depend on the program alone.
 
 #include <array>
@@ -16,12 +16,12 @@ namespace fsdp::test::fuzz {
 struct GraphState {
   /// A backward may use the graph: no backward has freed it, and nothing that it read has been written since.
   bool is_alive = false;
-  uint32_t models = 0;         ///< one bit for each model that it read
-  std::set<int> parts;         ///< numbers of the statements whose nodes it reaches
-  bool has_input = false;      ///< its input is a leaf that requires grad, or another graph
-  bool is_of_root = false;     ///< all modules of its models took part
-  bool has_output = false;     ///< another forward may continue from it
-  bool has_attention = false;  ///< it has attention over ranks, which has no second derivative
+  uint32_t models = 0;         ///< one bit for each model that the graph read
+  std::set<int> parts;         ///< numbers of the statements whose nodes the graph reaches
+  bool has_input = false;      ///< the graph's input is a leaf that requires grad, or another graph
+  bool is_of_root = false;     ///< all modules of the graph's models took part
+  bool has_output = false;     ///< another forward may continue from the graph
+  bool has_attention = false;  ///< the graph has attention over ranks, which has no second derivative
   int order = 1;  ///< 1 for a forward's graph; autograd::grad with create_graph makes one of the next order
 };
 
@@ -30,10 +30,10 @@ struct ModelState {
   std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
   bool no_sync = false, local_rows = false;
   bool has_waiting_gradients = false;  ///< a backward under no_sync has left gradients
-  bool may_be_read_again = false;      ///< a scope since the last write of all ranks closed while there was a graph
+  bool may_be_read_again = false;      ///< since the last write of all ranks, a scope closed while a graph existed
   bool may_keep = false;               ///< groups may keep whole copies, which only writes of all ranks make stale
-  bool was_written_by_one = false;     ///< one rank has written since that write, and others' copies may be stale
-  std::set<int> frozen = {};           ///< the frozen ones of the nodes that kFreeze may change
+  bool was_written_by_one = false;     ///< one rank has written alone, and others' copies may be stale
+  std::set<int> frozen = {};           ///< the frozen nodes among those that kFreeze may change
   std::set<int> steppers = {};         ///< nodes of groups whose optimizers step in backward
   bool was_frozen = false;             ///< a parameter was frozen at some time
   /// True if a backward has ended early. LibTorch keeps its graph until the thread runs another backward.

@@ -25,11 +25,11 @@ struct Operands {
 };
 
 constexpr int kWidth = -1, kSize = -2;  // stand for the program's width and the node's size
-constexpr int kDepth = -3;  // stands for so many rows of that width that whole matrices would need too much padding
+constexpr int kDepth = -3;  // stands for a number of rows with which whole matrices would need too much padding
 
 struct CellInfo {
   const char* name;
-  int weight;  ///< relative frequency with which it is drawn
+  int weight;  ///< relative frequency with which the cell is drawn
   std::vector<std::vector<int>> sizes;
   torch::Tensor (*compute)(const torch::Tensor& h, const Operands& p, const torch::Tensor& mean, const Call& call);
 };
@@ -48,19 +48,19 @@ const OptimizerInfo& info_of(Optimizer optimizer);
 /// Conditions on the place of a statement. Rules::allow_otherwise checks the others.
 enum Needs : unsigned {
   kNothing = 0,
-  kExists = 1,              ///< its model exists
-  kOutside = kExists | 2,   ///< no scope of its model is open
-  kSettled = kOutside | 4,  ///< and no gradients wait for a reduction
-  kNoRows = kExists | 8,    ///< no LocalRows of its model are open
-  kAtTop = 16,              ///< no other statement contains it
-  kNests = 32,              ///< only few statements contain it
-  kGroup = 64,              ///< `node` has a param group of its own
-  kRows = 128,              ///< the first parameter of `node` can be written row by row
+  kExists = 1,              ///< The statement's model exists.
+  kOutside = kExists | 2,   ///< No scope of the statement's model is open.
+  kSettled = kOutside | 4,  ///< In addition, no gradients wait for a reduction.
+  kNoRows = kExists | 8,    ///< No LocalRows of the statement's model is open.
+  kAtTop = 16,              ///< No other statement contains the statement.
+  kNests = 32,              ///< Only few statements contain the statement.
+  kGroup = 64,              ///< `node` has a param group of its own.
+  kRows = 128,              ///< The first parameter of `node` can be written row by row.
 };
 
 struct KindInfo {
   const char* name;
-  int weight;  ///< relative frequency with which it is tried; where it is not allowed, another one is drawn
+  int weight;  ///< relative frequency with which the kind is tried; if it is not allowed, another kind is drawn
   unsigned needs;
   double flag = 0.5;  ///< probability that `flag` is set
   std::array<double, 3> values = {};

@@ -18,8 +18,8 @@ struct ValueHeader {
   int rank = 0;
   bool is_defined = true;
   bool is_rows = false;
-  double tolerance = 0;          ///< relative to the largest number, 0 for equal bits; the unsharded run sets it
-  int64_t first = 0, count = 0;  ///< if is_rows: the range of elements of the whole value
+  double tolerance = 0;  ///< tolerance relative to the largest number, 0 for equal bits; the unsharded run sets it
+  int64_t first = 0, count = 0;  ///< range of elements of the whole value, if `is_rows` is true
   size_t numel = 0;
 };
 

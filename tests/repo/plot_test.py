@@ -1,4 +1,4 @@
-"""scripts/plot draws metrics of runs, a step of a trace, and a comparison."""
+"""Tests that scripts/plot draws metrics of runs, a step of a trace, and a comparison."""
 
 import json
 import pathlib

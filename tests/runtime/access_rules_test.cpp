@@ -79,7 +79,7 @@ const Rule kRules[] = {
     {{kPointwise}, {.part = kResult, .fit = kMisfits}, kRefuseOperand},
     {{kFill}, {.part = kResult, .writes = true, .random = true}, kRefuseRandom},
     {{kOther}, {.part = kResult, .local_rows = true}, kPass},
-    // A parameter itself may not be cloned, its rows may.
+    // A parameter itself may not be cloned, but its rows may.
     {{kClone}, {.is_parameter = true}, kRefuseConvert},
     {{kClone}, {.is_parameter = true, .recording = true}, kRefuseConvert},
     {{kClone}, {}, kPass},

@@ -1,4 +1,4 @@
-// What the library chooses or advises from a few facts: the roles of a mesh's axes, smaller groups.
+// Tests of how a strategy uses the axes of a mesh.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

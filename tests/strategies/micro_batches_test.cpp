@@ -25,7 +25,7 @@ TEST(RequiresAllReduce, InTheLastMicroBatchAloneEqualsTheUnshardedRun) {
         run, [](const Group& group, int micro) { group.set_requires_all_reduce(micro == 2); });
 }
 
-// The second parameter is frozen at first. In fp16 sums are scaled, and so are those of its group.
+// The second parameter is frozen at first. Its group has a parameter in fp16, so the sums of the group are scaled.
 struct TwoDtypes : nn::Module {
   Tensor weight = register_parameter("weight", torch::ones({4, 3})),
          half = register_parameter("half", torch::ones({4, 3}, torch::kHalf), /*requires_grad=*/false);

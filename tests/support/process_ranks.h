@@ -50,7 +50,7 @@ struct RankResult {
   std::string output;
 };
 
-/// Starts the ranks. The destructor kills and reaps those that still run. Thread safety: use it from one thread.
+/// Starts the ranks. The destructor kills and reaps those that still run. Thread safety: only one thread may use it.
 class ProcessRanks {
  public:
   ProcessRanks(const std::string& case_name, ProcessRanksOptions options);

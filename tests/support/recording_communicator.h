@@ -13,12 +13,12 @@ namespace fsdp {
 class OperationLog {
  public:
   struct Entry {
-    /// "all_gather", "reduce_scatter", "all_reduce(sum)", ..., or "duplicate".
+    /// Name of the call: "all_gather", "reduce_scatter", "all_reduce(sum)", ..., or "duplicate".
     std::string operation;
     std::string subject;
     /// Number of bytes of the larger side: of an all_gather's output, of a reduce_scatter's input.
     uint64_t bytes = 0;
-    /// "main", or the name that was given to duplicate().
+    /// Name of the lane: "main", or the name that was given to duplicate().
     std::string lane;
     bool operator==(const Entry&) const = default;
   };

@@ -20,7 +20,7 @@ namespace fsdp::test {
 struct ThreadRanksOptions {
   /// Timeout of the process group.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// "shm", "gloo" or "hierarchical". If it is empty, test_backend() chooses.
+  /// Backend of the ranks: "shm", "gloo" or "hierarchical". If it is empty, test_backend() chooses.
   std::string backend = {};
   /// Wraps a rank's communicator, e.g. in a recording communicator, before the process group is made from it.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap = {};

@@ -1,4 +1,4 @@
-// Where a training goes on from a checkpoint.
+// Tests of the place at which a training resumes from a checkpoint.
 
 #include "train/training_place.h"
 

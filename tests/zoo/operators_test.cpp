@@ -1,5 +1,5 @@
 // Tests of operators with every kind of signature on parameters: numbers and tensors, lists, several results, elements
-// by index, in place. Inside a scope, also tests of functorch's transforms, which wrap tensors.
+// by index, in place. Also tests of functorch's transforms, which wrap tensors, inside a scope.
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>

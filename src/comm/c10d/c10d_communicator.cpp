@@ -386,7 +386,7 @@ class C10dCommunicator : public Front {
   const std::string name_;
   const int number_;
   Order all_;
-  std::shared_ptr<HierarchicalExchange> by_hosts_;  // all_.messages if it has two levels, else null
+  std::shared_ptr<HierarchicalExchange> by_hosts_;  // all_.messages if it is hierarchical, otherwise null
   std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
   std::map<std::pair<int, bool>, Order> messages_;  // the key is the peer and whether this rank sends
 };

@@ -17,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-// Approximate size in bytes of the parts into which a reduce_scatter cuts slices. All ranks cut alike.
+// Approximate size in bytes of the parts into which a reduce_scatter cuts slices, the same on all ranks.
 constexpr int64_t kPartBytes = int64_t{2} << 20;
 
 // Returns the first element of a part when a slice of `length` elements is cut into `parts` parts. A part ends where

@@ -15,11 +15,11 @@ constexpr std::chrono::seconds kForPeers{2};
 constexpr std::chrono::milliseconds kForOthers{500};
 
 std::string key_of(const std::string& order, uint64_t number) { return str_cat("window/", order, '/', number); }
-// The key under which a rank writes which window differs: the number of the window's last operation.
+// The key under which a rank writes the number of the last operation of the window that differs.
 constexpr const char* kDiffers = "differs";
 std::string records_of(int rank) { return str_cat("records/", rank); }
 
-// What a rank publishes: for each order, the bytes of its fingerprints in ascending order of their numbers.
+// The fingerprints that a rank publishes: for each order, their bytes in ascending order of their numbers.
 using Records = std::map<std::string, std::string>;
 
 std::vector<Fingerprint> fingerprints_in(const std::string& bytes) {

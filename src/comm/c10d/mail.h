@@ -32,7 +32,7 @@ namespace fsdp {
 using Parcel = std::vector<at::Tensor>;
 
 /// Divides tensors into parcels: small tensors share a parcel, and larger ones follow in ranges of at most `most`
-/// bytes, each in its own parcel. The division depends only on sizes and dtypes, so both ranks divide alike. Empty
+/// bytes, each in its own parcel. The division depends only on sizes and dtypes, so it is the same on both ranks. Empty
 /// tensors are left out.
 std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most = std::numeric_limits<int64_t>::max());
 int64_t bytes_of(const Parcel& parcel);

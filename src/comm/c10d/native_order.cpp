@@ -154,7 +154,7 @@ class NativeOrder::Operation : public Work, public std::enable_shared_from_this<
       finish();
     } catch (const std::exception& error) {
       span.end(/*has_failed=*/true);
-      finish();  // of what was issued all the same
+      finish();  // a part of the operation may have been issued
       require_intact();
       order_->raise_alarm(Cause::kTransport, fingerprint, first_line(error.what()));
       require_intact();

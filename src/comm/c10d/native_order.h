@@ -47,7 +47,7 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   using Failure = std::shared_future<Verdict>;
 
   struct Options {
-    std::string name = {};  ///< appears in errors
+    std::string name = {};  ///< name of the order in error messages
     Ranks ranks = {};
     c10::Device device;
     std::chrono::milliseconds timeout{};

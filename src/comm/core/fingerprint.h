@@ -68,8 +68,8 @@ struct Fingerprint {
 static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) == 192);
 
 Fingerprint make_fingerprint(Operation operation, const Tag& tag);
-/// Fills in the fields that describe the data. `planes` are at least one tensor, all on one device. The whole operation
-/// has `times` times their bytes.
+/// Fills in the fields that describe the data. `planes` has at least one tensor; all are on one device. The whole
+/// operation has `times` times their bytes.
 void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes, int times = 1);
 
 /// Returns a hash of `before` and of all fields except `text`.
@@ -81,7 +81,7 @@ std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// Float".
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
-/// Begins the collective on the rank's timeline.
+/// Begins an entry for the collective on the rank's timeline.
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint);
 
 /// Returns the fields that keep two ranks' operations from being the same collective, e.g. "operation, bytes"; empty if

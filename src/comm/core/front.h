@@ -54,7 +54,8 @@ class Front : public Communicator {
   const c10::Device device_;
 };
 
-/// The communicator of a program of one rank, whose collectives end at once. Thread safe.
+/// Makes a communicator of one rank, whose collectives are done when the call returns; on a device, when the current
+/// stream reaches them. Thread-safe.
 std::shared_ptr<Communicator> make_local_communicator(Ranks ranks = {});
 
 }  // namespace fsdp

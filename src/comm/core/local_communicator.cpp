@@ -1,4 +1,4 @@
-// The communicator of a program of one rank.
+// The communicator of a group of one rank.
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>
@@ -13,8 +13,8 @@
 namespace fsdp {
 namespace {
 
-// Work that is done once the stream that was current at its construction reaches this point. wait() makes the waiting
-// thread's current stream wait for that stream.
+// Work that is done when all work is done that was queued, at its construction, on the current stream. wait() makes the
+// waiting thread's current stream wait for that work.
 class DoneWork : public Work {
  public:
   explicit DoneWork(c10::Device device) : device_(device) {

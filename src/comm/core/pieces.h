@@ -60,8 +60,8 @@ void visit_ranges(std::span<const Piece> pieces, int64_t begin, int64_t end,
 /// thread.
 void copy_range(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target);
 
-/// Computes output = scale * (((c[0] + c[1]) + c[2]) + ...), or `scale` times the maximum or minimum. There must be at
-/// least two contributions c, flat tensors of one size.
+/// Computes output = scale * (((c[0] + c[1]) + c[2]) + ...), or `scale` times the maximum or minimum. c are the
+/// contributions: two or more flat tensors of the same size.
 ///
 /// The function overwrites contributions except c[own], which stays as it is unless `output` is c[own] itself. On the
 /// CPU everything runs in the calling thread.

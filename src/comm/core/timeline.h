@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a rank does, written down while a trace records it.
+/// A record of what a rank does, which is written only while a trace records.
 
 #include <atomic>
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace fsdp {
 
-/// Whether a thread of the program does the work, or it is a collective that goes on beside the threads.
+/// Kind of the work: a thread of the program does it (kCompute), or it is a collective that runs asynchronously.
 enum class Track : uint8_t { kCompute, kCommunication };
 
-/// One thing that a rank does or did.
+/// One piece of work that a rank does or did.
 struct TimelineEntry {
   Track track = Track::kCompute;
-  std::string name = {}, subject = {};  ///< the subject: a group
-  /// Of a collective: its number in its order, and the bytes of all ranks' data.
+  std::string name = {}, subject = {};  ///< `subject`: the parameter group or other subject of the work
+  /// For a collective: its number in its order, and the bytes of all ranks' data.
   uint64_t sequence = 0, bytes = 0;
   bool has_failed = false;
-  /// From 1, in the order of beginnings on this rank.
+  /// The entry's number on this rank; entries are numbered from 1 in the order in which they begin.
   uint64_t number = 0;
   /// Nanoseconds since 1970. `ended` is 0 while the work goes on.
   int64_t begun = 0, ended = 0;
@@ -83,7 +83,7 @@ class Span {
   /// Ends the entry: as failed if an exception unwinds the stack, otherwise as done.
   ~Span() { end_by_scope(); }
 
-  /// Later calls do nothing.
+  /// Ends the entry. Later calls do nothing.
   void end(bool has_failed = false);
 
  private:

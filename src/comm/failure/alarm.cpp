@@ -33,7 +33,7 @@ std::string key_of(int rank) { return str_cat("alarm/", rank); }
 // then sets the key alarm/R of each of them. Rank R waits for that key, deletes it and then reads the messages. A
 // message that is written after R has read comes with another ring. A rank ends its own wait by setting its own key.
 
-// The alarm's state, which its threads share because they may outlive the Alarm.
+// The alarm's state, which its thread shares because the thread may outlive the Alarm.
 struct Alarm::State {
   void tell(const std::function<void(RollCall&)>& act) {
     MutexLock lock(mutex);
@@ -66,10 +66,10 @@ struct Alarm::State {
     ringing->multiSet(keys, std::vector(keys.size(), std::vector<uint8_t>{'1'}));
   }
 
-  // Ends the threads. May be called again. Does nothing in a forked child, which has no such threads.
+  // Ends the thread. May be called again. Does nothing in a forked child, which has no such thread.
   void stop() {
     if (process != getpid() || is_stopping.exchange(true)) return;
-    // Where this fails the thread has ended, or never will because the store does not answer.
+    // If the ring fails, the thread has ended or never will, because the store does not answer.
     std::chrono::milliseconds patience = kFarewell;
     try {
       ring({rank});

@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-/// Thread safety: all of it.
+/// Tells whether the processes of ranks on this host have ended or are stopped. Thread-safe.
 class Neighbours {
  public:
   /// `processes` maps each rank to its process id. The other functions number ranks as `processes` does.

@@ -30,13 +30,13 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 //   left/R      rank R has destroyed its process group; this replaces its answer
 //   answers     the number of ranks that have answered or left
 //   verdict     set once; every rank throws it
-//   told/R      rank R has read the verdict, or has left
-// The rank whose answer is the last one decides, or the judge when the others' time to answer is over. Should the judge
-// be lost meanwhile, whoever else raised the alarm decides.
-// The rank that hosts the store waits, a few seconds at most, until the others were told before it throws: the program
-// may end of it, and would take the verdict with it.
-// A rank that hears that another one is gone publishes the same verdict in all its groups, that of all ranks among
-// them. So a rank that shares no group with the first to hear of it names the lost rank, too.
+//   told/R      rank R has read the verdict or has left
+// The rank that answers last decides, or the judge when the time to answer is over. If the judge is lost meanwhile, any
+// other rank that raised the alarm decides.
+// Before the rank that hosts the store throws, it waits a few seconds at most until the others have read the verdict:
+// its program may end because of the error, and the verdict would be lost with the store.
+// A rank that hears that another rank is gone publishes the same verdict in all its process groups, including the one
+// of all ranks. So ranks that share no other process group with it name the lost rank too.
 
 std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                           int beginning) {
@@ -138,7 +138,7 @@ void RollCall::look() {
   });
 }
 
-// Whether this was the last rank's answer.
+// Answers once. Returns whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
   {
     const MutexLock lock(mutex_);
@@ -169,6 +169,7 @@ void RollCall::conclude(const Verdict& verdict) {
   store_->set(told_key(ranks_.rank), "1");
 }
 
+// Publishes the verdict in this rank's other process groups if it says that a rank is gone.
 void RollCall::pass_on(const Verdict& verdict) const {
   if (!verdict.is_gone) return;
   options_.alarm->tell([&](RollCall& call) {
@@ -176,7 +177,7 @@ void RollCall::pass_on(const Verdict& verdict) const {
   });
 }
 
-// Makes the verdict known in this rank and ends what its lanes wait for.
+// Makes the verdict known on this rank and ends the waits of its orders.
 void RollCall::end_operations(const Verdict& verdict) {
   {
     const MutexLock lock(mutex_);
@@ -197,7 +198,7 @@ Verdict RollCall::decide_by_reports() {
 
 void RollCall::let_others_follow() {
   if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
-  pass_on(*known());  // the alarm's thread may not have come so far
+  pass_on(*known());  // the alarm's thread may not have passed it on yet
   const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
   options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
 }
@@ -209,7 +210,7 @@ void RollCall::wait_until_told(steady_clock::time_point end) const {
   for (int rank = 0; rank < ranks_.world_size; ++rank)
     if (rank != ranks_.rank && ranks_.name_of(rank) != verdict->rank) keys.push_back(told_key(rank));
   const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
-  // Whoever is gone need not follow.
+  // A rank that is gone does not read the verdict, so a timeout is ignored.
   if (!keys.empty()) try_to([&] { store_->wait(keys, std::max(milliseconds(1), left)); });
 }
 

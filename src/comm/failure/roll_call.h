@@ -22,8 +22,8 @@ namespace fsdp {
 
 class RollCall;
 
-/// One for all process groups of a rank. A thread waits for one key of the store on a connection of its own, so nothing
-/// is asked while nothing fails. See Note [Alarm].
+/// Hears of failures for all process groups of a rank. One thread waits for a key of the store on a connection of its
+/// own, so the store gets no requests while nothing fails. See Note [Alarm].
 ///
 /// Thread-safe.
 class Alarm {
@@ -33,19 +33,19 @@ class Alarm {
   using Connect = std::function<StorePtr()>;
 
   Alarm() = default;
-  /// Ends its thread, within seconds.
+  /// Ends its thread within seconds.
   ~Alarm();
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// Begins to listen, as one of these ranks; only the first call does. Ranks that ring for each other see the same
-  /// keys there.
+  /// Starts to listen for the rank `ranks.name()`. Only the first call has an effect. Ranks that ring each other must
+  /// see the same keys through `connect`.
   void start(const Connect& connect, const Ranks& ranks);
-  /// This roll call hears of failures, in the alarm's thread.
+  /// Adds a roll call, which hears of failures in the alarm's thread.
   void add(std::weak_ptr<RollCall> call);
-  /// Calls `act` for each roll call that was added and is still there.
+  /// Calls `act` for each added roll call that still exists.
   void tell(const std::function<void(RollCall&)>& act) const;
-  /// Makes the roll calls of these global ranks look. Throws what the store throws.
+  /// Makes the roll calls of these global ranks look into the store. Throws what the store throws.
   void ring(const std::vector<int>& ranks) const;
 
   /// Calls leave() on every roll call of this process that still exists and ends the alarms. Called before the process
@@ -71,20 +71,21 @@ struct RollCallOptions {
   bool store_in_rank_0 = false;
   /// The rank's alarm, which all its groups share.
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  /// The processes of ranks on this host, which tell a stopped rank where the store is gone; may be null.
+  /// The processes of other ranks on this host. If the store is gone, they show whether the rank that this rank waits
+  /// for is stopped. May be null.
   std::shared_ptr<Neighbours> neighbours = nullptr;
 };
 
 /// Asks all ranks of a process group what failed and draws the verdict. Each rank has one for each process group, which
 /// the group's communicators share.
 ///
-/// A rank whose collective fails raises the alarm; every living rank, also one that is idle or computes, answers with
-/// its last operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the
-/// same rank, whoever of them exits first. After a verdict the group is over; a rank that is gone ends every group of
-/// every rank that hears of it. See Note [Roll call].
+/// A rank whose collective fails raises the alarm. Every living rank, even one that is idle or computes, answers with
+/// its last operations and ends its own waits. The first verdict in the store is the verdict of all ranks, so all name
+/// the same rank, whichever rank exits first. After a verdict the process group is unusable. If the verdict says that a
+/// rank is gone, every rank that hears of it ends all its process groups. See Note [Roll call]. Thread-safe.
 class RollCall {
  public:
-  /// A sequence of operations whose state this rank reports. The alarm's threads and the threads of other orders call
+  /// A sequence of operations whose state this rank reports. The alarm's thread and the threads of other orders call
   /// the functions.
   class Order {
    public:
@@ -110,8 +111,8 @@ class RollCall {
   /// Publishes a verdict that needs no roll call. Returns the verdict that holds, which is the first in the store.
   Verdict pronounce(const Verdict& verdict);
 
-  /// The verdict, if there is one; the rank that hosts the store gets it when the others, of all groups that are over,
-  /// have it too.
+  /// Returns the verdict if there is one. On the rank that hosts the store, waits until the other ranks have it too, in
+  /// every process group that has a verdict.
   std::optional<Verdict> verdict();
 
   /// Tells the other ranks that this rank leaves on purpose. Waits a bounded time. Later calls have no effect.

@@ -19,7 +19,7 @@ namespace fsdp {
 
 /// Why a rank raised the alarm.
 enum class Cause : int {
-  kNone,       ///< The rank did not raise it but answers another rank's alarm.
+  kNone,       ///< The rank raised no alarm but answers another rank's alarm.
   kTimeout,    ///< The rank waited for `waiting_for` for the whole timeout.
   kTransport,  ///< The rank's connection to `waiting_for` failed.
   kLeft,       ///< The rank destroyed its process group.
@@ -28,7 +28,7 @@ enum class Cause : int {
 /// One rank's answer to the roll call.
 struct Report {
   Cause cause = Cause::kNone;
-  int waiting_for = -1;  ///< the rank for which it waits, or -1
+  int waiting_for = -1;  ///< the rank for which the reporting rank waits, or -1
   /// The last operations, e.g. "all_gather of 'w' (#5), waiting for rank 1 for 2.0 s".
   std::string operations;
   /// The operation that failed, and the transport's error message. Both are empty unless this rank raised the alarm.
@@ -52,7 +52,8 @@ struct Verdict {
   int rank = -1;
   /// The error message, with global ranks.
   std::string text;
-  /// Whether `rank` is gone for all groups of the job, and not merely out of the group that found it.
+  /// True if `rank` is lost for all process groups of the job. False if it has only left the process group that draws
+  /// the verdict.
   bool is_gone = false;
 
   auto fields() { return std::tie(kind, rank, text, is_gone); }

@@ -164,8 +164,8 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
 
 // Runs `act`, which may fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
 // verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as of any other
-// verdict. If the store is gone, the verdict is that rank 0 is lost, if it hosted the store: other ranks may have given
-// up for the same reason.
+// verdict. If the store is gone and rank 0 hosted it, the verdict is that rank 0 is lost, because other ranks may have
+// given up for the same reason.
 void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
   const auto& ranks = rendezvous.membership.ranks;
   const auto agree = [&](const Verdict& own) {

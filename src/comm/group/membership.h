@@ -26,7 +26,7 @@ struct CudaSupport {
 };
 
 struct BackendChoice {
-  /// "nccl", "cpu", "shm", "gloo" or "hierarchical".
+  /// Name of the backend: "nccl", "cpu", "shm", "gloo" or "hierarchical".
   std::string backend;
   /// The device of this rank; set only with "nccl".
   std::optional<c10::Device> device = std::nullopt;
@@ -46,7 +46,7 @@ void make_current(c10::Device device);
 struct Membership {
   RendezvousParameters parameters;
   Ranks ranks = {};
-  /// "nccl", "shm", "gloo", "hierarchical" or "cpu"; see ProcessGroupOptions.
+  /// Name of the backend: "nccl", "shm", "gloo", "hierarchical" or "cpu"; see ProcessGroupOptions.
   std::string backend;
   /// The backend for tensors on an accelerator: that of "nccl" or the user's own.
   std::optional<DeviceBackend> device_backend = std::nullopt;

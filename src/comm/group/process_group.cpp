@@ -30,7 +30,7 @@ struct Default {
   bool is_taken() const FSDP_REQUIRES(mutex) { return group != nullptr && has_group == getpid(); }
 };
 
-// Never destroyed; see leave_at_exit.
+// The object is never destroyed; see leave_at_exit.
 Default& process_wide() {
   static auto* instance = new Default;
   return *instance;
@@ -147,7 +147,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   } catch (const shm::Obstacle& obstacle) {
     communicator_->fail(str_cat("split into '", name, "'"), str_cat(obstacle.what(), '.'));
   }
-  ++rendezvous_->splits;  // even if the barrier fails, so that all ranks count alike
+  ++rendezvous_->splits;  // even if the barrier fails, so that all ranks have the same count
   communicator_->barrier({str_cat("split into '", name, "':", wanted), {}})->wait();
   return rendezvous ? join_as_group(*rendezvous) : nullptr;
 }

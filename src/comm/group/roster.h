@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What ranks tell each other about themselves when they meet, what all ranks need to know of it, and the choice of
-/// what carries their data. All functions are pure.
+/// The facts that ranks tell each other about themselves when they meet, the roster that all ranks make of these facts,
+/// and the choice of the transport for their data. All functions are pure.
 
 #include <map>
 #include <span>
@@ -15,14 +15,14 @@
 
 namespace fsdp {
 
-/// What a rank tells about itself.
+/// The facts that a rank tells about itself.
 struct Profile {
-  std::string claims;    ///< what must be the same on every rank
+  std::string claims;    ///< text that must be the same on every rank
   std::string domain;    ///< see host_domain()
-  std::string host;      ///< the user's name for its host (FSDP_HOST); may be empty
-  std::string obstacle;  ///< why it cannot share memory; empty if it can
+  std::string host;      ///< the user's name for the rank's host (FSDP_HOST); may be empty
+  std::string obstacle;  ///< reason why the rank cannot share memory; empty if it can
   int user = 0;          ///< the id of the rank's user
-  shm::Contact contact;  ///< how the ranks of its host find its shared memory
+  shm::Contact contact;  ///< data by which other ranks of the host find the rank's shared memory
 
   auto fields() { return std::tie(claims, domain, host, obstacle, user, contact); }
 };
@@ -49,9 +49,9 @@ class PackedNumbers {
 
 /// What a rank needs to know of all ranks of a group.
 struct Roster {
-  std::map<int, std::string> claims;  ///< each different text, by the first rank that has it
-  PackedNumbers hosts;                ///< each rank's host, numbered in the order of first ranks
-  bool is_one_domain = true;          ///< whether all ranks, even those outside a subgroup, have one domain
+  std::map<int, std::string> claims;  ///< the different claims, each by the first rank that makes it
+  PackedNumbers hosts;                ///< number of each rank's host; hosts are numbered in the order of first ranks
+  bool is_one_domain = true;          ///< true if all ranks, even those outside a subgroup, have one domain
   /// The reason why the ranks of some host cannot share memory, in one sentence; empty if all can. A subgroup has the
   /// value of the group of all ranks.
   std::string obstacle;
@@ -66,10 +66,10 @@ Roster roster_of(std::span<const Profile> profiles);
 /// Returns the roster of the subgroup of the ranks with these numbers, which ascend.
 Roster roster_of(const Roster& roster, std::span<const int> ranks);
 
-/// What carries tensors on the CPU.
+/// The transport of tensors on the CPU.
 enum class Carrier {
-  kSharedMemory,  ///< all ranks are on one host
-  kHierarchical,  ///< shared memory inside each host, Gloo between them
+  kSharedMemory,  ///< Ranks share memory; all are on one host.
+  kHierarchical,  ///< Ranks share memory inside each host, and Gloo connects the hosts.
   kNetwork,       ///< Gloo
 };
 

@@ -49,7 +49,7 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
 
   void end_round() {
     if (++read < steps.count) return;
-    steps = {.count = steps.count};  // lets tensors go
+    steps = {.count = steps.count};  // releases the tensors
     span.end();
     if (const auto next = std::exchange(next_, nullptr)) next();
   }

@@ -29,7 +29,7 @@ struct Steps {
   int64_t count = 1;
   /// The most bytes of its slot that this rank fills.
   size_t slot_bytes = 0;
-  /// Whether a round may be written before the previous one has been read.
+  /// True if a round may be written before the previous round has been read.
   bool overlap = true;
   /// Fills this rank's slot.
   std::function<void(int64_t round, std::byte* slot)> write = {};
@@ -78,7 +78,7 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   };
 
  public:
-  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share.
+  /// `members` are the ranks that take part, this rank included. `memory` is `bytes_needed` zero bytes that they share.
   Collectives(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
               size_t slot_bytes);
   ~Collectives() override;

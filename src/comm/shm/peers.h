@@ -224,12 +224,13 @@ class Peers {
   HostPage* page_ = nullptr;
 };
 
-/// Groups' flat buffers, each rank's rows its slice of them: one for each part, all of them in one segment. Collective.
+/// Shares the flat buffers of parameter groups, in which each rank's rows are one slice. Makes one buffer for each
+/// part, all in one segment. Collective.
 std::vector<std::shared_ptr<SharedBuffer>> share_rows(const std::shared_ptr<Peers>& peers,
                                                       std::span<const SharedPart> parts);
 
-/// What ranks hold alike: a buffer for each part, all of them in one segment, whose pages come as they are written and
-/// go with the last rank that holds them. Collective.
+/// Shares memory for data that is the same on all ranks. Makes one buffer for each part, all in one segment. Pages get
+/// memory when they are written and lose it when the last rank releases its hold. Collective.
 std::vector<std::shared_ptr<HostBuffer>> share_host_memory(Peers& peers, std::span<const SharedPart> parts);
 
 }  // namespace fsdp::shm

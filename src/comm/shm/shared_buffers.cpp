@@ -1,4 +1,4 @@
-// Buffers that the ranks of a host have once.
+// Buffers that exist once for all ranks of a host.
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -135,7 +135,8 @@ class ShmCommunicator : public Front {
 
   const std::shared_ptr<Peers> peers_;
   const std::shared_ptr<TrafficCount> traffic_;
-  // For collectives, and behind that by sender and receiver for messages; pages come as they are used.
+  // Memory for collectives, followed by memory for the messages of each pair of sender and receiver. Pages get memory
+  // when they are used.
   const std::shared_ptr<std::byte> memory_;
   const std::shared_ptr<Collectives> collectives_;
   // The key is the peer and whether this rank sends.

@@ -9,7 +9,7 @@
 namespace fsdp::test::checked {
 namespace {
 
-// Never destroyed: see device_mutex().
+// The object is never destroyed: see device_mutex().
 struct Findings {
   std::mutex mutex;  // locked after all other mutexes
   std::vector<Violation> violations;
