@@ -11,7 +11,7 @@ struct StepTimes {
 };
 
 /// Returns the least time that a step sharded over `world` ranks can take: forward and backward of a rank that trains
-/// alone, and the optimizer on this rank's share of the parameters. `alone` is a step of engine "none".
+/// alone, and the optimizer on this rank's share of the parameters. `alone` has the times of a step with engine "none".
 constexpr double bound(const StepTimes& alone, int world) {
   return alone.forward + alone.backward + alone.optimizer / world;
 }

@@ -27,7 +27,8 @@ enum class Strategy : uint8_t {
   /// Shards parameters, gradients and optimizer state (ZeRO-3). Whole parameters are gathered before use and freed
   /// afterwards, see Reshard.
   kFullShard,
-  /// Shards gradients and optimizer state (ZeRO-2). Gathered parameters stay in memory until rows are written.
+  /// Shards gradients and optimizer state (ZeRO-2). Gathered parameters stay in memory until the rows are next written,
+  /// for example by the optimizer's step.
   kShardGradOp,
   /// Shards optimizer state (ZeRO-1). Whole parameters stay allocated even while rows are written, and the next read
   /// gathers them again. Gradients stay whole until a backward reduces them, see Group::no_sync.

@@ -68,8 +68,8 @@ class FlatParams {
   /// Returns true if other ranks can read the memory of this rank's whole values.
   bool is_seen_by_others() const { return shared_whole_ || on_host_; }
 
-  /// Casts the rows to the memory that other ranks read or that is copied to the device, if that is not the rows'
-  /// memory itself.
+  /// Copies the rows, with a cast, into the buffer that other ranks read or that is copied to the device. Does nothing
+  /// if that buffer is the rows' own memory.
   void publish();
   /// Allocates the whole buffer. If `fills_alone`, this rank fills it without the other ranks of its host, so it does
   /// not lie in memory that they share.

@@ -25,7 +25,7 @@ namespace {
 using RandomStates = std::map<std::string, at::Tensor>;
 
 constexpr const char* kState = "trainer";
-// Begins the names of the random states at the start of an epoch; the device type follows.
+// Prefix of the names under which the random states at the start of an epoch are saved; the device type follows it.
 constexpr const char* kAtEpochsStart = "epoch.";
 // The names of the mesh's axes.
 constexpr std::string_view kData = "data", kPipe = "pipe", kSequence = "sequence", kTensor = "tensor";

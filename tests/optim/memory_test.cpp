@@ -1,4 +1,5 @@
-// Tests of the memory of fsdp::optim's optimizers: runs, padding, state, files.
+// Tests how fsdp::optim's optimizers use memory: neighbouring parameters updated in one call, padding, and state; and
+// that their files are those of torch::optim.
 
 #include <fsdp/optim.h>
 

@@ -352,7 +352,8 @@ void Rules::note_write(int model) {
     if ((graph.models & bit(model)) != 0) graph.is_alive = false;
 }
 
-// Notes a write to every group. No rank reads until the next scope opens, whatever graphs are left.
+// Notes a write to every group. Afterwards no rank reads another rank's rows until the next scope opens, even if
+// autograd graphs are still alive.
 void Rules::note_write_of_all_ranks(int model) {
   note_write(model);
   state(model).may_be_read_again = state(model).was_written_by_one = false;

@@ -137,7 +137,7 @@ TEST_F(Spawn, SignalsToTheCallerGoOnToTheRanksWhereThatIsAskedFor) {
   EXPECT_FALSE(sigismember(&blocked, SIGTERM));
 }
 
-/// A process that leads a process group. The object collects its stderr.
+/// A forked process that leads its own POSIX process group (`setpgid`). The object collects its stderr.
 class Program {
  public:
   explicit Program(const std::function<void()>& body) {

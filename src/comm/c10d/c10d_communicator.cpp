@@ -45,7 +45,7 @@ struct Family {
   // Returns when every rank has come to start over. Collective. Throws PeerLost if a rank does not come or if rank 0
   // hosted the store and the store is gone.
   void meet_again() const;
-  // Makes a backend for the ranks of one order. `name` must differ from that of every other order.
+  // Makes a backend for the ranks of one order. No two orders (sequences of operations) may have the same `name`.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
                                             int world_size) const {
     const std::string prefix = str_cat("lane/", beginnings, '/', name);

@@ -53,7 +53,8 @@ struct Disagreement : std::exception {
   Fingerprint mine, theirs;
 };
 
-/// Connections that several orders share. The mutex serialises the calls of the backend.
+/// The connections of one backend, shared by several orders (sequences of operations). The mutex serialises the calls
+/// of the backend.
 struct Transport {
   explicit Transport(c10::intrusive_ptr<c10d::Backend> its_backend) : backend(std::move(its_backend)) {}
   Mutex mutex;
