@@ -132,8 +132,9 @@ std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node) {
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
   const auto owner = node.module == nullptr ? std::weak_ptr<torch::nn::Module>() : node.module->weak_from_this();
-  const auto group = runtime::registry().find_module(node.identity, owner);
-  if (!group) return nullptr;
+  const auto found = runtime::registry().find_module(node.identity, owner);
+  const auto& group = found.group;
+  if (!group || found.is_certain) return group;
   bool is_here = group->slots().empty() && subtree_parameters(node).empty();
   visit_nodes(node, [&](const ModuleNode& below) {
     for (const auto& [name, tensor] : below.parameters) {

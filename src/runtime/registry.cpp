@@ -32,13 +32,14 @@ void Registry::add_module(const void* module, const std::weak_ptr<const void>& o
   modules_[module] = {group, owner, !owner.expired()};
 }
 
-std::shared_ptr<ParamGroup> Registry::find_module(const void* module, const std::weak_ptr<const void>& owner) const {
+Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_ptr<const void>& owner) const {
   const auto are_same = [](const auto& a, const auto& b) { return !a.owner_before(b) && !b.owner_before(a); };
   const MutexLock lock(mutex_);
   const auto it = modules_.find(module);
-  if (it == modules_.end() || it->second.is_gone()) return nullptr;
+  if (it == modules_.end() || it->second.is_gone()) return {};
+  const bool is_same = are_same(owner, it->second.owner);
   const bool has_none = are_same(owner, std::weak_ptr<const void>());
-  return are_same(owner, it->second.owner) || !has_none ? it->second.group.lock() : nullptr;
+  return {is_same || !has_none ? it->second.group.lock() : nullptr, is_same && !has_none};
 }
 
 void Registry::ignore(const at::Tensor& parameter) {

@@ -46,10 +46,14 @@ class Registry {
   /// Registers the group of a module. `owner` is the module's pointer to itself, which may have expired; empty for
   /// TorchScript. It distinguishes the module from a later one at the same address.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
-  /// Returns the group that was made of the module at this address; null if there is none. `owner` is the module's
-  /// current owner. The group may be that of an earlier module at the same address if the module is TorchScript's or
-  /// has got an owner since.
-  std::shared_ptr<ParamGroup> find_module(const void* module, const std::weak_ptr<const void>& owner) const;
+  struct ModuleGroup {
+    std::shared_ptr<ParamGroup> group;  ///< null if there is none
+    /// False if the group may be that of an earlier module at the same address, because the module is TorchScript's or
+    /// has got an owner since.
+    bool is_certain = false;
+  };
+  /// Returns the group that was made of the module at this address. `owner` is the module's current owner.
+  ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
   /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
   void ignore(const at::Tensor& parameter);

@@ -181,6 +181,14 @@ TEST(FullyShard, OfAModuleWhoseParametersAreTiedIsFoundAgainWithoutItsHandle) {
   });
 }
 
+TEST(FullyShard, OfAModuleWhoseParametersAreAllIgnoredIsFoundAgainWithoutItsHandle) {
+  run_thread_ranks(2, [](int) {
+    const nn::Linear linear(2, 2);
+    fully_shard(*linear, {.ignored_params = linear->parameters()});
+    EXPECT_EQ(group_of(*linear).stats().parameter_numel, 0);
+  });
+}
+
 // A module with no parameters but those of its layer, so its own group has none.
 struct AroundALayer : nn::Module {
   explicit AroundALayer(const nn::Linear& its = nn::Linear(4, 4)) : layer(register_module("layer", its)) {}
