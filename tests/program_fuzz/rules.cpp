@@ -249,9 +249,8 @@ void Rules::apply(const Statement& s) {
     case Kind::kWriteWhole:
       return note_write_of_all_ranks(s.model);
     case Kind::kSummon:
-      note_read(s.model);
       if (s.flag) note_write_of_all_ranks(s.model);
-      break;
+      return note_read(s.model);  // the scope closes after the write
     case Kind::kThrow:
       graphs_ = {};
       its.has_waiting_gradients = its.may_be_read_again = false;
