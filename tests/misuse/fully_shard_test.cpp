@@ -183,7 +183,7 @@ TEST(FullyShard, OfAModuleWhoseParametersAreTiedIsFoundAgainWithoutItsHandle) {
 
 TEST(FullyShard, OfAModuleWhoseParametersAreAllIgnoredIsFoundAgainWithoutItsHandle) {
   run_thread_ranks(2, [](int) {
-    const nn::Linear linear(2, 2);
+    nn::Linear linear(2, 2);
     fully_shard(*linear, {.ignored_params = linear->parameters()});
     EXPECT_EQ(group_of(*linear).stats().parameter_numel, 0);
   });
