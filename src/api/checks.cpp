@@ -42,15 +42,20 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
+// Returns what makes a tensor more than its elements in memory; null if nothing does.
+const char* special_kind(const at::Tensor& tensor) {
+  return tensor.is_nested()        ? "nested"
+         : tensor.is_quantized()   ? "quantised"
+         : tensor._is_zerotensor() ? "a zero tensor"
+         : tensor.is_conj()        ? "conjugated"
+         : tensor.is_neg()         ? "negated"
+                                   : nullptr;
+}
+
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
-  const char* kind = tensor.is_nested()        ? "nested"
-                     : tensor.is_quantized()   ? "quantised"
-                     : tensor._is_zerotensor() ? "a zero tensor"
-                     : tensor.is_conj()        ? "conjugated"
-                     : tensor.is_neg()         ? "negated"
-                                               : nullptr;
+  const char* kind = special_kind(tensor);
   require(kind == nullptr, what, "is ", kind, ", expected a plain tensor. Ignore the parameter (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make the parameter dense first");
@@ -280,13 +285,13 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
   for (const auto& [name, tensor] : buffers)
-    require(
-        !tensor.is_nested() && !tensor.is_quantized() && !tensor._is_zerotensor() && tensor.layout() == at::kStrided &&
-            !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-        where, "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
-        name,
-        "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor or made in inference "
-        "mode. Register a plain tensor, e.g. the buffer's clone()");
+    require(special_kind(tensor) == nullptr && tensor.layout() == at::kStrided && !tensor.is_inference() &&
+                at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+            where,
+            "FullyShardOptions::sync_module_states or broadcast_buffers has to write to all buffers, but buffer '",
+            name,
+            "' cannot be written, because it is sparse, quantised, nested, expanded, a zero tensor, conjugated, "
+            "negated or made in inference mode. Register a plain tensor, e.g. the buffer's clone()");
 }
 
 std::shared_ptr<ProcessGroup> check_cuts(const ModuleNode& tree, const runtime::Placement& placement,

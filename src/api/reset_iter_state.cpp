@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -15,12 +14,17 @@
 namespace fsdp {
 namespace {
 
+// What the ranks tell each other after an exception.
+struct AfterException {
+  bool wrote_alike = true;       // all ranks wrote rows equally often
+  bool was_in_backward = false;  // the backward of some rank did not finish
+};
+
 // Brings the ranks together after an exception. If all of them got equally far, barriers suffice. Otherwise the
 // communicators start over, which drops everything in flight. The ranks then compare `writes`, their numbers of writes
-// to rows, and `in_backward`. Returns true, first, if all ranks wrote rows equally often and, second, if the backward
-// of some rank did not finish. Collective.
-std::pair<bool, bool> meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members,
-                                           int64_t writes, bool in_backward) {
+// to rows, and `in_backward`. Collective.
+AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
+                                    bool in_backward) {
   const auto& group = *members.front();
   std::vector<const ProcessGroup*> groups;  // each process group once, that of all ranks first
   std::vector<std::shared_ptr<Communicator>> further_steps;
@@ -92,14 +96,14 @@ void Group::reset_iter_state() const {
     in_backward |= group->is_in_backward();
     if (!group->is_in_scope()) group->end_read();  // a peer may wait to write and can come here only afterwards
   }
-  const auto [wrote_alike, was_in_backward] = meet_after_exception(groups, writes, in_backward);
+  const auto ranks = meet_after_exception(groups, writes, in_backward);
   runtime::reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();
     // On some ranks the unfinished backward may have added some gradients to `.grad`, so all are dropped.
-    if (was_in_backward) group->drop_gradients();
+    if (ranks.was_in_backward) group->drop_gradients();
   }
-  if (!wrote_alike)
+  if (!ranks.wrote_alike)
     throw Mismatch(
         groups.front()->where("reset_iter_state") +
         "some ranks made an optimizer step that others did not make, so the model's rows are from two different steps. "

@@ -43,7 +43,7 @@ struct GroupPolicy {
   bool unshard_in_backward = true;
   /// True if a backward reduces the group even if forward never reached it.
   bool reduces_unused = false;
-  /// Largest number of bytes of gradients that are reduced together, where every rank has all rows.
+  /// Largest number of bytes of gradients that one all-reduce sums where every rank has all rows.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
   ReductionPolicy reduction;
   /// Function that, if set, gathers whole parameters in place of the communicator's own all_gather.

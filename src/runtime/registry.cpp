@@ -1,7 +1,5 @@
 #include "runtime/registry.h"
 
-#include <algorithm>
-
 namespace fsdp::runtime {
 
 void Registry::add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot,
@@ -28,7 +26,10 @@ std::optional<Part> Registry::find(const at::Tensor& tensor) const {
 void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
                           const std::shared_ptr<ParamGroup>& group) {
   const MutexLock lock(mutex_);
-  std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
+  if (modules_.size() >= tidy_at_) {
+    std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
+    tidy_at_ = 2 * modules_.size() + 64;
+  }
   modules_[module] = {group, owner, !owner.expired()};
 }
 
@@ -44,14 +45,13 @@ Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_
 
 void Registry::ignore(const at::Tensor& parameter) {
   const MutexLock lock(mutex_);
-  std::erase_if(ignored_, [](const auto& known) { return known.expired(); });
-  ignored_.emplace_back(parameter.getIntrusivePtr());
+  std::erase_if(ignored_, [](const auto& known) { return known.second.expired(); });
+  ignored_.emplace(parameter.unsafeGetTensorImpl(), parameter.getIntrusivePtr());
 }
 
 bool Registry::is_ignored(const at::Tensor& parameter) const {
   const MutexLock lock(mutex_);
-  const auto is_it = [&](const auto& known) { return known._unsafe_get_target() == parameter.unsafeGetTensorImpl(); };
-  return std::ranges::any_of(ignored_, is_it);
+  return ignored_.contains(parameter.unsafeGetTensorImpl());
 }
 
 Registry& registry() {

@@ -74,7 +74,10 @@ class Registry {
   mutable Mutex mutex_;  // not a shared mutex, which would cost more than it saves in such short look-ups
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
   std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored_ FSDP_GUARDED_BY(mutex_);
+  /// By address, which no other tensor gets while the weak pointer is here.
+  std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>
+      ignored_ FSDP_GUARDED_BY(mutex_);
+  size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;  // number of modules at which those that are gone are erased
 };
 
 Registry& registry();

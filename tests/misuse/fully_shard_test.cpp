@@ -105,11 +105,13 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
 
 TEST(FullyShard, OfBuffersThatCannotTakeRank0sValuesIsRefusedWhereTheyAreTo) {
   run_thread_ranks(2, [](int) {
-    Bag bag;
-    bag->register_buffer("put_off", torch::_efficientzerotensor({3}));
-    expect_error([&] { fully_shard(bag, {.sync_module_states = true}); },
-                 {"@fully_shard: ", "buffer 'put_off'", "a zero tensor", "clone()"});
-    EXPECT_EQ(fully_shard(bag).stats().parameter_numel, 8) << "they are left alone";
+    for (const auto& buffer : {torch::_efficientzerotensor({3}), torch::_neg_view(torch::ones({3}))}) {
+      Bag bag;
+      bag->register_buffer("put_off", buffer);
+      expect_error([&] { fully_shard(bag, {.sync_module_states = true}); },
+                   {"@fully_shard: ", "buffer 'put_off'", "a zero tensor, conjugated, negated", "clone()"});
+      EXPECT_EQ(fully_shard(bag).stats().parameter_numel, 8) << "they are left alone";
+    }
   });
 }
 
