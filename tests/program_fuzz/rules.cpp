@@ -227,6 +227,8 @@ void Rules::apply(const Statement& s) {
     case Kind::kForward:
       return apply_forward(s);
     case Kind::kEvaluate:
+      // A scope that was opened while gradients were on takes reads under no_grad for those of a custom Function.
+      its.may_be_read_again |= s.entry == Entry::kScope || !its.scopes.empty();
       return note_read(s.model);
     case Kind::kMap:
     case Kind::kAttend:
@@ -250,7 +252,8 @@ void Rules::apply(const Statement& s) {
       return note_write_of_all_ranks(s.model);
     case Kind::kSummon:
       if (s.flag) note_write_of_all_ranks(s.model);
-      return note_read(s.model);  // the scope closes after the write
+      its.may_be_read_again = true;  // its scope closes after the write, and was opened while gradients were on
+      break;
     case Kind::kThrow:
       graphs_ = {};
       its.has_waiting_gradients = its.may_be_read_again = false;
