@@ -27,7 +27,7 @@ RowsToWrite with_whole_rows(RowsToWrite own);
 /// Writes `folder`/`stem`.safetensors, adds the file to manifest.files, and adds the parts of tensors that it contains
 /// to `records`. Writes no file if there are no rows. A file can have only one entry of a name: if the rows of a tensor
 /// consist of several boxes (see layout::boxes_of), the other boxes go to `stem`-1.safetensors and so on. Throws
-/// FileError, and UsageError for a dtype that files do not support.
+/// FileError if a file cannot be written, and UsageError if files do not support a dtype.
 void write_rows(const std::string& folder, const std::string& stem, const std::vector<RowsToWrite>& list,
                 Manifest& manifest, TensorRecords& records);
 

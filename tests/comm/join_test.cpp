@@ -48,7 +48,7 @@ TEST(Joining, TakesNoMoreCallsOfTheStoreWithMoreRanksAndSubgroupsNone) {
   }
 }
 
-// Returns profiles of ranks. `host_of` returns a rank's host.
+// Returns the profile of each rank, on the host that `host_of` returns for the rank.
 std::vector<Profile> profiles_of(int ranks, const std::function<int(int rank)>& host_of) {
   std::vector<Profile> profiles;
   for (int rank = 0; rank < ranks; ++rank)

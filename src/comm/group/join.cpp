@@ -29,7 +29,8 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
 
-// Returns a name that no other host page has, not even that of a later process with the same id.
+// Returns a name for the file that the ranks of a host map. No other such file has this name, not even that of a
+// later process with the same id.
 std::string page_name() {
   std::random_device random;
   return str_cat("fsdp-", random(), '-', random());

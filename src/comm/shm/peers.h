@@ -106,7 +106,7 @@ class Order {
   virtual ~Order() = default;
   /// Advances the operations as far as possible without waiting.
   virtual void progress() = 0;
-  /// Returns whether operations are in flight, which may advance when a peer has done its part.
+  /// Returns whether operations are in flight. A peer that does its part may let them advance.
   virtual bool is_under_way() const = 0;
   /// Drops the operations in flight.
   virtual void drop() = 0;
