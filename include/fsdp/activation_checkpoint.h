@@ -25,18 +25,19 @@ namespace fsdp {
 struct CheckpointOptions {
   /// True if recomputation draws the same random numbers as forward. activation_checkpoint then saves the state of the
   /// default generators of the CPU, of the devices of the inputs and of the current device when the region begins. If
-  /// false, dropout uses another mask in backward. If other threads, such as data loaders, draw from the CPU's default
-  /// generator while the region runs, the region gets other numbers; give those threads their own generators.
+  /// false, dropout uses another mask in backward. Other threads, such as data loaders, must not draw from the CPU's
+  /// default generator while the region runs, because the second run would then draw other numbers; give those threads
+  /// their own generators.
   bool preserve_rng_state = true;
   /// True if the inputs are kept in pinned host memory. A separate stream copies them there while the region runs, and
   /// back while backward recomputes the region that ran after this one. The host does not wait for these copies.
-  /// Tensors on the CPU stay where they are, as do tensors that do not fill their memory exactly once, such as slices
-  /// and results of `expand`.
+  /// Tensors on the CPU stay where they are, as do tensors with gaps or repeated elements in memory, such as columns of
+  /// a matrix and results of `expand`.
   bool offload_inputs = false;
   /// Function that returns true if the results of an operator, such as "aten::mm", are kept instead of recomputed. It
   /// is called for each operator below autograd and must always return the same value for the same name. Operators that
-  /// write, return views, cast or draw random numbers are always recomputed (fused attention draws only with dropout).
-  /// An empty function keeps no results.
+  /// write, return views, cast or draw random numbers are always recomputed (fused attention draws random numbers only
+  /// if it has dropout). An empty function keeps no results.
   std::function<bool(std::string_view operator_name)> keeps_results = {};
   /// Tensors that the region writes, such as running statistics. When a recomputation ends, these tensors have the
   /// values that they had before it. Buffers of a module that is passed as `fn` are included automatically.
@@ -154,7 +155,7 @@ class RecomputedFn final : public Recomputation {
 /// Collective if `fn` is collective, because every rank runs `fn` again at the same place of backward. Any thread may
 /// call this function. Throws what `fn` throws, and UsageError if `fn` wrote to an input. Backward throws UsageError if
 /// the second run of `fn` differs from the first, or if an input, a parameter of the module `fn`, or a tensor that
-/// autograd saved was written in place since.
+/// autograd saved has been written in place since the first run.
 ///
 ///     for (auto& block : blocks) x = fsdp::activation_checkpoint(block, x, mask);
 ///     const auto mlp_of = [=](const torch::Tensor& h) { return mlp->forward(h); };

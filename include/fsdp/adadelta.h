@@ -17,10 +17,10 @@ namespace fsdp::optim {
 struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions> {
   /// Sets the learning rate and leaves the other options at their defaults.
   AdadeltaOptions(double lr = 1.0);     // NOLINT(google-explicit-constructor): as torch::optim's
-  TORCH_ARG(double, lr) = 1.0;          ///< factor of the step
+  TORCH_ARG(double, lr) = 1.0;          ///< factor by which each step is multiplied
   TORCH_ARG(double, rho) = 0.9;         ///< decay of both running means
   TORCH_ARG(double, eps) = 1e-6;        ///< number added to the running means before the square roots
-  TORCH_ARG(double, weight_decay) = 0;  ///< factor of the term `weight_decay * parameter` of the gradient
+  TORCH_ARG(double, weight_decay) = 0;  ///< `weight_decay * parameter` is added to the gradient
 
  public:
   /// Reads options that the other overload wrote.
@@ -48,7 +48,7 @@ struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaP
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-/// Base class of fsdp::optim::Adadelta that has parameter groups, state and files but no `step`. Use
+/// Base class of fsdp::optim::Adadelta, with parameter groups, state, `save` and `load`, but without `step`. Use
 /// fsdp::optim::Adadelta.
 class AdadeltaBase : public torch::optim::Optimizer {
  public:

@@ -39,8 +39,8 @@ void visit_tensors(AnyArguments& arguments, const Visit& visit) {
   }
 }
 
-/// Holder of a module like LibTorch's, except that `forward` is checkpointed. `sequential->at<M>(i)`, `ptr`, names,
-/// printing and `clone` work as before.
+/// LibTorch's holder of a module, except that `forward` is checkpointed. `sequential->at<M>(i)`, `ptr`, names, printing
+/// and `clone` work as before.
 template <class M, class... Arguments>
 struct CheckpointedHolder final : torch::nn::AnyModuleHolder<M, Arguments...> {
   using Plain = torch::nn::AnyModuleHolder<M, Arguments...>;
@@ -84,16 +84,16 @@ bool checkpoint_if(torch::nn::AnyModule& child, const CheckpointOptions& options
 
 }  // namespace detail
 
-/// Replaces the call of each module of one of the given types by a call of `activation_checkpoint`, if the module is an
-/// entry of a `torch::nn::Sequential` at or under `root`. Give the exact types of the modules (`BlockImpl`), not of
-/// their holders. Names, types, parameters, printing and `clone` do not change, so you may call this function before or
-/// after fully_shard. A second call replaces the options. Returns the number of modules that are now checkpointed.
+/// Makes each `torch::nn::Sequential` at or under `root` call those of its modules that have one of the given types
+/// through `activation_checkpoint`. Give the exact types of the modules (`BlockImpl`), not of their holders. Names,
+/// types, parameters, printing and `clone` do not change, so you may call this function before or after fully_shard. A
+/// second call replaces the options. Returns the number of modules that are now checkpointed.
 ///
 /// The model's own code calls modules in a ModuleList, a ModuleDict or a data member, and this function cannot
-/// intercept such calls. It throws UsageError, which names the module, if such a module has one of the types, and also
-/// if no module has one of the types; the model is then unchanged. Write `fsdp::activation_checkpoint(block, x)` where
-/// the model calls such a module. Not collective, but every rank must make the same call. Do not call this function
-/// while `root` runs.
+/// intercept such calls. If such a module has one of the types, it throws UsageError, which names the module. It also
+/// throws UsageError if no module has one of the types. The model is then unchanged. Write
+/// `fsdp::activation_checkpoint(block, x)` where the model calls such a module. Not collective, but every rank must
+/// make the same call. Do not call this function while `root` runs.
 ///
 ///     fsdp::apply_activation_checkpointing<BottleneckImpl>(*resnet, {.offload_inputs = true});
 template <class... Modules>

@@ -28,11 +28,12 @@ class AsyncSave {
   /// Finishes its own save as the destructor does, then takes over the save of `other`.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
 
-  /// Waits until the checkpoint is complete, for other ranks at most as long as the process group's timeout. Afterwards
-  /// no save is in flight, even after an error. Does nothing if no save is in flight. Collective. Every rank throws
-  /// Error if a rank could not write its files, and PeerLost if a rank is gone. Earlier checkpoints do not change.
+  /// Waits until the checkpoint is complete; the wait for other ranks is at most the process group's timeout.
+  /// Afterwards no save is in flight, even after an error. Does nothing if no save is in flight. Collective. Every rank
+  /// throws Error if a rank could not write its files, and PeerLost if a rank is gone. Earlier checkpoints do not
+  /// change.
   void wait();
-  /// Returns true if a save has begun and `wait` has not been called since, on every rank the same.
+  /// Returns true if a save has begun and `wait` has not been called since. The result is the same on every rank.
   bool in_flight() const { return in_flight_ != nullptr; }
 
  private:
@@ -47,9 +48,9 @@ class AsyncSave {
 ///
 /// The background threads run no collectives. While a rank's thread writes rows, it holds a file lock; when the rows
 /// are on disk, it writes a small file beside them. Rank 0's thread waits for these small files and then gives the
-/// checkpoint its final name. If a process ends early, its lock is free and its small file is missing, so rank 0 gives
-/// the checkpoint up. After that, or after an error, earlier checkpoints are as they were, and the next call with
-/// `saving` throws the reason.
+/// checkpoint its final name. If a process ends early, its lock is free and its small file is missing, so rank 0
+/// abandons the checkpoint. After that, or after an error, earlier checkpoints are as they were, and the next call with
+/// `saving` throws an Error that says why.
 ///
 /// Until the files are written, each rank holds a copy of the parameters, buffers and optimizer state that it writes.
 /// The background threads run at a lower priority. The folder stays locked, so call `saving.wait()` before you save to

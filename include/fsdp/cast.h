@@ -69,7 +69,7 @@ consteval bool holds_tensors() {
   } else if constexpr (std::ranges::range<T>) {
     using Element = std::remove_reference_t<std::ranges::range_reference_t<T>>;
     if constexpr (std::same_as<Element, T>)
-      return false;  // a range of itself, such as std::filesystem::path
+      return false;  // a range whose elements have type T too, such as std::filesystem::path
     else
       return holds_tensors<Element>();
   } else if constexpr (IsTuple<T>) {

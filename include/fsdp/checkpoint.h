@@ -49,14 +49,14 @@ struct LoadOptions {
   /// True if the checkpoint must have exactly the tensors of the model and of the optimizer, with the same sizes.
   /// load_checkpoint then throws an Error that lists the tensors that differ.
   bool strict = true;
-  /// If `strict` is false: beginnings of the names of tensors that may be missing, extra or of other sizes, such as
-  /// "head.". Such tensors of the model keep their values. If empty, all tensors may differ.
+  /// Prefixes, such as "head.", of the names of tensors that are allowed to be missing, extra or of other sizes if
+  /// `strict` is false. If empty, all tensors may differ. Tensors of the model that differ keep their values.
   std::vector<std::string> may_differ = {};
-  /// GradScaler that gets the saved scaler's state; null if there is none. A checkpoint without a scaler's state
-  /// differs at the name "scaler".
+  /// GradScaler that gets the saved scaler's state; null if there is none. A checkpoint without a scaler's state counts
+  /// as different at the name "scaler".
   GradScaler* scaler = nullptr;
-  /// True if there may be no checkpoint. Nothing is then loaded and LoadedCheckpoint::path is empty, so one program can
-  /// start a training and resume it. If false, a missing checkpoint is an error.
+  /// True if a missing checkpoint is not an error: nothing is then loaded, and LoadedCheckpoint::path is empty. One
+  /// program can thus start a training and resume it.
   bool if_any = false;
 };
 
@@ -80,13 +80,13 @@ struct LoadedCheckpoint {
 };
 
 /// Writes the checkpoint `folder`/step-N: parameters and buffers by the module's names, the optimizer's state and
-/// options, the random state of every rank, and what `options` adds. Afterwards the file `folder`/latest has the
+/// options, the random state of every rank, and what `options` adds. Afterwards the file `folder`/latest contains the
 /// checkpoint's name.
 ///
 /// Each rank writes its rows and sends rank 0 the places and checksums of these rows. Ranks that hold the same rows
-/// write a share each. Rank 0 writes tensors that are not sharded, so buffers have rank 0's values. Only parameters
-/// whose columns are split over a tensor axis are communicated. The checkpoint gets its name when all of it is on the
-/// disk, so a save that is interrupted at any point leaves earlier checkpoints as they were. Rows on a device go
+/// write a share each. Rank 0 writes tensors that are not sharded, so buffers have rank 0's values. Ranks communicate
+/// values only of parameters whose columns are split over a tensor axis. The checkpoint gets its name when all of it is
+/// on the disk, so a save that is interrupted at any point leaves earlier checkpoints as they were. Rows on a device go
 /// through host memory one tensor at a time.
 ///
 /// `model` is a handle, or any module, even in a program without a process group. `optimizer` is null or an optimizer
@@ -97,8 +97,8 @@ struct LoadedCheckpoint {
 /// Collective over the ranks that the model is sharded over; over the default process group if nothing is sharded or a
 /// tensor axis splits parameters. Call it outside scopes and backwards. Every rank waits for the slowest one, at most
 /// as long as the process group's timeout. Throws UsageError in a scope, for tensors on the meta device
-/// (fsdp::materialize and fsdp::to_empty give them memory), for another optimizer or one of other parameters, and for
-/// groups that are sharded over different ranks. If one rank cannot write, for example because the disk is full or
+/// (fsdp::materialize and fsdp::to_empty give them memory), for optimizers of other types or of other parameters, and
+/// for groups that are sharded over different ranks. If one rank cannot write, for example because the disk is full or
 /// another job writes to the folder, every rank throws an Error that names the rank, the file and what to do. The
 /// model, the optimizer and earlier checkpoints are then as they were.
 ///

@@ -3,9 +3,9 @@
 /// Interface of the collectives and messages with which ranks exchange data.
 ///
 /// The library implements it in `local` (one rank), `shm` (ranks of one host) and `c10d` (Gloo, NCCL or any other c10d
-/// backend). If several hosts have ranks that share memory, `c10d`'s collectives have two levels. Ranks are summed in
-/// rank order, with two levels first within each host, so that every run gives the same bits; only a device backend
-/// such as NCCL chooses its own order.
+/// backend). If several hosts have ranks that share memory, `c10d`'s collectives have two levels. Sums are added in
+/// rank order (with two levels, first within each host), so every run gives the same bits; only a device backend such
+/// as NCCL chooses its own order.
 
 #include <ATen/core/Tensor.h>
 
@@ -92,7 +92,7 @@ class Work {
 
   /// Continuation of a collective. It must neither throw nor wait.
   using Next = std::function<void()>;
-  /// Calls `next` once the result is available and before `wait()` returns, on the thread that finds the result. A
+  /// Calls `next` once the result is available and before `wait()` returns, on the thread that notices it. A
   /// communicator calls the continuations of its collectives in the order of the collectives. A collective that `next`
   /// starts on the same device runs after this one. If this collective fails, `next` is not called. Call `then` only
   /// once.
@@ -241,8 +241,8 @@ class Communicator {
 
   /// Allocates zero-filled memory that all ranks map, so that a gather moves nothing: one buffer for each of `parts`,
   /// which must be the same on every rank. Returns no buffers if the ranks cannot share memory on `device`; a single
-  /// rank always can. The buffers may outlive the communicator, and their memory may be freed only with the last of
-  /// them. Collective.
+  /// rank always can. The buffers may outlive the communicator, and their memory must stay allocated until the last of
+  /// them is destroyed. Collective.
   virtual std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) = 0;
   /// Shares a single buffer. Returns null if the ranks cannot share memory.
   [[nodiscard]] std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) {

@@ -35,11 +35,10 @@ class [[nodiscard]] DeferredStretch {
 /// whole.
 ///
 /// Random numbers are drawn twice: in this call, so that generators advance as usual, and in `fully_shard`. Both calls
-/// need memory for one tensor at a time, at most for the largest. No other thread may draw from the same generators
-/// during either call. `build` may run any code: an operation that needs a value, such as `item()`, gets the value.
-/// Tensors that a module holds without registering them stay on the meta device, as do tensors that other threads
-/// compute. Parameters and buffers must not be written between this call and `fully_shard` or `materialize`, which
-/// throw an error otherwise.
+/// need memory for one tensor at a time. No other thread may draw from the same generators during either call. `build`
+/// may run any code: an operation that needs a value, such as `item()`, gets the value. Tensors that a module holds
+/// without registering them stay on the meta device, as do tensors that other threads compute. Parameters and buffers
+/// must not be written between this call and `fully_shard` or `materialize`, which throw an error otherwise.
 ///
 /// Not collective, but every rank must build the same model from the same seed; otherwise `fully_shard` throws
 /// Mismatch.
@@ -55,8 +54,8 @@ auto deferred_init(Build&& build) {
 }
 
 /// Runs `build` and returns its result as deferred_init does, but discards computations and draws no random numbers, as
-/// Python's `torch.device("meta")` does. After `fully_shard`, parameters and buffers are still on the meta device; see
-/// to.h.
+/// Python's `torch.device("meta")` does. After `fully_shard`, parameters and buffers are still on the meta device;
+/// fsdp::to_empty gives them memory.
 ///
 ///     auto gpt = fsdp::meta_init([&] { return GPT(config); });
 ///     auto model = fsdp::fully_shard(gpt, {.auto_wrap_policy = fsdp::module_wrap_policy<BlockImpl>()});

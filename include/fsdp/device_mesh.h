@@ -81,7 +81,7 @@ class DeviceMesh {
                                      std::shared_ptr<ProcessGroup> process_group);
   struct Axis {
     int size, coordinate;
-    /// For each coordinate, the distance of the rank there from the rank at coordinate 0, in ranks of `all_`.
+    /// Element i is the rank at coordinate i minus the rank at coordinate 0, both as numbers in `all_`.
     std::vector<int> offsets;
     std::shared_ptr<ProcessGroup> group;
   };

@@ -18,7 +18,7 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// Makes one group of the parameters under `module` that no earlier call has taken. Each rank keeps its rows of these
+/// Puts the parameters under `module` that no earlier call has taken into one group. Each rank keeps its rows of these
 /// parameters.
 ///
 /// Call this function bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module
@@ -27,7 +27,7 @@ namespace fsdp {
 ///
 /// Collective: every rank must make the same calls in the same order, from one thread, with the same options and equal
 /// parameter values; otherwise it gets a Mismatch. Ranks compare checksums of the values; with
-/// FullyShardOptions::sync_module_states rank 0 broadcasts its values instead. Throws UsageError for contradicting
+/// FullyShardOptions::sync_module_states rank 0 broadcasts its values instead. Throws UsageError for contradictory
 /// options; for modules that are already sharded, frozen, or without parameters; and for parameters that are not
 /// leaves, have gradients, belong to a recorded graph, share memory with another tensor of the module, or have rows
 /// with gaps in memory (docs/refused.md has the complete list). A call that throws leaves the module unchanged.
@@ -40,8 +40,8 @@ namespace fsdp {
 ///     auto model = fsdp::fully_shard(gpt);
 Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options = {});
 
-/// Makes one group of several modules, such as a norm and a head that are used together. Throws UsageError for an empty
-/// list.
+/// Puts the parameters of several modules, such as a norm and a head that are used together, into one group. Throws
+/// UsageError for an empty list.
 ///
 ///     fsdp::fully_shard({gpt->norm.get(), gpt->head.get()});
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options = {});
@@ -86,7 +86,7 @@ Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
   return Sharded<M&>(module, std::move(group));
 }
 
-/// Returns the group that `fully_shard` made of this module. Not collective. Any thread may call this function. Throws
+/// Returns the group that `fully_shard` made for this module. Not collective. Any thread may call this function. Throws
 /// UsageError if there is no such group.
 ///
 ///     fsdp::group_of(*gpt->blocks[0]).unshard().wait();

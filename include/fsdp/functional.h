@@ -15,8 +15,8 @@ namespace fsdp::functional {
 /// \name Differentiable collectives
 /// Each function is a linear map of the tensors of all ranks of `group` (if null, the default process group). `group`
 /// may be an axis of a mesh, such as `mesh.process_group("sequence")`. The backward of a function is the transposed
-/// map, which is a collective too. A rank's gradient is the derivative of the sum of all the group's losses with
-/// respect to the rank's own tensor. If all ranks compute the same loss, divide it by the number of ranks.
+/// map, which is a collective too. A rank's gradient is the derivative of the sum of all ranks' losses with respect to
+/// the rank's own tensor. If all ranks compute the same loss, divide it by the number of ranks.
 ///
 /// Collective: all ranks call the functions in the same order with tensors of the same sizes, dtype and device. Their
 /// backwards must run in the same order too, so each rank's loss must depend on the same calls. The calls have an order
@@ -65,8 +65,8 @@ namespace fsdp::functional {
 
 /// \name Differentiable collectives for replicated tensors
 /// These functions are for tensors that are equal on all ranks, if all ranks compute the same loss; the loss then
-/// counts once. Use the functions around the parts of a layer that is split over ranks (M. Shoeybi et al., Megatron-LM,
-/// 2019, section 3). The rules above apply.
+/// counts once, not once for each rank. Use the functions around the parts of a layer that is split over ranks (M.
+/// Shoeybi et al., Megatron-LM, 2019, section 3). The rules above apply.
 /// \{
 
 /// Returns the tensor; backward sums the gradients of all ranks. Call it before a split layer (Megatron-LM's f).

@@ -98,9 +98,9 @@ class GradScaler {
   /// Calls `unscale_` unless you have called it, and then `optimizer.step()` if the gradients of all ranks are finite.
   /// An optimizer of fsdp::optim instead divides gradients while it reads them (ScaledStep), so `.grad` stays scaled
   /// and no quotient is rounded to fp16. Returns the optimizer's result, or an undefined tensor if the step was
-  /// skipped. Throws UsageError as `unscale_` does, if `step` was called for this optimizer since the last `update`, if
-  /// the optimizer has no gradient, and for a closure, because the scaler could not check the closure's gradients. A
-  /// disabled scaler passes the closure on to the optimizer.
+  /// skipped. Throws UsageError where `unscale_` would, and also if `step` was called for this optimizer since the last
+  /// `update`, if the optimizer has no gradient, and for a closure, because the scaler could not check the closure's
+  /// gradients. A disabled scaler passes the closure on to the optimizer.
   at::Tensor step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure = nullptr);
 
   /// Ends an iteration: the scale grows, shrinks or stays, depending on the gradients of all optimizers; if `new_scale`

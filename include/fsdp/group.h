@@ -31,16 +31,16 @@ struct ByteCount {
 struct ByteCounts {
   ByteCount rows;   ///< bytes of this rank's rows, with padding
   ByteCount whole;  ///< bytes of gathered whole parameters
-  /// Bytes of whole gradients that wait for their reduction, and of gradients of rows, without buffers of reductions.
+  /// Bytes of whole gradients that are not reduced yet, and of the rows' gradients. Buffers of reductions do not count.
   ByteCount gradient;
   ByteCount optimizer;   ///< bytes of the state of fsdp::optim's optimizers, with padding
-  ByteCount activation;  ///< bytes that activation checkpoints keep; with RecordActivations, that forward holds
+  ByteCount activation;  ///< bytes that checkpointed regions keep; with RecordActivations, all that forward holds
   ByteCount host;        ///< bytes of host memory that offloading uses for a model on an accelerator
   ByteCount disk;        ///< bytes of files that offloading uses
 };
 
-/// Statistics of the groups under a module, on this rank, since the groups were made. Gathers count only if they move
-/// data, so not with one rank or in shared memory. The byte counts cover all groups of this rank and process group;
+/// Statistics of the groups under a module, on this rank, since the groups were made. Gathers that move no data, i.e.
+/// with one rank or in shared memory, do not count. The byte counts cover all groups of this rank and process group;
 /// fsdp::memory_report has the counts of each group.
 struct GroupStats : ByteCounts {
   int64_t groups = 0;                 ///< number of groups
@@ -203,8 +203,8 @@ class Group {
   /// keeps its value, unless a backward failed on some rank: `.grad` might then hold a part of that backward's
   /// gradients, so every rank drops it. Ranks that do not call this function get a `Mismatch` when they communicate,
   /// and must then call it too. The function does not restore rows that an optimizer step has changed on some ranks
-  /// only: it then throws a Mismatch once, and afterwards the model is usable. Collective; call it outside backward.
-  /// Throws PeerLost if a rank was lost or does not call this function within the timeout.
+  /// only; in that case it throws a Mismatch once, and afterwards the model is usable. Collective; call it outside
+  /// backward. Throws PeerLost if a rank was lost or does not call this function within the timeout.
   ///
   ///     try { step(model); } catch (const fsdp::Mismatch&) { model.reset_iter_state(); }
   void reset_iter_state() const;

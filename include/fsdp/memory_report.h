@@ -57,14 +57,14 @@ MemoryReport memory_report(const Group& model, const torch::optim::Optimizer& op
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
 
 /// Guard that counts activations: while it lives, the class `activation` counts all memory that forward holds. That is
-/// memory that this thread and its backwards allocate, outside backward or where an activation checkpoint recomputes
-/// forward, until it is freed. It includes the tensors that autograd saves, temporaries of operators, results, and
-/// inputs that the program makes while the guard lives. Make batches before the guard and step the optimizer after it,
-/// so that they do not count. Memory that the library allocates for itself does not count.
+/// memory that this thread allocates outside backward, or that its backwards allocate while they recompute a
+/// checkpointed forward, until it is freed. It includes the tensors that autograd saves, temporaries of operators,
+/// results, and inputs that the program makes while the guard lives. Make batches before the guard and step the
+/// optimizer after it, so that they do not count. Memory that the library allocates for itself does not count.
 ///
 /// Reports by group and timelines attribute an allocation to the group of the parameter that forward, or its
-/// recomputation, read last. A block's group therefore has what the block computes after it has read its first
-/// parameter. Allocations before the first read of a scope or a backward count only in the line for all groups.
+/// recomputation, read last. What a block computes after it has read its first parameter therefore counts for the
+/// block's group. Allocations before the first read of a scope or a backward count only in the line for all groups.
 ///
 /// The guard watches LibTorch's allocators, on the CPU and on accelerators. It takes the place of the thread's torch
 /// profiler, which records no memory while the guard lives. On the CPU LibTorch warns once if memory that was allocated

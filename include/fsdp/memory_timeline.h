@@ -25,11 +25,11 @@ struct MemoryEvent {
   int64_t bytes = 0;  ///< number of bytes of the class that the group holds after the change
 };
 
-/// Recorder of each change of the byte counts that memory_report returns, while it lives, for all groups of this rank
-/// and of the model's process group. The first events, at 0 ns, have the bytes held at the start. The class
-/// "activation" appears only while a RecordActivations lives; it includes "checkpoint", so do not add the two. An event
-/// takes a lock and 32 bytes. A rank can have at most one timeline; a second one throws UsageError. Not collective.
-/// Thread-safe.
+/// Recorder of each change of the byte counts that memory_report returns. It records, while it lives, all groups that
+/// this rank has in the model's process group. The first events, at 0 ns, have the bytes held at the start. The class
+/// "activation" appears only while a RecordActivations lives; it includes "checkpoint", so do not add the two.
+/// Recording an event takes a lock and 32 bytes. A rank can have at most one timeline; a second one throws UsageError.
+/// Not collective. Thread-safe.
 class [[nodiscard]] MemoryTimeline {
  public:
   /// Starts recording.

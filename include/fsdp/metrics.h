@@ -21,7 +21,7 @@ namespace fsdp {
 ///
 ///     fsdp::RunningSums sums(3, device);
 ///     sums.add({loss_sum, correct, samples});         // scalars, of any dtype
-///     const auto total = sums.over_ranks();           // on every rank the same
+///     const auto total = sums.over_ranks();           // the same on every rank
 ///     const double accuracy = total[1] / total[2];
 class RunningSums {
  public:

@@ -43,7 +43,7 @@ namespace fsdp {
 /// Returns the norm of all parameters under `model`. A tied parameter counts once.
 [[nodiscard]] double norm(const Group& model, double p = 2.0);
 
-/// Returns the norm of each tensor, as LARS and LAMB need it for layers. All norms travel in one exchange.
+/// Returns the norm of each tensor; LARS and LAMB need such norms for layers. Ranks exchange all norms at once.
 ///
 ///     const auto norms = fsdp::norms(model.parameters());  // norms[i] belongs to parameters()[i]
 [[nodiscard]] std::vector<double> norms(const std::vector<at::Tensor>& tensors, double p = 2.0);

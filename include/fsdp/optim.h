@@ -35,7 +35,7 @@ class AdamW : public Flat<torch::optim::AdamW, torch::optim::AdamWOptions> {
 };
 
 /// torch::optim::Adam with a fused step. It differs from AdamW in that weight decay is added to the gradient, g <- g +
-/// weight_decay p (Kingma and Ba, 2015, algorithm 1). The state has the same size.
+/// weight_decay p (Kingma and Ba, 2015, algorithm 1). The state is as large as AdamW's.
 class Adam : public Flat<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
   /// See the constructors of Flat.

@@ -98,15 +98,16 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Policy for modules on the CPU that keeps rows, their gradients and optimizer state in memory-mapped files (the idea
-/// of ZeRO-Infinity, arXiv:2104.07857). Other groups of the same model may be sharded without this policy if they fit
-/// into memory. Results have the same bits as without the policy. Optimizers of fsdp::optim keep the state of these
+/// Policy that keeps the rows of modules on the CPU, their gradients and optimizer state in memory-mapped files (the
+/// idea of ZeRO-Infinity, arXiv:2104.07857). Other groups of the same model may be sharded without this policy if they
+/// fit into memory. Results have the same bits as without the policy. Optimizers of fsdp::optim keep the state of these
 /// groups in files too; optimizers of torch::optim keep it in memory. See docs/memory.md.
 ///
 ///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch"};
 struct DiskOffloadPolicy {
-  /// Path of an existing folder on a disk. Each rank's files in this folder have no name and vanish with the rank. If
-  /// the disk has too little room, fully_shard throws Error on every rank, before any parameter has changed.
+  /// Path of an existing folder on a disk. Each rank's files in this folder have no name and vanish when the rank's
+  /// process ends. If the disk has too little room, fully_shard throws Error on every rank, before any parameter has
+  /// changed.
   std::string folder;
 };
 
@@ -117,14 +118,14 @@ struct DiskOffloadPolicy {
 struct FullyShardOptions {
   /// Part of the training state that is sharded.
   Strategy strategy = Strategy::kFullShard;
-  /// Mesh of the ranks to shard over; if unset, one axis of the ranks of `process_group`. In a mesh of one axis rows
-  /// are sharded over the axis, or every rank has all rows with kReplicate. In a mesh of the axes "replicate" and
-  /// "shard" rows are sharded along "shard" and equal along "replicate"; ranks along "replicate" sum the gradients of
-  /// rows (HSDP; MiCS, arXiv:2205.00119). With kReplicate gradients are summed along both axes. DeviceMesh::flatten
-  /// joins several axes to one. Groups of one model may have different meshes of the same ranks.
+  /// Mesh of the ranks to shard over; if unset, a mesh with one axis of all ranks of `process_group`. In a mesh of one
+  /// axis rows are sharded over the axis; with kReplicate every rank has all rows. In a mesh of the axes "replicate"
+  /// and "shard" rows are sharded along "shard" and equal along "replicate"; ranks along "replicate" sum the gradients
+  /// of rows (HSDP; MiCS, arXiv:2205.00119). With kReplicate gradients are summed along both axes. DeviceMesh::flatten
+  /// joins several axes into one. Groups of one model may have different meshes of the same ranks.
   std::optional<DeviceMesh> mesh = std::nullopt;
-  /// Choice of when whole parameters are freed. If unset, Reshard::always applies, but Reshard::never to the outermost
-  /// group of a scope, because backward needs that group first.
+  /// Choice of when whole parameters are freed. If unset, the outermost group of a scope uses Reshard::never, because
+  /// backward needs that group first, and all other groups use Reshard::always.
   std::optional<Reshard> reshard_after_forward = std::nullopt;
   /// Dtypes of compute and reduction; if unset, the parameters' dtype.
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
@@ -138,8 +139,8 @@ struct FullyShardOptions {
   /// Throws UsageError for a device that does not exist.
   std::optional<c10::Device> device = std::nullopt;
   /// Maximum number of bytes of whole parameters that are gathered ahead, beside the current group and the groups that
-  /// enclose it; must not be negative. The library gathers ahead as many as fit of the groups that followed in the last
-  /// pass, or of those in the prefetch lists; with 0 it gathers none. If unset, it gathers all groups of a prefetch
+  /// enclose it; must not be negative. Of the groups that followed in the last pass, or of those in the prefetch lists,
+  /// the library gathers as many as fit ahead; with 0 it gathers none. If unset, it gathers all groups of a prefetch
   /// list; without a list it gathers one group of any size ahead, or two while the current group encloses both.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced; each rank keeps its own whole values.
@@ -155,7 +156,7 @@ struct FullyShardOptions {
   /// device as on rank 0. If false, all ranks must have equal parameters; otherwise a Mismatch names the first
   /// parameter that differs.
   bool sync_module_states = false;
-  /// Function that initialises parameters and buffers that are on the meta device; they are then on the CPU.
+  /// Function that initialises parameters and buffers that are on the meta device; afterwards they are on the CPU.
   /// fully_shard calls it with each module that has such tensors of its own, children before their parents. The
   /// function sees whole tensors, and its computation is deferred as in fsdp::deferred_init. If unset, the tensors stay
   /// on the meta device, see fsdp::to_empty. TorchScript modules do not support this option.

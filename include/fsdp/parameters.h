@@ -46,7 +46,7 @@ struct ParameterPlacement {
   std::vector<std::shared_ptr<ProcessGroup>> replicate = {};
 };
 
-/// Returns the ranks that hold a parameter, as the process groups of the mesh themselves. Not collective. Any thread
+/// Returns the ranks that hold a parameter; the process groups are the mesh's own objects. Not collective. Any thread
 /// may call this function, but not during fsdp::set_strategy, which changes the result. Throws UsageError, as the
 /// functions above do, for an undefined tensor and for a parameter that another copy of fsdp in the process has
 /// sharded.

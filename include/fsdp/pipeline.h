@@ -36,11 +36,11 @@ class PipelineStage {
   /// Function that takes the result of the previous stage and returns this stage's result.
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Makes a stage of a function without parameters.
+  /// Makes a stage from a function without parameters.
   template <class Function>
     requires(std::convertible_to<Function, Forward> && !std::derived_from<Function, Group>)
   explicit PipelineStage(Function forward) : forward_(std::move(forward)) {}
-  /// Makes a stage of a function and of the module, sharded or not, that has the function's parameters. The pipeline
+  /// Makes a stage from a function and the module, sharded or not, that has the function's parameters. The pipeline
   /// clips, saves and loads the parameters of this module. Several stages may use parts of one module.
   template <class Function, class Module>
   PipelineStage(Function forward, const Module& module) : forward_(std::move(forward)) {
@@ -51,12 +51,12 @@ class PipelineStage {
     else
       module_ = module;
   }
-  /// Makes a stage of a sharded module. Its gradients are reduced once, with the last micro-batch.
+  /// Makes a stage from a sharded module. Its gradients are reduced once, with the last micro-batch.
   template <class Module>
     requires std::derived_from<Module, Group>
   explicit PipelineStage(Module module)
       : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module(x); }, module) {}
-  /// Makes a stage of a module that is not sharded.
+  /// Makes a stage from a module that is not sharded.
   template <class Module>
     requires(!std::convertible_to<Module, Forward> && !std::derived_from<Module, Group>)
   explicit PipelineStage(Module module)
@@ -90,10 +90,10 @@ std::vector<torch::nn::Sequential> split_stages_before(const torch::nn::Sequenti
 
 /// Options of Pipeline::tune.
 struct TuneOptions {
-  int64_t granularity = 8;  ///< number of tokens of which slices, except the last, are multiples
+  int64_t granularity = 8;  ///< each slice except the last has a multiple of this number of tokens
   int rounds = 5;           ///< number of forwards of each slice; the fastest counts
-  /// Process group of all ranks that need the same plan, those of other axes included. If null, it is the group of the
-  /// pipeline's axis.
+  /// Process group of all ranks that need the same plan, including ranks along other axes of the mesh. If null, it is
+  /// the group of the pipeline's axis.
   std::shared_ptr<ProcessGroup> all_ranks = nullptr;
 };
 
@@ -104,8 +104,8 @@ struct TuneOptions {
 /// With slices of tokens (terapipe_schedule), dim 1 of inputs, targets and the results of stages must be the tokens.
 /// Calls of scaled_dot_product_attention with is_causal in the unchanged model then also use the keys and values of
 /// earlier slices, and fsdp::positions counts from the first token of the sequence. In its first run each stage
-/// compares the results of its slices with that of the whole sequence and throws if it mixes tokens in another way.
-/// Stages that draw random numbers are not checked.
+/// compares the results of its slices with the result of the whole sequence. It throws if they differ, because the
+/// stage then mixes tokens without such calls. Stages that draw random numbers are not checked.
 ///
 /// Every function except `parameters` and `schedule` is collective over the axis. One thread at a time may use a
 /// pipeline. After an exception on one rank the other ranks of the axis throw too. Tensors between stages may have any

@@ -73,9 +73,9 @@ PipelineSchedule one_forward_one_backward_schedule(int ranks, int micro_batches,
 /// Returns the actions that must have ended before `action` begins, because `action` takes their results.
 std::vector<PipelineAction> inputs_of(const PipelineSchedule& schedule, const PipelineAction& action);
 
-/// Throws UsageError unless every rank has each action of its stages exactly once and the schedule ends, i.e. unless no
-/// action waits for a later action of its own rank and no ranks wait for each other in a circle. The message names the
-/// action for which each rank waits. Use this function to check a schedule of your own.
+/// Throws UsageError if a rank does not have each action of its stages exactly once. Also throws UsageError if the
+/// schedule never ends, because an action waits for a later action of its own rank or ranks wait for each other in a
+/// circle. The message names the action for which each rank waits. Use this function to check a schedule of your own.
 void validate(const PipelineSchedule& schedule);
 
 /// Times at which the actions of a schedule begin and end, in the unit of the durations that were passed to simulate.

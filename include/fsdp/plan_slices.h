@@ -27,15 +27,16 @@ struct SlicePlan {
   double seconds = 0;
 };
 
-/// Returns the plan with which sequences of `length` tokens pass `stages` stages in the least time. This time is the
-/// sum of the slices' costs plus `stages - 1` times the largest of these costs. The lengths of slices, except the last
-/// one, are multiples of `granularity` tokens. For each bound of the largest cost the function finds the cheapest plan,
-/// in time that grows with the square of `length / granularity`. It skips a bound that is within `tolerance` seconds of
-/// the last one tried, so the result is at most `tolerance` seconds for each stage above the best.
+/// Returns the plan with which sequences of `length` tokens pass through `stages` stages in the least time. This time
+/// is the sum of the slices' costs plus `stages - 1` times the largest of these costs. The lengths of slices, except
+/// the last one, are multiples of `granularity` tokens. For each bound of the largest cost the function finds the
+/// cheapest plan, in time that grows with the square of `length / granularity`. It skips a bound that is within
+/// `tolerance` seconds of the last one tried, so the result takes at most `tolerance` seconds per stage longer than the
+/// best plan.
 ///
 /// All micro-batches have the same length and are cut in the same way. With several `micro_batches` the sum of the
-/// slices' costs counts once for each micro-batch, and the largest cost as before; slicing then saves less time,
-/// because ranks are less idle without slices.
+/// slices' costs counts once for each micro-batch, while the largest cost counts as before. Slicing then saves less
+/// time, because ranks are idle less even without slices.
 ///
 /// A plan with one slice means that slicing does not pay. Not collective. Throws UsageError for numbers below 1 and for
 /// costs that are negative or not finite.
@@ -56,7 +57,7 @@ struct BatchPlan {
 };
 
 /// Returns the plan of a batch of `sequences` sequences. The function plans the slices for each size of a micro-batch,
-/// then chooses the sizes that add up to the batch with the least sum of their plans' times. `cost_of(n)` returns the
+/// then chooses sizes that add up to the batch and whose plans together take the least time. `cost_of(n)` returns the
 /// cost of slices of n sequences. The other arguments and errors are those of plan_slices.
 BatchPlan plan_batch(int64_t sequences, int64_t length, int stages, const std::function<SliceCost(int64_t)>& cost_of,
                      int64_t granularity = 8, double tolerance = 0);
@@ -81,7 +82,7 @@ struct FittedSliceCost {
 };
 
 /// Fits the model to `times`. At least one slice must have no tokens before it. If the other slices do not determine
-/// all four coefficients, the function takes the smallest coefficients that fit. Throws UsageError if no slice has no
+/// all four coefficients, the function takes the smallest coefficients that fit. Throws UsageError if every slice has
 /// tokens before it, and for seconds that are not above 0.
 FittedSliceCost fit_slice_cost(std::vector<SliceTime> times);
 
@@ -90,7 +91,7 @@ struct SliceTuning {
   SlicePlan plan = {};       ///< best plan; it has one slice if slicing does not pay
   double whole_seconds = 0;  ///< expected seconds of forward with whole sequences
   double largest_error = 0;  ///< largest relative error of the fitted costs among the measurements
-  int micro_batches = 1;     ///< number of micro-batches of the forward to which both times refer
+  int micro_batches = 1;     ///< number of micro-batches of the forward that plan.seconds and whole_seconds describe
 };
 
 /// Prints a sentence such as "3 slices of 24, 20, 20 tokens: forward of 4 micro-batches should take 1.2 ms, and 1.5 ms

@@ -29,7 +29,7 @@ struct ProcessGroupOptions {
   /// "cpu". With "nccl" the rank's tensors are on the CUDA device with the number local_rank, which becomes the calling
   /// thread's current device; tensors on the CPU go over Gloo. "cpu" means shared memory ("shm") if all ranks are on
   /// one host; Gloo with shared memory inside hosts ("hierarchical") if all hosts have the same number of ranks, more
-  /// than one; and otherwise Gloo ("gloo"). These four are for tensors on the CPU.
+  /// than one; and otherwise Gloo ("gloo"). "cpu", "shm", "hierarchical" and "gloo" are for tensors on the CPU.
   std::string backend = "auto";
   /// Backend of your own for this rank's tensors on an accelerator. `backend` must then be "auto" or "gloo".
   /// Fingerprints and tensors on the CPU go over Gloo.
@@ -50,7 +50,7 @@ struct ProcessGroupOptions {
   c10::intrusive_ptr<c10d::Store> store = {};
 };
 
-/// This rank's membership in a set of ranks. All groups that were sharded over these ranks share the object. rank(),
+/// This rank's membership in a set of ranks. All modules that were sharded over these ranks share the object. rank(),
 /// world_size(), local_rank() and device() are thread-safe; see Communicator for the thread safety of the
 /// communicators.
 class ProcessGroup {
@@ -76,10 +76,10 @@ class ProcessGroup {
   /// ranks.
   const std::vector<int>& hosts() const { return hosts_; }
 
-  /// Makes several process groups without common ranks at once, and returns the group that has this rank, or null. Each
-  /// element of `groups` lists global ranks of this group; whatever the order of a list, a subgroup's ranks are in
-  /// ascending order of their global ranks. Collective over this group; ranks must pass equal arguments, otherwise it
-  /// throws Mismatch. Throws UsageError for a rank that is not in this group or listed twice, and what
+  /// Makes several process groups at once, no two of which have a common rank. Returns the group that has this rank, or
+  /// null. Each element of `groups` lists global ranks of this group; whatever the order of a list, a subgroup's ranks
+  /// are in ascending order of their global ranks. Collective over this group; ranks must pass equal arguments,
+  /// otherwise it throws Mismatch. Throws UsageError for a rank that is not in this group or listed twice, and what
   /// new_process_group throws. A subgroup's errors, PeerLost::rank() and where() name global ranks, but roots and peers
   /// of its collectives are ranks of the subgroup. If a rank is lost, only the groups that contain it fail.
   ///
@@ -117,10 +117,10 @@ class ProcessGroup {
 /// before fully_shard, from one thread.
 ///
 /// Throws UsageError, which names the variable or option, if a variable or option is missing or wrong. Throws
-/// UsageError also if "nccl" has no CUDA device for the local rank, and if there is a default group already. Throws
-/// PeerLost, which names the ranks that do not join within the timeout, or rank 0 if nothing answers at its address;
-/// Mismatch if ranks disagree about the world size or the backend; and Error if the launcher's store does not answer.
-/// docs/launching.md lists the variables.
+/// UsageError also if the backend is "nccl" and there is no CUDA device for the local rank, and if there is a default
+/// group already. Throws PeerLost, which names the ranks that do not join within the timeout, or rank 0 if nothing
+/// answers at its address; Mismatch if ranks disagree about the world size or the backend; and Error if the launcher's
+/// store does not answer. docs/launching.md lists the variables.
 ///
 ///     fsdp::init_process_group();  // started by fsdprun --nproc_per_node 2 ./app
 void init_process_group(ProcessGroupOptions options = {});

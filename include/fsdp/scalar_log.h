@@ -14,7 +14,7 @@ namespace fsdp {
 /// \addtogroup observing
 /// \{
 
-/// Outputs of a ScalarLog: both, one or none.
+/// Outputs of a ScalarLog: a file of JSON lines, a TensorBoard event file, both or neither.
 struct ScalarLogOptions {
   /// Path of a file that gets one line per step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; if empty, there is
   /// no such file.

@@ -22,7 +22,7 @@ std::string state_of(const torch::optim::LRScheduler& scheduler);
 
 /// Restores the state that `state_of` returned for a scheduler with the same settings, so that the next `step`
 /// continues the schedule. Load the optimizer too, which has the learning rates. Not collective. Throws Error if
-/// `state` is not such a state.
+/// `state` is not a text that `state_of` returned.
 ///
 ///     const auto loaded = fsdp::load_checkpoint("runs/a", model, &optimizer);
 ///     fsdp::load_state(scheduler, loaded.states.at("scheduler"));

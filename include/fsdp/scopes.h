@@ -42,8 +42,8 @@ class [[nodiscard]] ForwardScope {
 /// through raw pointers. Not collective, but in shared memory the constructor waits until no other rank can be in a
 /// backward, i.e. until the other ranks open their next scope or write rows; until then they must not wait for this
 /// rank. If whole parameters are kept between iterations (kShardGradOp, kShardOptimizer,
-/// set_reshard_after_backward(false), unshard()), every rank must open a LocalRows, because it makes these copies
-/// stale.
+/// set_reshard_after_backward(false), unshard()), every rank must open a LocalRows, because the guard makes these
+/// copies stale.
 ///
 ///     fsdp::LocalRows rows(model);
 ///     torch::NoGradGuard no_grad;
@@ -64,8 +64,8 @@ class [[nodiscard]] LocalRows {
 /// Options of summon_full_params.
 struct SummonOptions {
   /// True if only rank 0 of the process group keeps whole parameters, for example to write them to a file. The other
-  /// ranks take part in the gathers, hold one group at a time, and their parameters show rows. write_back() then throws
-  /// UsageError.
+  /// ranks take part in the gathers and hold one whole group at a time, but their parameters show rows. write_back()
+  /// then throws UsageError.
   bool rank0_only = false;
 };
 

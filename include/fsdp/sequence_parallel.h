@@ -42,8 +42,8 @@ enum class SequenceMethod : uint8_t {
 ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"data", "sequence"});
 ///     fsdp::SequenceParallel sequence(mesh.process_group("sequence"));
 ///     auto tokens = sequence.shard(text.narrow(1, 0, length), 1);
-///     auto labels = sequence.shard(text.narrow(1, 1, length), 1, -100);  // shifted before they are dealt
-///     auto losses = cross_entropy_sum(model(tokens), labels);            // labels of -100 count nothing
+///     auto labels = sequence.shard(text.narrow(1, 1, length), 1, -100);  // shift labels before you shard them
+///     auto losses = cross_entropy_sum(model(tokens), labels);            // labels of -100 do not count
 ///     fsdp::sequence_mean(losses, labels.ne(-100).sum()).backward();
 ///
 /// The ranks of the axis must have the same batch. Opening a scope is not collective. Attention and `unshard` are
@@ -87,8 +87,8 @@ class [[nodiscard]] SequenceParallel {
   /// Autograd records the call: the gradient of `whole` has values for this rank's tokens and zeros elsewhere. Shift
   /// labels before you call this function. Not collective.
   ///
-  /// Throws UsageError if there are fewer tokens than ranks, or if one scope would have two sequence lengths whose
-  /// parts are equally long.
+  /// Throws UsageError if there are fewer tokens than ranks, or if sequences of two lengths in one scope would have
+  /// parts of the same length.
   [[nodiscard]] at::Tensor shard(const at::Tensor& whole, int64_t dim, double padding = 0) const;
 
   /// Returns the whole tensor on every rank, in the order of the sequence and without padding. Autograd records the
@@ -100,10 +100,10 @@ class [[nodiscard]] SequenceParallel {
   std::unique_ptr<Open> open_;
 };
 
-/// Returns the positions in the whole sequence of this rank's `length` tokens, in int64, for position embeddings and
+/// Returns the positions of this rank's `length` tokens in the whole sequence, in int64, for position embeddings and
 /// rotary embeddings. Outside a scope they are 0 to length - 1; in a pipeline stage they are the positions of the slice
-/// of tokens that the stage computes at the moment. A model therefore needs no special code. Padding has the position
-/// of the last token. Not collective.
+/// of tokens that the stage is computing. A model therefore needs no special code. Padding has the position of the last
+/// token. Not collective.
 ///
 ///     x = token_embedding(x) + position_embedding(fsdp::positions(x.size(1), x.device()));
 [[nodiscard]] at::Tensor positions(int64_t length, at::Device device = at::kCPU);

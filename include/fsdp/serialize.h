@@ -16,9 +16,9 @@ namespace fsdp {
 /// \addtogroup checkpoints
 /// \{
 
-/// Writes the archive that torch::save writes for the unsharded module: torch::load can read it without fsdp, and
-/// torch.jit.load in Python. The function replaces an existing file when the new file is complete. The archive has rank
-/// 0's buffers. An override of `save` in a module is not called.
+/// Writes the archive that torch::save writes for the unsharded module: torch::load can read it without fsdp, and so
+/// can torch.jit.load in Python. The function replaces an existing file when the new file is complete. The archive has
+/// rank 0's buffers. An override of `save` in a module is not called.
 ///
 /// Rank 0 holds the whole model in memory, because LibTorch writes an archive at once; other ranks hold one whole
 /// parameter at a time. save_safetensors and save_checkpoint need less.

@@ -45,9 +45,9 @@ struct StateEntry {
 /// Returns the rows of the state of an optimizer of a module, sharded or not.
 [[nodiscard]] std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, torch::nn::Module& model);
 
-/// Returns whole parameters, and buffers, on the CPU of rank 0, and an empty list on other ranks. Ranks gather one
-/// parameter at a time, so the other ranks hold one whole parameter at a time. Collective. Throws UsageError in a
-/// scope, and what Work::wait throws.
+/// Returns the whole parameters and the buffers as CPU tensors on rank 0, and an empty list on other ranks. Ranks
+/// gather one parameter at a time, so the other ranks hold one whole parameter at a time. Collective. Throws UsageError
+/// in a scope, and what Work::wait throws.
 ///
 ///     for (const auto& [name, tensor] : fsdp::full_state_dict(model)) write(name, tensor);  // on rank 0
 [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> full_state_dict(const Group& model);

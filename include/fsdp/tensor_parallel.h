@@ -73,7 +73,7 @@ TORCH_MODULE(ColumnParallelLinear);
 /// Linear layer whose input features are split over the ranks. `weight` has sizes [out_features, in_features / ranks];
 /// `bias`, [out_features], is the same on every rank. Initial values are those of torch::nn::Linear with the same seed.
 /// The input is this rank's part, [..., in_features / ranks]; the result, [..., out_features], is the sum over the
-/// ranks plus the bias. In all else the class is like ColumnParallelLinearImpl.
+/// ranks plus the bias. In all other respects the class is like ColumnParallelLinearImpl.
 class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>, public TensorParallelLayer {
  public:
   /// Makes this rank's part of the layer that `whole` describes.
@@ -98,8 +98,8 @@ TORCH_MODULE(RowParallelLinear);
 /// Embedding whose rows are split over the ranks: rank r has the indices [r * n, (r + 1) * n), where n is
 /// num_embeddings / ranks. `weight` has sizes [n, embedding_dim] and the initial values of torch::nn::Embedding with
 /// the same seed. Every rank of the axis passes the same indices, in int64, and gets the whole result. Supported
-/// options are num_embeddings, embedding_dim and padding_idx; the constructor throws UsageError for others. In all else
-/// the class is like ColumnParallelLinearImpl.
+/// options are num_embeddings, embedding_dim and padding_idx; the constructor throws UsageError for others. In all
+/// other respects the class is like ColumnParallelLinearImpl.
 class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>,
                                    public TensorParallelLayer {
  public:
@@ -126,7 +126,7 @@ TORCH_MODULE(VocabParallelEmbedding);
 /// the same on every rank. Rows whose target is `ignore_index` are ignored; if all rows are ignored, the loss is 0.
 /// Ranks exchange three numbers per row instead of logits. Collective over `axis` (if null, the default process group);
 /// the result is the same on every rank. Throws UsageError for other sizes and, on the CPU, for targets that are not
-/// classes.
+/// numbers of classes.
 ///
 ///     auto loss = fsdp::vocab_parallel_cross_entropy(head(x).flatten(0, 1), targets.flatten(), axis);
 [[nodiscard]] at::Tensor vocab_parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,

@@ -27,7 +27,7 @@ namespace fsdp {
 ///     fsdp::initialize(model, [&] { gpt->init_weights(); });
 void to_empty(const Group& model, c10::Device device);
 
-/// Moves a sharded model, i.e. its rows of parameters, buffers and ignored parameters, to another device, like
+/// Moves a sharded model, i.e. this rank's rows, the buffers and the ignored parameters, to another device, like
 /// Module::to. Parameters stay the same tensors. During the call a rank holds the rows of one group twice and, if the
 /// layout of rows changes, that group whole.
 ///

@@ -44,7 +44,7 @@ struct TraceOptions {
 };
 
 /// Recorder of what this rank does, in all its models and process groups, while the trace lives. An event costs a lock
-/// and about 0.2 us; without a trace it costs the reading of a flag. Thread-safe except for `write`.
+/// and about 0.2 us; while no trace lives, the library only reads a flag instead. Thread-safe except for `write`.
 ///
 ///     {
 ///       const fsdp::Trace trace;
@@ -74,8 +74,9 @@ class [[nodiscard]] Trace {
   std::unique_ptr<State> state_;
 };
 
-/// Interval of your own on this rank's timeline, from construction to destruction, in existing traces. Destroy spans on
-/// the thread that made them, in reverse order. If nothing records, a span only looks up the process group.
+/// Interval that your program adds to this rank's timeline in existing traces, from construction to destruction.
+/// Destroy spans on the thread that made them, in reverse order. If nothing records, a span only looks up the process
+/// group.
 ///
 ///     const fsdp::TraceSpan span("validation");
 class [[nodiscard]] TraceSpan {

@@ -83,8 +83,8 @@ struct TrainerOptions {
 
   /// Number of passes over the data.
   int64_t epochs = 1;
-  /// Number of optimizer steps after which training ends, steps of earlier runs included. If unset, training ends after
-  /// the epochs.
+  /// Number of optimizer steps, including those of earlier runs, after which training ends. If unset, training ends
+  /// after the epochs.
   std::optional<int64_t> steps = std::nullopt;
   /// Number of batches of a rank whose gradients are accumulated for one optimizer step and reduced once. The last step
   /// of an epoch takes the batches that are left.

@@ -31,16 +31,16 @@ struct WrapCandidate {
 ///
 ///     options.auto_wrap_policy = [](const fsdp::WrapCandidate& c) { return c.name.ends_with("mlp"); };
 struct AutoWrapPolicy {
-  /// Function that returns true if a submodule is selected.
+  /// Function that answers a question about a submodule; see `wraps` and `descends`.
   using Decision = std::function<bool(const WrapCandidate&)>;
 
   /// Makes an empty policy.
   AutoWrapPolicy() = default;
-  /// Makes a policy of a function that returns true if a candidate becomes a group.
+  /// Makes a policy from a function that returns true for each candidate that becomes a group.
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
-  /// Makes a policy of two functions: `wrap` becomes `wraps`, and `descend` becomes `descends`.
+  /// Makes a policy from two functions: `wrap` becomes `wraps`, and `descend` becomes `descends`.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
   /// Function that returns true if a module becomes a group.
