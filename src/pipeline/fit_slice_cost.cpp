@@ -51,7 +51,7 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
   FittedSliceCost cost{.alone = {times.begin(), others}};
   require(!cost.alone.empty(),
           "fsdp fit_slice_cost: expected the time of at least one slice at the beginning of a sequence, found none. "
-          "Measure such slices, too");
+          "Measure such slices too");
   std::ranges::sort(cost.alone, {}, &SliceTime::length);
   if (others != times.end()) {
     // Each equation is divided by its measured seconds, so that the fit minimises relative errors and short slices
@@ -63,7 +63,8 @@ FittedSliceCost fit_slice_cost(std::vector<SliceTime> times) {
     }
     const auto more = at::tensor(more_values).unsqueeze(1);
     const auto terms = at::tensor(term_values).view({-1, 4});
-    // Positions are in the thousands and their products in the millions, so each column is divided by its maximum.
+    // Positions are in the thousands and their products in the millions. Dividing each column by its maximum avoids the
+    // rounding errors that such different magnitudes would cause.
     const auto sizes = terms.abs().amax(0);
     const auto solved = std::get<0>(at::linalg_lstsq(terms / sizes, more, std::nullopt, "gelsd")).squeeze(1) / sizes;
     std::ranges::copy_n(solved.contiguous().const_data_ptr<double>(), 4, cost.coefficients.begin());

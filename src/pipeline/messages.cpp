@@ -29,14 +29,14 @@ Tag tag_of(const PipelineAction& made_by) { return {str_cat("pipeline ", made_by
 
 std::string text_of(const Form& form) {
   return str_cat(form.dtype, " of sizes ", at::IntArrayRef(form.sizes),
-                 form.requires_grad ? "" : ", which needs no gradient");
+                 form.requires_grad ? "" : " (requires no gradient)");
 }
 
 // Returns the header of a tensor of this form.
 at::Tensor header_of(const Form& form, const auto& where) {
   if (form.sizes.size() > kHeaderNumbers - kBeforeSizes)
-    require(false, where(), "expected a tensor of at most ", kHeaderNumbers - kBeforeSizes, " dims, found ",
-            form.sizes.size(), ". Flatten some of its dims");
+    require(false, where(), "a tensor of ", form.sizes.size(), " dims, expected at most ",
+            kHeaderNumbers - kBeforeSizes, ". Flatten some of its dims");
   std::vector<int64_t> numbers = {static_cast<int64_t>(form.dtype), form.requires_grad, std::ssize(form.sizes)};
   numbers.insert(numbers.end(), form.sizes.begin(), form.sizes.end());
   numbers.resize(kHeaderNumbers);
@@ -84,8 +84,8 @@ void Mailbox::send(const PipelineAction& action, const at::Tensor& made) {
     auto& known = forms_[{taker->stage, taker->micro_batch, taker->slice}];
     if (!learns_ && known != form)
       require(false, where(), text_of(form), " for micro-batch ", action.micro_batch, ", but gave ", text_of(known),
-              " in an earlier run with inputs of the same sizes. The sizes of a stage's output must depend only on the "
-              "sizes of the inputs");
+              " in an earlier run with inputs of the same sizes. A stage's output must have the same sizes, dtype and "
+              "requires_grad for inputs of the same sizes");
     known = form;
     if (learns_ && to != ranks_.rank()) send_to(header_of(form, where).to(group_.device()));
   } else if (!form_of(*taker).requires_grad) {
@@ -121,7 +121,7 @@ at::Tensor Mailbox::receive(const PipelineAction& action) {
     // Tensors that the peer had taken before it made this message have arrived, so these waits return at once.
     for (; !peer.sent.empty() && peer.sent.front().taken_at < message.made_at; peer.sent.pop_front())
       peer.sent.front().work->wait();
-    // The next message is received while this rank computes. Its size must be known for that.
+    // The next message is received while this rank computes, which is possible only if its size is known.
     if (!learns_) begin_to_receive(from, peer);
   }
 }

@@ -41,7 +41,7 @@ struct Form {
 /// Forms of the inputs of the stages' forwards. The key is the stage, the micro-batch and the slice.
 using Forms = std::map<std::tuple<int, int, int>, Form>;
 
-/// Sends and receives this rank's messages of one run of a schedule. Used by one thread.
+/// Sends and receives this rank's messages of one run of a schedule. Only one thread may use it.
 class Mailbox {
  public:
   /// The Mailbox keeps references to all arguments. If `learns` is true, `forms` is filled during the run, and a header
@@ -49,13 +49,13 @@ class Mailbox {
   Mailbox(const ProcessGroup& group, Communicator& ranks, const PipelineSchedule& schedule, Forms& forms, bool learns);
 
   /// Starts to send `made`, the result of `action`, to the rank of the stage that takes it, if there is one. The
-  /// Mailbox keeps the tensor until that rank has received it. Throws UsageError if the tensor has not the form that
-  /// the receiver expects.
+  /// Mailbox keeps the tensor until that rank has received it. Throws UsageError if the tensor does not have the form
+  /// that the receiver expects.
   void send(const PipelineAction& action, const at::Tensor& made);
-  /// Waits for the tensor that `action` takes from another stage, and returns it. Returns an undefined tensor in place
-  /// of a gradient that is not computed because the forward's tensor required none.
+  /// Waits for the tensor that `action` takes from another stage, and returns it. If the forward's tensor required no
+  /// gradient, there is no gradient to receive, and the result is an undefined tensor.
   at::Tensor receive(const PipelineAction& action);
-  /// Returns true if the input of the action's forward, which was received, requires a gradient.
+  /// Returns true if the received input of the action's forward requires a gradient.
   bool needs_gradient(const PipelineAction& action) const { return form_of(action).requires_grad; }
   /// Waits until all tensors that this rank sent have arrived.
   void finish();

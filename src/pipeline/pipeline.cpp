@@ -50,8 +50,8 @@ uint32_t hash_of(const PipelineSchedule& schedule) {
   return hash;
 }
 
-// Call it in an exception handler. It tells the exception to all ranks that may be waiting for this one: those of the
-// pipeline's axis, and those that share a stage with this rank.
+// Call this function in an exception handler. It passes the exception on to all ranks that can be waiting for this one:
+// those of the pipeline's axis, and those that share a stage with this rank.
 void pass_on_failure(const Plan& plan, const char* operation) {
   std::vector<const ProcessGroup*> axes{plan.group.get()};
   for (const auto& group : plan.groups())
@@ -78,16 +78,17 @@ void require_inputs_that_fit(const Plan& plan, const Signature& signature, const
   const auto& schedule = plan.schedule;
   const int64_t dims = signature[2], rows = signature[kBeforeSizes], tokens = signature[kBeforeSizes + 1];
   require(dims >= 1, plan.where(operation), "expected inputs of 1 to ", kHeaderNumbers - kBeforeSizes,
-          " dims on the rank of the first stage, found none. Pass the batch on that rank");
+          " dims on the rank of the first stage, found an undefined tensor or another number "
+          "of dims. Pass the batch on that rank");
   require(rows >= schedule.micro_batches, plan.where(operation), "expected at least one row for each of the ",
           schedule.micro_batches, " micro-batches, found ", rows,
-          " rows. Give a larger batch, or make a schedule of fewer micro-batches");
+          " rows. Pass a larger batch, or make a schedule with fewer micro-batches");
   if (schedule.slices == 1) return;
   const auto& lengths = schedule.slice_lengths;
   const auto expected = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   require(dims >= 2 && tokens == expected, plan.where(operation), "expected sequences of ", expected,
           " tokens along dim 1, as many as the ", schedule.slices, " slices have, found ", dims >= 2 ? tokens : 0,
-          ". Make a schedule of slices for this length");
+          ". Make a schedule whose slices together have this length");
 }
 
 // Calls `act`, which waits for other ranks. If it throws, the other ranks throw too.
@@ -153,7 +154,7 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 const PipelineSchedule& Pipeline::schedule() const { return plan_->schedule; }
 
 void Pipeline::reset_iter_state() {
-  // Ranks that share a stage with this one may wait for it, while other ranks of the pipeline wait for them.
+  // Ranks that share a stage with this one can be waiting for it, while other ranks of the pipeline wait for them.
   for (const auto& group : plan_->groups())
     group->placement().fail("reset_iter_state",
                             "the rank starts over after an exception. Call reset_iter_state() on every rank");

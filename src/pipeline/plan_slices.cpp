@@ -24,7 +24,7 @@ class CostTable {
         const double seconds = cost(length_of(begin, end), begin * granularity);
         require(std::isfinite(seconds) && seconds >= 0, "fsdp plan_slices: the cost of a slice of ",
                 length_of(begin, end), " tokens that follow ", begin * granularity, " tokens is ", seconds,
-                ". Costs are seconds: finite, and not negative");
+                ". Costs are seconds, which must be finite and not negative");
         seconds_.push_back(seconds);
       }
   }

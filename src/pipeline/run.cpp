@@ -23,7 +23,7 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-// Sets whether the backward of a stage reduces gradients. The destructor restores the users' settings.
+// Sets whether the backward of a stage reduces gradients. The destructor restores the user's settings.
 class SyncGuard {
  public:
   explicit SyncGuard(const Plan& plan) {

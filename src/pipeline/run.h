@@ -52,7 +52,7 @@ struct Plan {
 /// tree is listed under the first of them.
 std::map<int, std::shared_ptr<const ModuleNode>> trees_of(const Plan& plan);
 
-/// One run of a batch through a schedule. Used by one thread.
+/// One run of a batch through a schedule. Only one thread may use it.
 class Run {
  public:
   /// The Run keeps references to `plan`, `schedule` and `forms`. `learns` is true if the forms of the tensors between
@@ -60,9 +60,9 @@ class Run {
   /// the first stage, and empty on other ranks.
   Run(const Plan& plan, const PipelineSchedule& schedule, Forms& forms, bool learns, std::vector<at::Tensor> inputs);
 
-  /// Runs this rank's actions. Collective over the pipeline's axis. `root` returns the tensor at which backward begins,
-  /// from the last stage's output for a part; if it is empty, the run has no backward. Returns the outputs of the last
-  /// stage, on its rank, if there is no backward; otherwise returns an empty list.
+  /// Runs this rank's actions. Collective over the pipeline's axis. `root` takes the last stage's output for a part and
+  /// returns the tensor at which backward begins; if `root` is empty, the run has no backward. A run without backward
+  /// returns the outputs of the last stage on that stage's rank. Otherwise the result is an empty list.
   using Root = std::function<at::Tensor(const at::Tensor& output, size_t part)>;
   std::vector<at::Tensor> run(const Root& root);
 
@@ -84,7 +84,7 @@ class Run {
   Mailbox mailbox_;
   std::map<std::pair<int, size_t>, Passed> passed_;  // the key is the stage and the part
   std::map<StageAndMicroBatch, std::shared_ptr<parallel::TokenSlices>> slices_;
-  std::map<int, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> compared_;  // slices' inputs and outputs
+  std::map<int, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> compared_;  // inputs and outputs by stage
 };
 
 }  // namespace fsdp::pipeline

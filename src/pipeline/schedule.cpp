@@ -97,7 +97,7 @@ std::vector<PipelineAction> inputs_of(const PipelineSchedule& schedule, const Pi
   auto [kind, stage, micro_batch, slice] = action;
   if (kind == Kind::kForward) {
     if (stage > 0) inputs.push_back({kind, stage - 1, micro_batch, slice});
-    if (slice > 0) inputs.push_back({kind, stage, micro_batch, slice - 1});  // makes the keys and values that it needs
+    if (slice > 0) inputs.push_back({kind, stage, micro_batch, slice - 1});  // whose keys and values this one needs
   } else {
     inputs.push_back({Kind::kForward, stage, micro_batch, slice});
     if (stage + 1 < schedule.stages()) inputs.push_back({kind, stage + 1, micro_batch, slice});

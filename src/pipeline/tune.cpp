@@ -119,7 +119,7 @@ SliceTuning Pipeline::tune(const at::Tensor& micro_batch, const TuneOptions& opt
   };
   tuning.plan = plan_slices(length, schedule.ranks, slowest, options.granularity, 0, schedule.micro_batches);
   tuning.whole_seconds = (schedule.micro_batches + schedule.ranks - 1) * slowest(length, 0);
-  // All ranks must have the same plan, but their own plans may differ by rounding. So they take that of rank 0.
+  // All ranks must have the same plan, but the plans that they compute can differ by rounding. They all use rank 0's.
   auto lengths = at::zeros({length}, at::kLong);
   for (size_t i = 0; i < tuning.plan.lengths.size(); ++i) lengths[static_cast<int64_t>(i)] = tuning.plan.lengths[i];
   lengths = broadcast(lengths.to(plan.group->device()), 0, all_ranks).cpu();

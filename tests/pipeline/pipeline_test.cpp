@@ -375,7 +375,7 @@ TEST(Pipeline, WhatFailsOnOneRankEndsTheStepOnAll) {
        2,
        {},
        [](const auto& output, const auto&) { return output * 1; }},
-      {"expected a tensor of at most 13 dims, found 14", 0,
+      {"stage 0 gave a tensor of 14 dims, expected at most 13", 0,
        [](int, const auto& x) { return x.view({2, 1, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}); }, loss_of,
        at::ones({4, 1, 3})}};
   run_thread_ranks(3, [&](int rank) {
@@ -462,7 +462,7 @@ TEST(Pipeline, AStageThatGivesOtherSizesForTheSameInputsIsRefused) {
     width = 2;
     EXPECT_THAT(
         text_of_error([&] { pipeline.forward(x); }),
-        testing::HasSubstr("stage 0 gave Float of sizes [2, 2], which needs no gradient for micro-batch 0, but gave "
+        testing::HasSubstr("stage 0 gave Float of sizes [2, 2] (requires no gradient) for micro-batch 0, but gave "
                            "Float of sizes [2, 3]"));
     pipeline.reset_iter_state();
     EXPECT_EQ(pipeline.forward(x).defined(), rank == 1);
