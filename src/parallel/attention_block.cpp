@@ -37,7 +37,7 @@ std::pair<at::Tensor, at::Tensor> by_flash(const BlockOperands& operands) {
 OutputSum::OutputSum(const at::Tensor& query, const at::Tensor& value) {
   const auto options = query.options().dtype(computed_in(query));
   // In memory the tokens come before the heads, as in the output of LibTorch's kernel: models join the heads after
-  // attention, and with this layout nothing is copied for that.
+  // attention, which copies nothing in this layout.
   output_ = at::zeros({query.size(0), query.size(2), query.size(1), value.size(3)}, options).transpose(1, 2);
   logsumexp_ = at::full({query.size(0), query.size(1), query.size(2)}, kHidden, options);
 }

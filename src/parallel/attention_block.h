@@ -14,7 +14,7 @@ namespace fsdp::parallel {
 /// Note [Blocks]. Attention to a block of keys returns the output and, for each query, the logsumexp: the logarithm of
 /// the sum of the exponentials of the query's scores. The outputs of two blocks are combined with weights that follow
 /// from their logsumexps. The backward of a block gets the output and the logsumexp of all blocks. It therefore
-/// computes the probabilities of whole rows of scores, and returns exactly the block's share of the gradients.
+/// computes probabilities that are normalised over all keys, and returns exactly the block's share of the gradients.
 ///
 /// On the CPU, blocks are computed by LibTorch's flash attention. That kernel does not support values whose size
 /// differs from that of the keys; such blocks, and all blocks on other devices, are computed by matrix products, which

@@ -34,10 +34,10 @@ struct AttentionPlan : torch::CustomClassHolder {
   std::shared_ptr<Communicator> order() const;
 };
 
-/// Note [Outputs that are saved]. When activation checkpointing computes a segment again, it stops as soon as it has
-/// the tensors that backward needs, which may be inside a Function's save_for_backward. If the Function saved its
-/// output itself, the output and its autograd node would then own each other and never be freed. The Functions here
-/// therefore save `output.detach()`, another tensor with the same memory.
+/// Note [Outputs that are saved]. When activation checkpointing runs a region again, it stops as soon as it has the
+/// tensors that backward needs, possibly inside a Function's save_for_backward. If the Function saved its output
+/// itself, the output and its autograd node would then own each other and never be freed. The Functions here therefore
+/// save `output.detach()`, another tensor with the same memory.
 
 /// Saves the plan of a call for its backward.
 void keep_plan(torch::autograd::AutogradContext& context, const c10::intrusive_ptr<AttentionPlan>& plan);
@@ -74,7 +74,7 @@ at::Tensor gathered_attention(const AttentionCall& call);
 /// Calls LibTorch's attention, because this rank has all tokens. Does not communicate.
 at::Tensor whole_attention(const AttentionCall& call);
 /// Exchanges all heads of some tokens for some heads of all tokens of the ring's rank, calls `ring` with these, and
-/// exchanges the output back (DeepSpeed-Ulysses; S. A. Jacobs et al., 2023). Throws UsageError if the number of `ranks`
+/// exchanges the output back (DeepSpeed-Ulysses; S. A. Jacobs et al., 2023). Throws UsageError if the size of `ranks`
 /// does not divide the number of heads.
 at::Tensor attention_by_heads(const AttentionCall& call, const std::shared_ptr<ProcessGroup>& ranks,
                               const std::function<at::Tensor(const AttentionCall&)>& ring);

@@ -43,7 +43,7 @@ void see_attention() {
         throw Error(
             str_cat("fsdp::SequenceParallel: expected LibTorch's scaled_dot_product_attention, found a kernel "
                     "that another library, or another copy of fsdp, registered for ",
-                    c10::toString(key), ". Link fsdp into one shared library that all use."));
+                    c10::toString(key), ". Link fsdp into one shared library for the whole program."));
     auto* ours = new std::vector<std::unique_ptr<torch::Library>>;
     for (const auto key : kKeys)
       ours->push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));

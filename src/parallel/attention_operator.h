@@ -8,10 +8,10 @@ namespace fsdp::parallel {
 /// no kernel of its own for a backend or for autograd. The library registers one for the dispatch keys CPU, CUDA,
 /// AutogradCPU and AutogradCUDA. Autocast has cast the operands before this kernel is called. Unless a SequenceParallel
 /// scope is open on the thread or a pipeline stage runs slices of tokens there, the kernel calls LibTorch's composite.
-/// The registration replaces no other kernel and concerns no other operator. It does not use a dispatch key above
+/// The registration replaces no other kernel and affects no other operator. It does not use a dispatch key above
 /// autocast, because the library already uses all free ones for other purposes (runtime/compat.h).
 
-/// Registers the kernels when it is called first. Throws Error if another library registered one of them.
+/// The first call registers the kernels. Throws Error if another library registered one of them.
 void see_attention();
 
 }  // namespace fsdp::parallel

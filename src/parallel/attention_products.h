@@ -13,8 +13,8 @@ namespace fsdp::parallel {
 
 /// Operands of the attention of one block.
 struct BlockOperands {
-  /// Tensors of sizes [batch, heads, tokens, size]. Keys and values may have fewer heads than the queries, if the
-  /// number divides that of the queries.
+  /// Tensors of sizes [batch, heads, tokens, size]. Keys and values may have fewer heads than the queries, if their
+  /// number of heads divides the queries' number of heads.
   at::Tensor query, key, value;
   /// Mask with four dims, each of the size that the scores have or 1. It is boolean (true if the query sees the key) or
   /// is added to the scores. Undefined if there is none.
@@ -30,7 +30,7 @@ constexpr double kHidden = -std::numeric_limits<double>::infinity();
 /// Returns the dtype in which attention computes: fp32 for bf16 and fp16, otherwise the tensor's dtype.
 inline at::ScalarType computed_in(const at::Tensor& tensor) { return at::toOpMathType(tensor.scalar_type()); }
 
-/// Returns the mask as one that is added to the scores, in `dtype`.
+/// Converts the mask, which may be boolean, into one of dtype `dtype` that is added to the scores.
 at::Tensor additive(const at::Tensor& mask, at::ScalarType dtype);
 
 /// Returns `logsumexp` with 0 in place of minus infinity. The result can be subtracted from scores of minus infinity

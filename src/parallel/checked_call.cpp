@@ -61,8 +61,8 @@ class Checks {
            key.scalar_type(), " and ", value.scalar_type(), '.');
     expect(key.size(0) == query.size(0) && value.size(0) == query.size(0) && key.size(-2) == value.size(-2) &&
                key.size(-1) == query.size(-1) && query.size(-2) > 0 && key.size(-2) > 0,
-           "expected queries, keys and values of the same batch size, keys of the same size as queries and as many "
-           "keys as values, found ",
+           "expected queries, keys and values of the same batch size, queries and keys of the same last dim, and as "
+           "many keys as values, at least one of each, found ",
            query.sizes(), ", ", key.sizes(), " and ", value.sizes(), '.');
     if (query.dim() == 4) require_heads(query.size(1), key.size(1), value.size(1));
   }
@@ -71,14 +71,14 @@ class Checks {
     expect(keys == values && (keys == queries || (given_.enable_gqa && keys > 0 && queries % keys == 0)),
            "expected as many key and value heads as query heads or, with enable_gqa, a number that divides the number "
            "of query heads, found ",
-           keys, ", ", values, " and ", queries, '.');
+           keys, ", ", values, " and ", queries, ", in this order.");
   }
 
   static at::Tensor four_dims(const at::Tensor& tensor) { return tensor.dim() == 3 ? tensor.unsqueeze(1) : tensor; }
 
   at::Tensor mask(const AttentionPlan& plan) const {
     auto mask = given_.mask;
-    expect(!given_.is_causal, "expected attn_mask or is_causal, found both.");
+    expect(!given_.is_causal, "expected attn_mask or is_causal, found both. Leave out one of them.");
     expect(!mask.requires_grad() || !at::GradMode::is_enabled(),
            "expected a mask that requires no gradient, found one that does. Detach the mask, or compute attention with "
            "a learned bias outside of the scope.");

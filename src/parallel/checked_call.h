@@ -10,7 +10,7 @@
 
 namespace fsdp::parallel {
 
-/// The arguments of scaled_dot_product_attention, under LibTorch's names.
+/// The arguments of a call of scaled_dot_product_attention.
 struct AttentionArguments {
   at::Tensor query, key, value;
   at::Tensor mask;  ///< the attention mask; undefined if there is none

@@ -40,8 +40,8 @@ struct Collective : torch::CustomClassHolder {
   const Map forward, backward;
 };
 
-// Returns the tensor with one dim. If the tensor is a sharded parameter, the operator gathers it; reading its data
-// pointer would not.
+// Returns the tensor with one dim. If the tensor is a sharded parameter, `reshape` gathers it; reading its data pointer
+// would not.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.reshape({-1}); }
 
 // Returns a tensor of sizes [..., size, ...] as a contiguous one of sizes [ranks, ..., size / ranks, ...].

@@ -88,7 +88,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   const int rank_;
 };
 
-// The segments of a process group. Thread safety: the caller serialises.
+// The segments of a process group. Callers serialise their calls.
 class Segments {
  public:
   // Returns memory of `bytes` bytes that no rank holds, in the same segment on every rank; null if the ranks do not all

@@ -27,7 +27,7 @@ struct KeysOnHost {
   at::Tensor keys, values;
 };
 
-/// Returns the keys and values of all ranks of the plan, or nothing unless all these ranks share memory. Collective.
+/// Returns the keys and values of all ranks of the plan, or nothing if these ranks do not all share memory. Collective.
 std::optional<KeysOnHost> keys_on_host(const AttentionPlan& plan, const at::Tensor& key, const at::Tensor& value);
 
 }  // namespace fsdp::parallel

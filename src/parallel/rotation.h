@@ -14,8 +14,8 @@
 
 namespace fsdp::parallel {
 
-/// Sends a tensor to the next rank of the ring and receives one of the same size from the previous rank. Each `start`
-/// is followed by one `arrived`. Both are collective.
+/// Sends a tensor to the next rank of the ring and receives one of the same size from the previous rank. Call `arrived`
+/// once after each `start`. Both are collective.
 class Rotation {
  public:
   Rotation(std::shared_ptr<Communicator> ranks, Tag tag) : ranks_(std::move(ranks)), tag_(std::move(tag)) {}
@@ -39,8 +39,8 @@ class Rotation {
   at::Tensor incoming_;
 };
 
-/// Calls visit(source, tensor) with the tensor `held` of each rank `source`, this rank first. The next tensor is
-/// received meanwhile. At most two tensors are in memory at a time if the caller keeps no reference to `held`.
+/// Calls visit(source, tensor) with the tensor `held` of each rank `source`, this rank first. While `visit` runs, the
+/// next tensor is received. At most two tensors are in memory at a time if the caller keeps no reference to `held`.
 /// Collective.
 template <class Visit>
 void go_round(const std::shared_ptr<Communicator>& ranks, Tag tag, at::Tensor held, const Visit& visit) {

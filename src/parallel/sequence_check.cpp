@@ -63,9 +63,9 @@ bool differ(const at::Tensor& whole, const at::Tensor& other) {
 // Note [Which operator differs]. LibTorch's C++ frontend has no hooks that tell when a module runs. The dispatcher,
 // however, lets a fallback kernel see the arguments and the results of every operator, and an operator that reads a
 // parameter shows which module runs. Forward first runs on this rank's tokens, and the results of its operators are
-// kept. Then it runs on the whole sequence, and each result that has a dim of tokens is compared with the kept one.
-// Only operators that the model itself calls, such as linear and scaled_dot_product_attention, are compared, and not
-// the operators that these call.
+// kept. Then forward runs on the whole sequence, and each result that has a dim of tokens is compared with the kept
+// one. Only operators that the model itself calls, such as linear and scaled_dot_product_attention, are compared, and
+// not the operators that these call.
 class Comparison {
  public:
   explicit Comparison(const nn::Module& model) {
@@ -162,7 +162,7 @@ class Comparison {
   void note(const std::string& op, std::span<const c10::IValue> results) {
     std::vector<at::Tensor> given;
     runtime::visit_tensors(results, [&](const at::Tensor& tensor, size_t, size_t) {
-      // A view of a sharded parameter has no memory of its own.
+      // Views of sharded parameters are not compared, because they have no memory of their own.
       if (!tensor.is_floating_point() || runtime::is_marked(*tensor.unsafeGetTensorImpl())) return;
       given.push_back(positions_.defined() ? tensor : tensor.clone());
     });

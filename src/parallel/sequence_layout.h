@@ -22,7 +22,7 @@ struct SequenceLayout {
 
   int64_t chunks() const { return is_head_tail ? 2 * ranks : ranks; }
   int64_t chunk_length() const;
-  /// Returns the number of tokens that each rank has, including padding and all parts.
+  /// Returns the number of tokens that each rank of the ring has, including padding and all parts.
   int64_t own_length() const { return chunk_length() * (is_head_tail ? 2 : 1); }
   /// Returns the chunks of a rank in ascending order, in which the rank also stores them.
   std::vector<int64_t> chunks_of(int64_t rank) const;

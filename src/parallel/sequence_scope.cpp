@@ -19,7 +19,7 @@ SequenceLayout SequenceScope::layout(int64_t length) const {
 
 SequenceLayout SequenceScope::deal(int64_t length, const std::string& operation) {
   require(length >= ranks(), where(operation), "expected at least one token for each of ", ranks(),
-          " ranks, found a sequence of ", length, ". Use fewer ranks on the sequence axis.");
+          " ranks, found a sequence of ", length, " tokens. Use fewer ranks on the sequence axis.");
   const auto dealt = layout(length);
   const auto [known, is_new] = lengths_.try_emplace(dealt.own_length(), length);
   require(is_new || known->second == length, where(operation), "sequences of ", length, " and of ", known->second,

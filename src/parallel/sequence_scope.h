@@ -20,8 +20,8 @@ namespace fsdp::parallel {
 /// these tokens with some heads. SequenceMethod::kHeads has only the axis of heads, and the other methods may have only
 /// the ring (J. Fang, S. Zhao, A Unified Sequence Parallelism Approach, 2024).
 
-/// The axes, the method and the sequence lengths of a SequenceParallel. Segments of activation checkpointing share it
-/// and enter it again when they compute forward again, so it may outlive the SequenceParallel.
+/// The axes, the method and the sequence lengths of a SequenceParallel. Checkpointed regions share it and enter it
+/// again when they run again, so it may outlive the SequenceParallel.
 class SequenceScope {
  public:
   /// Either axis may be null, which means one rank. `method` is that of the ring.
@@ -43,15 +43,15 @@ class SequenceScope {
   /// parts have the same length.
   SequenceLayout deal(int64_t length, const std::string& operation);
   /// Returns the layout of a sequence of which each rank of the ring has `own_length` tokens. This is a sequence that
-  /// `deal` has split, or else one without padding. Throws UsageError, in the name of `operation`, if there can be
-  /// none.
+  /// `deal` has split, or else one without padding. Throws UsageError, in the name of `operation`, if no such sequence
+  /// exists.
   SequenceLayout layout_of(int64_t own_length, const std::string& operation) const;
 
   /// Returns the current scope of this thread, or null.
   static const std::shared_ptr<SequenceScope>& current();
 
   /// Guard that makes a scope the current one of this thread; a null pointer means no scope. Its destructor restores
-  /// the former scope.
+  /// the previous scope.
   class [[nodiscard]] Entered {
    public:
     explicit Entered(std::shared_ptr<SequenceScope> scope);

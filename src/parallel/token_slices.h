@@ -30,8 +30,9 @@ class TokenSlices {
   /// Returns the place of this thread.
   static Place& current();
 
-  /// Guard that sets the place of this thread. Its destructor restores the former place. When activation checkpointing
-  /// computes a part of a slice again, it enters the place that the slice had at the beginning of that part.
+  /// Guard that sets the place of this thread. Its destructor restores the previous place. When activation
+  /// checkpointing computes a part of a slice again, it enters the place that the slice had at the beginning of that
+  /// part.
   class [[nodiscard]] Entered {
    public:
     explicit Entered(Place place);
