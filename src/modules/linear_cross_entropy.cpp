@@ -13,8 +13,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Number of logits that are computed at a time, so that they fit into a processor's cache, and least number of rows,
-// because matrix products of fewer rows are slower.
+// About kLogitsAtOnce logits, which fit into a processor's cache, are computed at a time, but at least kLeastRowsAtOnce
+// rows, because matrix products of fewer rows are slower.
 constexpr int64_t kLogitsAtOnce = int64_t{1} << 22, kLeastRowsAtOnce = 64;
 
 // Returns the dtype of sums, which is at least fp32, because sums in lower precision would lose small numbers.
@@ -25,8 +25,8 @@ at::Tensor counted_rows(const at::Tensor& targets, int64_t ignore_index) {
   return targets.ne(ignore_index).sum().clamp_min(1);
 }
 
-// Throws UsageError if a target is no class. Checks only targets on the CPU, as LibTorch's cross_entropy does, because
-// a check on a device would make the host wait for the device.
+// Throws UsageError if a target is not the number of a class. Checks only targets on the CPU, as LibTorch's
+// cross_entropy does, because a check on a device would make the host wait for the device.
 void require_classes(const at::Tensor& targets, int64_t classes) {
   if (!targets.is_cpu()) return;
   const auto [least, greatest] = at::aminmax(targets);
@@ -96,15 +96,15 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
                                 int64_t ignore_index) {
   constexpr std::string_view kPrefix = "[fsdp] linear_cross_entropy: ";
   require(x.defined() && weight.defined() && targets.defined(), kPrefix,
-          "expected three tensors, found an undefined one.");
+          "expected three tensors, x, weight and targets, found an undefined one.");
   require(x.dim() == 2 && weight.dim() == 2 && targets.dim() == 1, kPrefix,
-          "expected [rows, features], [classes, features] and [rows], found ", x.sizes(), ", ", weight.sizes(), " and ",
-          targets.sizes(), '.');
+          "expected x [rows, features], weight [classes, features] and targets [rows], found sizes ",
+          x.sizes(), ", ", weight.sizes(), " and ", targets.sizes(), '.');
   require(x.size(1) == weight.size(1) && x.size(0) == targets.size(0), kPrefix,
-          "expected the same number of features in the first two tensors and one target for each row, found ",
+          "expected the same number of features in x and weight and one target for each row, found sizes ",
           x.sizes(), ", ", weight.sizes(), " and ", targets.sizes(), '.');
   require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
-          kPrefix, "expected two tensors of the same floating point dtype and targets of dtype Long, found ",
+          kPrefix, "expected x and weight of the same floating point dtype and targets of dtype Long, found ",
           x.scalar_type(), ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
   if (at::GradMode::is_enabled()) return LinearCrossEntropy::apply(x, weight, targets, ignore_index);
   return sum_over_rows(x, weight, targets, ignore_index, /*with_gradients=*/false).loss /

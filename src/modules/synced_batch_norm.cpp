@@ -51,8 +51,8 @@ void move_on(const NormOperands& operands, const Moments& moments) {
   if (operands.running_var.defined()) move(operands.running_var, moments.deviations / (moments.count - 1));
 }
 
-// Returns two sums per channel over this rank's batch: that of the output gradient, and that of its products with the
-// normalised input.
+// Returns two sums per channel over this rank's batch: the sum of the output gradient, and the sum of its products with
+// the normalised input.
 std::pair<at::Tensor, at::Tensor> local_sums(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean,
                                              const at::Tensor& variance, double eps) {
   if (input.numel() == 0) return {at::zeros_like(mean), at::zeros_like(mean)};
@@ -88,8 +88,8 @@ struct Normalization : torch::autograd::Function<Normalization> {
     const auto kept = context->saved_data["sync_group"].toCapsule();
     const auto& group = static_cast<const SavedSyncGroup&>(*kept).group;
     require(!at::GradMode::is_enabled(), group.process_group->where("backward of " + group.name),
-            "a batch norm over several ranks has no second derivative. Leave out create_graph, or normalise without "
-            "the batch's statistics (eval()) where you need one");
+            "a batch norm over several ranks has no second derivative. Leave out create_graph, or put the module into "
+            "evaluation mode, eval(), where you need a second derivative");
     const auto saved = context->get_saved_variables();
     const auto &weight = saved[1], &mean = saved[2], &variance = saved[3];
     const auto dtype = mean.scalar_type();
@@ -143,7 +143,7 @@ at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& grou
     require(values != 1, group.process_group->where("forward of " + group.name),
             "Expected more than 1 value per channel when training, found 1 on all ranks together. This rank's input "
             "has sizes ",
-            input.sizes(), ". Give the step a larger batch, or evaluate: eval()");
+            input.sizes(), ". Use a larger batch, or put the module into evaluation mode: eval()");
     if (values > 0) move_on(operands, moments);
   }
   const auto dtype = computed_in(input.scalar_type());

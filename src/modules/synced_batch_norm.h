@@ -45,8 +45,8 @@ struct NormOperands {
 /// The gradients of weight and bias are those of this rank's batch; the reduction of gradients sums them over the
 /// ranks. The input's gradient takes into account that the statistics depend on all batches, and uses the sums of
 /// output gradients over all ranks (S. Ioffe and C. Szegedy, Batch Normalization, 2015, section 3, where m is the
-/// number of values on all ranks). Throws UsageError if there is one value per channel on all ranks together, and in
-/// backward if a second derivative is wanted.
+/// number of values on all ranks). Throws UsageError if there is one value per channel on all ranks together, and if
+/// backward is to be differentiable (create_graph).
 at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& group);
 
 }  // namespace fsdp::modules

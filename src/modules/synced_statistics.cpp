@@ -60,7 +60,8 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
   return synced_batch_norm({input, given(weight), given(bias), given(mean), given(running_var), momentum, eps}, group);
 }
 
-// Adds the key to the copy of a running mean. When a module is moved, Module::to gives the buffer the keys of the copy.
+// Adds the key to a copy of a running mean. Module::to copies each buffer and gives the buffer the copy's keys. Without
+// this kernel, a module that was moved would therefore no longer normalise over the ranks.
 at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::optional<at::ScalarType> dtype,
                    std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin_memory,
                    bool non_blocking, std::optional<at::MemoryFormat> memory_format) {
