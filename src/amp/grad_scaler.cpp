@@ -20,8 +20,8 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 at::Tensor GradScaler::scale(const at::Tensor& outputs) {
   if (!enabled_) return outputs;
   has_scaled_ = true;
-  // The scaled loss might overflow in fp16. The scale is a tensor of 0 dims in fp32, so type promotion makes the
-  // product with a scalar fp16 loss fp32.
+  // In fp16 the scaled loss might overflow. The scale is an fp32 tensor of 0 dims, so type promotion makes its product
+  // with a scalar fp16 loss fp32.
   return outputs.mul(at::full({}, state_.scale, at::TensorOptions().dtype(at::kFloat).device(outputs.device())));
 }
 

@@ -101,7 +101,7 @@ c10::Device device_of(const std::vector<Parameter>& parameters, const ProcessGro
 }
 
 // Multiplies the values by `factor` if it is set, and sets `found` to a positive number if a value is not finite. If
-// the values are in a mapped file, the function then tells the kernel that they are not needed for a while.
+// the values are in a mapped file, the function then tells the operating system that they are not needed for a while.
 void unscale_one(const at::Tensor& values, std::optional<float> factor, at::Tensor& found) {
   memory::note_use(values);
   const auto options = at::TensorOptions().dtype(at::kFloat).device(values.device());
@@ -131,8 +131,8 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
   return some;
 }
 
-// Returns the tensor axes and pipe axes over which models are split, each once. Tensor axes come first, so that the
-// result that a stage sends to the other stages includes all ranks of its tensor axis.
+// Returns the tensor axes and the pipeline axes over which models are split, each once. Tensor axes come first, so that
+// the result that a stage sends to the other stages includes all ranks of its tensor axis.
 std::vector<const ProcessGroup*> split_axes_of(const std::vector<Parameter>& parameters) {
   std::vector<const ProcessGroup*> axes;
   for (const auto axis_of : {&runtime::Placement::tensor_axis, &runtime::Placement::pipe_axis})
@@ -152,7 +152,7 @@ struct Votes {
     if (has_gradients) votes[1].fill_(1);
     return votes;
   }
-  // Takes the ranks' maxima. If both members are true already, the maxima are known, and the host need not wait for the
+  // Takes the ranks' maxima. If both members are true already, the maxima are known, and the host does not wait for the
   // device.
   void take(const at::Tensor& greatest) {
     if (has_scaled && has_gradients) return;

@@ -21,8 +21,8 @@ struct Question {
   double scale = 1;
   /// True if gradients are multiplied by 1 / scale in place. Otherwise they are only checked.
   bool divides = false;
-  /// True if this rank has scaled a loss. A rank without data need not have done so. If no rank has, no gradients are
-  /// multiplied.
+  /// True if this rank has scaled a loss. It can be false on a rank without data. If no rank has scaled a loss, no
+  /// gradients are multiplied.
   bool has_scaled = false;
   /// Ranks that take part in addition to those of the sharded parameters; null if there are none.
   std::shared_ptr<const ProcessGroup> ranks = nullptr;
