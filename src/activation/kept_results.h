@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Results of operators that a checkpointed region keeps in forward, so that its second run need not compute them.
+/// Results of operators that a checkpointed region keeps in forward, so that its second run does not compute them
+/// again.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -20,8 +21,8 @@ namespace fsdp::activation {
 /// a kept result. This is correct only if nothing in the region reads the result before the last write. A result that
 /// is written after a read, or by an operator that does more than write one tensor, is therefore not kept. Operators
 /// that use the memory are recognised by the storage of their tensors, because version counters do not show writes
-/// through `_unsafe_view`. Writes after the region has run are recognised by the versions of the result and of such
-/// views; the result is then computed again.
+/// through `_unsafe_view`. Writes after the region has run are recognised by the versions of the result and of its
+/// `_unsafe_view`s; the result is then computed again.
 class KeptResults {
  public:
   using Keeps = std::function<bool(std::string_view operator_name)>;

@@ -32,7 +32,7 @@ HostCopy::~HostCopy() {
     finish();
     drop();
   } catch (const std::exception&) {
-    // The exception means that the device has failed. Its streams then need no synchronisation.
+    // The exception means that the device has failed, so its streams do not have to wait for each other.
   }
 }
 
@@ -78,7 +78,7 @@ KeptTensor::KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside) {
   if (!tensor.defined()) return;
   requires_grad_ = tensor.requires_grad();
   version_.emplace(tensor);
-  // The outer region keeps the inputs of a nested one, and groups keep sharded parameters.
+  // The outer region's second run computes a nested region's inputs again, and groups keep sharded parameters.
   const bool is_own = !is_inside && !runtime::is_marked(*tensor.unsafeGetTensorImpl());
   if (offload && is_own && !tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
     host_.emplace(tensor.detach());

@@ -49,8 +49,8 @@ class HostCopy {
 /// An input of a checkpointed region.
 class KeptTensor {
  public:
-  /// `offload` moves the tensor to host memory. `is_inside` is true if the region is nested in another one. The tensor
-  /// is then not kept, because the outer region's second run computes it again.
+  /// If `offload` is true, the tensor is moved to host memory. `is_inside` is true if the region is nested in another
+  /// one. The tensor is then not kept, because the outer region's second run computes it again.
   KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside);
 
   void finish() {

@@ -25,8 +25,8 @@ std::string where() {
 }
 
 // Copies of the buffers that a region writes, such as running statistics. `restore` writes them back after the second
-// run. If the run throws, the destructor does so and ignores further errors. The buffers' versions are restored too, so
-// that autograd does not notice the writes.
+// run. If the run throws, the destructor writes them back and ignores further errors. The buffers' versions are
+// restored too, so that autograd does not notice the writes.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
@@ -172,7 +172,7 @@ void Segment::refuse_written(size_t index) {
                            " of those that autograd saves for fn, ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
                            slot.device,
                            ", was written in place, either by fn itself or between fn and backward. Write to a copy, "
-                           "or wait until after backward"));
+                           "or write after backward"));
 }
 
 void Segment::refuse_other_run(const std::string& found) const {

@@ -44,9 +44,9 @@ namespace fsdp::activation {
 /// Inputs in host memory are copied back one region ahead: while one region runs again, the inputs of the region that
 /// ran before it in forward are copied, because backward reaches that region next.
 ///
-/// A region may itself run a backward with `create_graph`. Neither run drops the tensors that autograd saves during
-/// that backward. The exception that ends a second run must not pass through the autograd engine, because the engine's
-/// count of nested backwards on its threads would then stay too high.
+/// A region may itself run a backward with `create_graph`. In neither run do the hooks drop the tensors that autograd
+/// saves during that backward. The exception that ends a second run must not pass through the autograd engine, because
+/// the engine's count of nested backwards on its threads would then stay too high.
 ///
 /// Thread-safe. On an accelerator several threads run the nodes of one backward. The first thread that needs a tensor
 /// runs the region again, and the others wait. A thread locks the inner region before the outer one, and it locks the
@@ -59,7 +59,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// Returns the hooks for one tensor that autograd saves in forward.
   runtime::SavedTensorScope::Hooks leave_out();
   KeptResults& results() { return results_; }
-  /// Call it after the region has run. Throws UsageError if the region wrote to an input.
+  /// Call this function after the region has run. Throws UsageError if the region wrote to an input.
   void finish();
 
  private:
