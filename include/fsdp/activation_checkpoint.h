@@ -44,8 +44,8 @@ struct CheckpointOptions {
   std::vector<at::Tensor> buffers = {};
 };
 
-/// Returns true for matrix products, convolutions and fused attention, whose results cost most to recompute; a value
-/// for CheckpointOptions::keeps_results (selective activation recomputation, arXiv:2205.05198, section 5).
+/// Returns true for matrix products, convolutions and fused attention, whose results cost most to recompute. Use it as
+/// CheckpointOptions::keeps_results (selective activation recomputation, arXiv:2205.05198, section 5).
 bool is_product(std::string_view operator_name);
 
 namespace detail {
@@ -147,12 +147,12 @@ class RecomputedFn final : public Recomputation {
 /// parameters are sharded or not. Calls may be nested. With grad mode disabled this function only calls `fn`.
 ///
 /// `fn` is a function, a module holder, a `std::shared_ptr` to a module, or a handle of fully_shard. `fn` and its
-/// inputs are copied. Inputs may hold tensors wherever fsdp::for_each_tensor finds them; other inputs, and what `fn`
-/// captures by reference, must stay valid and unchanged until backward is over. `fn` must do the same in both runs: it
-/// must not write to its inputs or depend on anything else that changes, and its side effects happen twice (see
-/// CheckpointOptions::buffers).
+/// inputs are copied. The inputs' tensors are those that fsdp::for_each_tensor finds; what other inputs refer to, and
+/// what `fn` captures by reference, must stay valid and unchanged until backward is over. `fn` must do the same in both
+/// runs: it must not write to its inputs or depend on anything else that changes, and its side effects happen twice
+/// (see CheckpointOptions::buffers).
 ///
-/// Collective if `fn` is collective, because every rank runs `fn` again at the same place of backward. Any thread may
+/// Collective if `fn` is collective, because every rank runs `fn` again at the same point of backward. Any thread may
 /// call this function. Throws what `fn` throws, and UsageError if `fn` wrote to an input. Backward throws UsageError if
 /// the second run of `fn` differs from the first, or if an input, a parameter of the module `fn`, or a tensor that
 /// autograd saved has been written in place since the first run.

@@ -38,8 +38,8 @@ struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions
 /// State of one parameter: running means of its squared gradients and squared updates.
 struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
   TORCH_ARG(int64_t, step) = 0;       ///< number of steps in which the parameter had a gradient
-  TORCH_ARG(at::Tensor, square_avg);  ///< running mean of squared gradients; sizes of the rows
-  TORCH_ARG(at::Tensor, acc_delta);   ///< running mean of squared updates; sizes of the rows
+  TORCH_ARG(at::Tensor, square_avg);  ///< running mean of squared gradients, with the rows' sizes
+  TORCH_ARG(at::Tensor, acc_delta);   ///< running mean of squared updates, with the rows' sizes
 
  public:
   /// Reads state that the other overload wrote.

@@ -28,10 +28,9 @@ class AsyncSave {
   /// Finishes its own save as the destructor does, then takes over the save of `other`.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
 
-  /// Waits until the checkpoint is complete; the wait for other ranks is at most the process group's timeout.
-  /// Afterwards no save is in flight, even after an error. Does nothing if no save is in flight. Collective. Every rank
-  /// throws Error if a rank could not write its files, and PeerLost if a rank is gone. Earlier checkpoints do not
-  /// change.
+  /// Waits until the checkpoint is complete, but for other ranks no longer than the process group's timeout. Afterwards
+  /// no save is in flight, even after an error. Does nothing if no save is in flight. Collective. Every rank throws
+  /// Error if a rank could not write its files, and PeerLost if a rank is gone. Earlier checkpoints do not change.
   void wait();
   /// Returns true if a save has begun and `wait` has not been called since. The result is the same on every rank.
   bool in_flight() const { return in_flight_ != nullptr; }
@@ -66,7 +65,7 @@ class AsyncSave {
 ///     saving.wait();
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Group& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
-/// Saves a module, sharded or not, like the overload of save_checkpoint.
+/// Saves a module, sharded or not, in the same way.
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, torch::nn::Module& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
 

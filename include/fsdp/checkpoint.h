@@ -38,7 +38,7 @@ struct SaveOptions {
   /// Number of newest checkpoints that stay in the folder, at least 1; the save removes older ones. If unset, all
   /// checkpoints stay. With or without this limit, a save renames checkpoints of larger steps to abandoned-step-N,
   /// because they belong to a training that was given up. Abandoned checkpoints are loaded only if you name them, do
-  /// not count, and stay until a later abandoned checkpoint of the same step replaces them.
+  /// not count towards this number, and stay until a later abandoned checkpoint of the same step replaces them.
   std::optional<int64_t> keep = std::nullopt;
   /// GradScaler that is saved too, as "scaler" among the states; null if there is none. A disabled scaler is not saved.
   const GradScaler* scaler = nullptr;
@@ -84,10 +84,10 @@ struct LoadedCheckpoint {
 /// checkpoint's name.
 ///
 /// Each rank writes its rows and sends rank 0 the places and checksums of these rows. Ranks that hold the same rows
-/// write a share each. Rank 0 writes tensors that are not sharded, so buffers have rank 0's values. Ranks communicate
-/// values only of parameters whose columns are split over a tensor axis. The checkpoint gets its name when all of it is
-/// on the disk, so a save that is interrupted at any point leaves earlier checkpoints as they were. Rows on a device go
-/// through host memory one tensor at a time.
+/// each write a share of them. Rank 0 writes tensors that are not sharded, so buffers have rank 0's values. Ranks
+/// communicate values only of parameters whose columns are split over a tensor axis. The checkpoint gets its name when
+/// all of it is on the disk, so a save that is interrupted at any point leaves earlier checkpoints as they were. Rows
+/// on a device go through host memory one tensor at a time.
 ///
 /// `model` is a handle, or any module, even in a program without a process group. `optimizer` is null or an optimizer
 /// of the model's parameters: AdamW, Adam, SGD, Adagrad or RMSprop of torch::optim, or any of fsdp::optim except LBFGS.

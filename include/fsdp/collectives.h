@@ -21,8 +21,8 @@ namespace fsdp {
 ///
 /// The functions throw UsageError for an undefined tensor; Mismatch, which names the ranks, if the ranks' operations,
 /// sizes or dtypes differ; and what Work::wait throws. All functions except all_gather also throw UsageError for rows
-/// of a sharded parameter or of its gradient, because each rank has other rows, unless LocalRows is open or `group` is
-/// an axis of replicas.
+/// of a sharded parameter or of its gradient, because each rank has different rows, unless LocalRows is open or `group`
+/// is an axis of replicas.
 /// \{
 
 /// Returns the sum, maximum or minimum over all ranks, element by element.

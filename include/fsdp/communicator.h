@@ -3,9 +3,9 @@
 /// Interface of the collectives and messages with which ranks exchange data.
 ///
 /// The library implements it in `local` (one rank), `shm` (ranks of one host) and `c10d` (Gloo, NCCL or any other c10d
-/// backend). If several hosts have ranks that share memory, `c10d`'s collectives have two levels. Sums are added in
-/// rank order (with two levels, first within each host), so every run gives the same bits; only a device backend such
-/// as NCCL chooses its own order.
+/// backend). If several hosts have ranks that share memory, `c10d`'s collectives have two levels. Ranks' values are
+/// summed in rank order (with two levels, first within each host), so every run gives the same bits; only a device
+/// backend such as NCCL chooses its own order.
 
 #include <ATen/core/Tensor.h>
 
@@ -203,7 +203,7 @@ class Communicator {
     return reduce_scatter({ReducePlane{output, {{0, input}}}}, 1.0, std::move(tag));
   }
 
-  /// Reduces tensors of any sizes in place. If ranks are summed in rank order, the result has the bits of a
+  /// Reduces tensors of any sizes in place. If the values are summed in rank order, the result has the bits of a
   /// reduce_scatter followed by an all_gather.
   [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) = 0;
   /// Reduces a single tensor.

@@ -19,7 +19,7 @@ namespace fsdp {
 
 /// The ranks of a process group in a grid, like torch.distributed's DeviceMesh. Ranks are laid out in row-major order:
 /// in a mesh of sizes {2, 4}, rank 5 is at (1, 1). Sub-meshes contain this rank: `mesh["shard"]` has this rank and the
-/// ranks whose coordinates differ from its coordinates on the axis "shard" only.
+/// ranks whose coordinates differ from this rank's only on the axis "shard".
 ///
 /// Only init_device_mesh and flatten are collective, because they create process groups. Meshes are cheap to copy, and
 /// any thread may use them. An unknown axis name throws UsageError.

@@ -54,7 +54,7 @@ Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullySha
 Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options = {});
 
 /// Shards the module in a holder such as `GPT`. The returned handle can be called and shares ownership of the module.
-/// Otherwise this overload and the following ones behave like the first one.
+/// In all other respects this overload and the following ones behave like the first one.
 template <class Impl>
 auto fully_shard(torch::nn::ModuleHolder<Impl> module, const FullyShardOptions& options = {}) {
   Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);

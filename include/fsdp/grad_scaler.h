@@ -76,8 +76,8 @@ struct GradScalerState {
 ///
 /// `unscale_` and `step` are collective over the ranks of the optimizer's sharded parameters and of
 /// GradScalerOptions::process_group, even on ranks without gradients or, in fsdp::join, without data. Call both
-/// functions outside scopes and backwards, from one thread. Do not move or destroy the optimizer between `unscale_` or
-/// `step` and `update`.
+/// functions outside scopes and backwards, from one thread. After a call of `unscale_` or `step`, do not move or
+/// destroy the optimizer before the next `update`.
 class GradScaler {
  public:
   /// Makes a scaler. Throws UsageError unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and

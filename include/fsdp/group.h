@@ -101,7 +101,7 @@ class [[nodiscard]] UnshardHandle {
 ///     }
 class Group {
  public:
-  /// Starts to gather the whole parameters before an operator needs them. Outside scopes the parameters go on showing
+  /// Starts to gather the whole parameters before an operator needs them. Outside scopes the parameters still show
   /// rows. They stay gathered until `reshard()` or until rows are written. Collective.
   UnshardHandle unshard() const;
   /// Frees the whole parameters of this group; the next operator that reads one of them gathers the group again. Waits

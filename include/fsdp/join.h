@@ -52,8 +52,8 @@ struct JoinOptions {
 /// ignore batches of ranks without data. The program itself must ignore ranks without data in gradients of parameters
 /// that are in no group, losses, metrics and tensor hooks. Each step runs one small collective more than without join.
 ///
-/// Collective. Call this function outside scopes and backwards of all models, from one thread. Inside one of these it
-/// throws UsageError on this rank and Error on the other ranks. Also throws what `step` throws; if only some ranks
+/// Collective. Call this function outside scopes and backwards of all models, from one thread. If one of these is open,
+/// it throws UsageError on this rank and Error on the other ranks. Also throws what `step` throws; if only some ranks
 /// throw, call Group::reset_iter_state() on every rank, as after any failed step.
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options = {});
 

@@ -22,10 +22,10 @@ namespace fsdp::optim {
 /// `step` is collective. `closure` must zero gradients, run forward and backward on this rank's batch, and return this
 /// rank's loss. `step` minimises the mean of the ranks' losses, so backward must average gradients: do not call
 /// set_gradient_divide_factor. All ranks take the same decisions, because sums over rows have the same bits on every
-/// rank (see fsdp::norm). The result equals that of an unsharded run on the joined batch up to rounding. `step` returns
-/// this rank's first loss. It throws UsageError without a closure, for parameters that are unsharded, tensor-parallel
-/// or sharded over different ranks, in a scope or backward, and for an unknown line search. It also throws what the
-/// closure and Work::wait throw.
+/// rank (see fsdp::norm). The result equals that of an unsharded run on the batches of all ranks together, up to
+/// rounding. `step` returns this rank's first loss. It throws UsageError without a closure, for parameters that are
+/// unsharded, tensor-parallel or sharded over different ranks, in a scope or backward, and for an unknown line search.
+/// It also throws what the closure and Work::wait throw.
 ///
 ///     fsdp::optim::LBFGS optimizer(model.parameters(), torch::optim::LBFGSOptions(1).line_search_fn("strong_wolfe"));
 ///     optimizer.step([&] {

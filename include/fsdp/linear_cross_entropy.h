@@ -20,8 +20,8 @@ namespace fsdp {
 ///
 /// Forward computes the logits of a few rows at a time, and immediately the gradients of these logits (P. Hsu et al.,
 /// Liger Kernel, 2025, section 3.2). The gradients of `x` and `weight` are kept until backward, which only scales them,
-/// so second derivatives throw an error. `weight` may be a sharded parameter: forward gathers it, backward does not.
-/// Otherwise the function is not collective. Any thread may call it. Throws UsageError for other sizes or dtypes.
+/// so second derivatives throw an error. `weight` may be a sharded parameter: forward gathers it, and backward does
+/// not. Only then is the function collective. Any thread may call it. Throws UsageError for other sizes or dtypes.
 ///
 ///     auto loss = fsdp::linear_cross_entropy(x.flatten(0, 1), head->weight, targets.flatten());
 [[nodiscard]] at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,

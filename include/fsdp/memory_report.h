@@ -69,7 +69,7 @@ std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
 /// The guard watches LibTorch's allocators, on the CPU and on accelerators. It takes the place of the thread's torch
 /// profiler, which records no memory while the guard lives. On the CPU LibTorch warns once if memory that was allocated
 /// before is freed while the guard lives. A thread can have at most one guard; destroy it on the thread that made it.
-/// Then `activation.current` returns to 0, and the peak stays. Not collective.
+/// When the guard is destroyed, `activation.current` returns to 0, and the peak stays. Not collective.
 ///
 ///     torch::Tensor loss;
 ///     {

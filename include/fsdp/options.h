@@ -82,8 +82,8 @@ struct MixedPrecisionPolicy {
   /// True if a call of the handle casts its floating-point arguments to `param_dtype`. Set it to false if forward
   /// computes with arguments before it reads a parameter, as positional encodings do.
   bool cast_forward_inputs = true;
-  /// Function that returns true for parameters that are not cast, by their module and their name in it. If unset, the
-  /// parameters of modules with running statistics, such as BatchNorm, are not cast.
+  /// Function that gets a module and the name of a parameter in it, and returns true if the parameter is not cast. If
+  /// unset, the parameters of modules with running statistics, such as BatchNorm, are not cast.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> keeps_precision = {};
 };
 
@@ -140,8 +140,8 @@ struct FullyShardOptions {
   std::optional<c10::Device> device = std::nullopt;
   /// Maximum number of bytes of whole parameters that are gathered ahead, beside the current group and the groups that
   /// enclose it; must not be negative. Of the groups that followed in the last pass, or of those in the prefetch lists,
-  /// the library gathers as many as fit ahead; with 0 it gathers none. If unset, it gathers all groups of a prefetch
-  /// list; without a list it gathers one group of any size ahead, or two while the current group encloses both.
+  /// as many as fit are gathered ahead; with 0 none are. If unset, it gathers all groups of a prefetch list; without a
+  /// list it gathers one group of any size ahead, or two while the current group encloses both.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced; each rank keeps its own whole values.
   std::vector<at::Tensor> ignored_params = {};
@@ -151,7 +151,7 @@ struct FullyShardOptions {
   /// Process group to shard over if `mesh` is unset; if null, the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
   /// True if every rank starts from rank 0's values of the sharded parameters and of the buffers under the module;
-  /// ignored parameters keep each rank's values. On other ranks than rank 0 parameters and buffers may be on the meta
+  /// ignored parameters keep each rank's values. On ranks other than rank 0, parameters and buffers may be on the meta
   /// device, for example if meta_init made them while rank 0 reads a file; they then get memory on the same kind of
   /// device as on rank 0. If false, all ranks must have equal parameters; otherwise a Mismatch names the first
   /// parameter that differs.
@@ -167,8 +167,8 @@ struct FullyShardOptions {
   std::function<void(torch::nn::Module& module)> param_init_fn = {};
   /// Maximum number of bytes of a bucket, i.e. of gradients that backward reduces together, if every rank has all rows
   /// (Strategy::kReplicate). Buckets follow the reverse order of the parameters; a group's first bucket has at most 1
-  /// MiB. A larger parameter is reduced alone. Smaller buckets start earlier, and larger ones use more of the
-  /// bandwidth.
+  /// MiB. A larger parameter is reduced alone. The reduction of a smaller bucket starts earlier, and that of a larger
+  /// one uses more of the bandwidth.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
   /// True if every rank copies rank 0's buffers, such as running statistics, when an outermost ForwardScope opens in
   /// grad mode, as in DDP. If unset, it is true only with Strategy::kReplicate. The setting of the module on which the

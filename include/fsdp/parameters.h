@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Properties of one sharded parameter. The functions treat an ordinary tensor like a parameter of one rank. All
+/// Properties of one sharded parameter. The functions treat an ordinary tensor as if it were sharded over one rank. All
 /// functions work inside and outside scopes, on any thread, and throw UsageError for an undefined tensor.
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace fsdp {
 /// \{
 
 /// Range of the rows of a parameter that this rank holds, as indices of dim 0. A large parameter with few rows for the
-/// number of ranks, such as stacked experts of sizes [8, 14336, 4096] on 16 ranks, is sharded along its first dims
-/// taken together: outside scopes it shows sizes [count, 4096], and its rows have the numbers 0 to 8 * 14336 - 1.
+/// number of ranks, such as stacked experts of sizes [8, 14336, 4096] on 16 ranks, is sharded along its first dims as
+/// if they were one: outside scopes it shows sizes [count, 4096], and its rows have the numbers 0 to 8 * 14336 - 1.
 struct LocalRowRange {
   int64_t first = 0;  ///< index of the first row
   int64_t count = 0;  ///< number of rows

@@ -62,7 +62,7 @@ class PipelineStage {
   explicit PipelineStage(Module module)
       : PipelineStage([module](const at::Tensor& x) mutable -> at::Tensor { return module->forward(x); }, module) {}
 
-  /// Runs forward of the stage.
+  /// Runs the stage's forward.
   at::Tensor operator()(const at::Tensor& input) const { return forward_(input); }
   /// Returns the group of a sharded module; unset for other stages.
   const std::optional<Group>& group() const { return group_; }
@@ -78,8 +78,8 @@ class PipelineStage {
 /// Cuts a model into consecutive stages with about equal numbers of parameters: the largest stage is as small as
 /// possible. Returns all stages, which share the model's modules; each rank keeps the stages that it runs and drops the
 /// others. Not collective. Throws UsageError for fewer layers than stages, and for a parameter that two stages would
-/// share, because each of their ranks would train a copy of its own. Give each stage its own parameter, or put both
-/// uses into one stage.
+/// share, because each of their ranks would train its own copy. Give each stage its own parameter, or put both uses
+/// into one stage.
 ///
 ///     auto stages = fsdp::split_stages(model, pipe.world_size());
 ///     fsdp::Pipeline pipeline({fsdp::PipelineStage(stages[pipe.rank()])}, schedule, pipe);
@@ -126,8 +126,8 @@ class Pipeline {
 
   /// Makes a pipeline. `stages` are the stages of this rank, in the order of their numbers (PipelineSchedule::rank_of).
   /// `group` has the ranks of the pipeline's axis; if null, the default process group. Throws UsageError if the
-  /// schedule is for another number of ranks or of stages on each rank, lacks an action or would never end (validate).
-  /// Throws Mismatch if ranks have different schedules.
+  /// schedule is for another number of ranks or of stages on each rank, lacks an action or would never end (see
+  /// validate). Throws Mismatch if ranks have different schedules.
   Pipeline(std::vector<PipelineStage> stages, PipelineSchedule schedule, std::shared_ptr<ProcessGroup> group = nullptr);
   ~Pipeline();
   /// The moved-from pipeline can only be destroyed or assigned to.
@@ -155,8 +155,8 @@ class Pipeline {
   /// constructor throws; the pipeline then keeps its old schedule.
   void set_schedule(PipelineSchedule schedule);
 
-  /// Measures and plans into which slices the sequences of a causal model should be cut. Each stage runs forward for
-  /// slices of several lengths, with and without tokens before them. fit_slice_cost fits a cost to these times, and
+  /// Plans from measurements into which slices the sequences of a causal model should be cut. Each stage runs forward
+  /// for slices of several lengths, with and without tokens before them. fit_slice_cost fits a cost to these times, and
   /// plan_slices plans with the cost of the slowest stage, for as many micro-batches as the schedule has. `micro_batch`
   /// is the input of one micro-batch with whole sequences; only the rank of the first stage reads it. The schedule does
   /// not change. The plan is made for forward; backward uses the same slices. Collective.

@@ -58,7 +58,7 @@ PipelineSchedule gpipe_schedule(int ranks, int micro_batches);
 /// Returns a schedule like gpipe_schedule's in which the tokens of each micro-batch are cut into slices of
 /// `slice_lengths` tokens. While a stage runs one slice, the stage before it runs the next slice; backward takes the
 /// slices in the reverse order (Z. Li et al., TeraPipe, 2021). Only causal models can run such a schedule. plan_slices
-/// finds lengths.
+/// finds good lengths.
 PipelineSchedule terapipe_schedule(int ranks, int micro_batches, std::vector<int64_t> slice_lengths);
 
 /// Returns a schedule in which each rank runs backward of a micro-batch as soon as it can, so that a rank holds the
@@ -94,7 +94,7 @@ struct PipelineTimes {
 
 /// Simulates a schedule: each rank begins an action when its previous action has ended and the inputs of the action
 /// have arrived. `duration` returns the time that an action takes, and `transfer` is the time that a result takes to
-/// another rank. Throws what validate throws.
+/// reach another rank. Throws what validate throws.
 PipelineTimes simulate(const PipelineSchedule& schedule, const std::function<double(const PipelineAction&)>& duration,
                        double transfer = 0);
 

@@ -79,7 +79,7 @@ class ProcessGroup {
   /// Makes several process groups at once, no two of which have a common rank. Returns the group that has this rank, or
   /// null. Each element of `groups` lists global ranks of this group; whatever the order of a list, a subgroup's ranks
   /// are in ascending order of their global ranks. Collective over this group; ranks must pass equal arguments,
-  /// otherwise it throws Mismatch. Throws UsageError for a rank that is not in this group or listed twice, and what
+  /// otherwise they get a Mismatch. Throws UsageError for a rank that is not in this group or listed twice, and what
   /// new_process_group throws. A subgroup's errors, PeerLost::rank() and where() name global ranks, but roots and peers
   /// of its collectives are ranks of the subgroup. If a rank is lost, only the groups that contain it fail.
   ///
@@ -126,7 +126,7 @@ class ProcessGroup {
 void init_process_group(ProcessGroupOptions options = {});
 
 /// Leaves the default process group; does nothing if there is none. Not collective. Ranks that still wait for a rank
-/// that has left throw `PeerLost`. Groups that were sharded over the process group keep it alive.
+/// that has left throw `PeerLost`. Modules that were sharded over the process group keep it alive.
 void destroy_process_group();
 
 /// Returns the default process group: that of this thread (see ThreadProcessGroupGuard), or else that of the process.

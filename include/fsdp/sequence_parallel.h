@@ -114,9 +114,9 @@ class [[nodiscard]] SequenceParallel {
 /// fully_shard computes, is the gradient of this mean. Outside a scope the function returns sum / count. Collective.
 [[nodiscard]] at::Tensor sequence_mean(const at::Tensor& sum, const at::Tensor& count);
 
-/// Tests whether a model may be split along its sequences: computes `forward(input)` once for whole sequences and once
-/// for sequences that are split over the ranks of the scope, and compares the results. `dim` is the dim of tokens in
-/// input and result. The model must be in evaluation mode, because dropout would differ. Collective.
+/// Tests whether a model works with split sequences: computes `forward(input)` once for whole sequences and once for
+/// sequences that are split over the ranks of the scope, and compares the results. `dim` is the dim of tokens in input
+/// and result. The model must be in evaluation mode, because dropout would differ. Collective.
 ///
 /// Throws UsageError, before it computes anything, for a module that mixes tokens without scaled_dot_product_attention
 /// (torch::nn::MultiheadAttention, Transformer and its layers, RNN, LSTM, GRU, and Conv1d with a kernel larger than 1);

@@ -20,7 +20,7 @@ namespace fsdp {
 /// can torch.jit.load in Python. The function replaces an existing file when the new file is complete. The archive has
 /// rank 0's buffers. An override of `save` in a module is not called.
 ///
-/// Rank 0 holds the whole model in memory, because LibTorch writes an archive at once; other ranks hold one whole
+/// Rank 0 holds the whole model in memory, because LibTorch writes an archive in one piece; other ranks hold one whole
 /// parameter at a time. save_safetensors and save_checkpoint need less.
 ///
 /// Collective. Call this function outside scopes and backwards; otherwise it throws UsageError. Throws UsageError also

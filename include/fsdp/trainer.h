@@ -152,8 +152,8 @@ class Trainer {
   }
 
   /// Returns sums over all batches and ranks, the same on every rank. `measure(model, batch)` must return a vector of
-  /// scalar tensors; element i of the result is the sum of their elements i. The model is in evaluation mode, without
-  /// gradients. Throws UsageError if there is no batch.
+  /// scalar tensors; element i of the result is the sum of these vectors' elements i. The model is in evaluation mode,
+  /// without gradients. Throws UsageError if there is no batch.
   ///
   ///     const auto sums = trainer.test(model, loader, [](auto& net, auto& batch) -> std::vector<torch::Tensor> {
   ///       return {net(batch.data).argmax(1).eq(batch.target).sum(), torch::tensor(batch.target.size(0))};

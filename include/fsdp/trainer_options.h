@@ -27,7 +27,7 @@ enum class Precision : uint8_t {
   kFull,
   /// bf16, with gradients that are summed in fp32.
   kBFloat16,
-  /// fp16, in which gradients are summed too, with a GradScaler.
+  /// fp16, also for the sums of gradients, with a GradScaler.
   kFloat16,
 };
 
