@@ -50,7 +50,7 @@ class AutocastState {
   bool is_cached_;
 };
 
-/// Guard that restores a `State`, which has a function restore(), in its destructor.
+/// Guard whose destructor calls the function restore() of a `State`.
 template <class State>
 class Restored {
  public:

@@ -117,7 +117,7 @@ struct Normalization : torch::autograd::Function<Normalization> {
 };
 
 // Returns a copy of a parameter, which autograd records. The operators that follow get an unsharded tensor, so backward
-// does not gather the parameter, and they compute in the dtype of the statistics whatever the dtype of the group is.
+// does not gather the parameter, and they compute in the dtype of the statistics, whatever param_dtype the group has.
 std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dtype) {
   if (!parameter.defined()) return std::nullopt;
   return parameter.clone().to(dtype);

@@ -16,9 +16,9 @@ namespace fsdp::parallel {
 /// from their logsumexps. The backward of a block gets the output and the logsumexp of all blocks. It therefore
 /// computes probabilities that are normalised over all keys, and returns exactly the block's share of the gradients.
 ///
-/// On the CPU, blocks are computed by LibTorch's flash attention. That kernel does not support values whose size
-/// differs from that of the keys; such blocks, and all blocks on other devices, are computed by matrix products, which
-/// keep the scores of one block in memory.
+/// On the CPU, blocks are computed by LibTorch's flash attention. That kernel does not support values whose last dim
+/// differs from the keys' last dim; such blocks, and all blocks on other devices, are computed by matrix products,
+/// which keep the scores of one block in memory.
 
 /// Output and logsumexp of all blocks that were added, in fp32 or fp64.
 class OutputSum {

@@ -18,8 +18,8 @@ namespace fsdp::parallel {
 ///
 /// Each call begins with a small all-gather, in which the ranks agree on a segment that no rank holds, and has a
 /// barrier after the writes. In the all-gather, rank 0 chooses a segment, and the ranks compare how many segments they
-/// know and forget those that not all of them know. Their lists can differ after a failure that some ranks met earlier
-/// than others; when they start over, they agree again.
+/// know and forget those that not all of them know. Their lists of segments can differ after a failure that some ranks
+/// met earlier than others; the next call makes the lists equal again.
 
 /// Keys and values of sizes [batch, heads, tokens of all ranks, size], in the order of the ranks. They must not be
 /// written.

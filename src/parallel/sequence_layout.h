@@ -49,7 +49,7 @@ struct Block {
 std::optional<Block> block_of(const SequenceLayout& queries, const SequenceLayout& keys, int64_t rank, int64_t source,
                               bool is_causal);
 
-/// Returns the blocks of the queries of `rank` with the keys of all ranks, in a tensor that has the keys in the order
+/// Returns the blocks that the queries of `rank` form with the keys of all ranks, which lie in one tensor in the order
 /// of the ranks. Neither layout may be head-tail.
 std::vector<Block> blocks_of_all(const SequenceLayout& queries, const SequenceLayout& keys, int64_t rank,
                                  bool is_causal);

@@ -22,7 +22,8 @@ std::optional<PipelineAction> taker_of(const PipelineSchedule& schedule, const P
   return PipelineAction{action.kind, stage, action.micro_batch, action.slice};
 }
 
-// Returns the stage whose forward takes the tensor, or whose backward makes the gradient, that `taken_by` takes.
+// If `taken_by` is a forward, returns its stage. Otherwise returns the next stage, whose backward makes the gradient
+// that `taken_by` takes.
 int stage_of_form(const PipelineAction& taken_by) { return taken_by.stage + (taken_by.kind == Kind::kForward ? 0 : 1); }
 
 Tag tag_of(const PipelineAction& made_by) { return {str_cat("pipeline ", made_by.name()), {}}; }

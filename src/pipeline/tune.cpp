@@ -92,7 +92,7 @@ SliceTuning Pipeline::tune(const at::Tensor& micro_batch, const TuneOptions& opt
       set_schedule(before == 0 ? gpipe_schedule(schedule.ranks, 1)
                                : terapipe_schedule(schedule.ranks, 1, {before, tokens}));
       const auto inputs = plan.is_first() ? micro_batch.narrow(1, 0, before + tokens) : at::Tensor();
-      forward(inputs);  // not measured: it learns the sizes and checks that the stages can run in slices
+      forward(inputs);  // not measured; this run learns the sizes and checks that the stages can run in slices
       double least = std::numeric_limits<double>::infinity();
       for (int round = 0; round < options.rounds; ++round) {
         seconds.clear();
