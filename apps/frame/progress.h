@@ -27,7 +27,7 @@ class Progress {
     int64_t first = 0;           ///< number of steps that an earlier run completed
     int64_t items_per_step = 0;  ///< number of items that all ranks together process in a step
     std::string items = "tokens";
-    /// Seconds between lines if there is no terminal. If not set, only notes are printed there.
+    /// Seconds between lines if there is no terminal. If not set, only notes are printed without a terminal.
     std::optional<double> seconds_between_lines = std::nullopt;
     bool is_silent = false;  ///< true if this rank prints nothing
   };

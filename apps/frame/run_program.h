@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Defines what programs that use LibTorch do around their work.
+/// Runs programs that use LibTorch: reads their flags, prints their errors and chooses their exit status.
 
 #include <functional>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Measures what a step holds besides parameters and their gradients if ranks split sequences or layers.
+/// Measures the memory that a step takes besides parameters and gradients if ranks split sequences or layers.
 
 #include "arguments.h"
 
