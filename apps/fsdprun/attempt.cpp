@@ -63,7 +63,7 @@ void Attempt::start(int local_rank) {
   Rank& rank = ranks_.emplace_back();
   rank.number = context_.nodes.first_rank() + local_rank;
   rank.local_number = local_rank;
-  rank.status = fsdp::ExitStatus();  // not running in case the start fails
+  rank.status = fsdp::ExitStatus();  // If the start throws, the rank does not count as running.
   rank.pid = start_rank(execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
                         context_.signals, pipes);
   rank.status.reset();
@@ -146,7 +146,7 @@ void Attempt::reap() {
     const auto rank = std::ranges::find_if(
         ranks_, [&](const Rank& candidate) { return candidate.is_running() && candidate.pid == info.si_pid; });
     if (rank == ranks_.end()) {
-      waitpid(info.si_pid, nullptr, 0);  // A rank started it and ended before it.
+      waitpid(info.si_pid, nullptr, 0);  // A rank started this process and ended before it.
       continue;
     }
     finish(*rank);

@@ -102,9 +102,9 @@ int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, c
   for (;;) {
     nodes.meet(signals);
     if (flags.nodes.is_open()) {
-      console.say("attempt " + std::to_string(nodes.attempt()) + " runs on " + std::to_string(nodes.count()) + " of " +
-                  std::to_string(flags.nodes.least) + " to " + std::to_string(flags.nodes.most) +
-                  " nodes (world size " + std::to_string(nodes.world_size()) + "); this is node " +
+      console.say("attempt " + std::to_string(nodes.attempt()) + " runs on " + std::to_string(nodes.count()) +
+                  " nodes (--nnodes " + std::to_string(flags.nodes.least) + ":" + std::to_string(flags.nodes.most) +
+                  ", world size " + std::to_string(nodes.world_size()) + "); this is node " +
                   std::to_string(nodes.node()));
     }
     const bool are_alike = !flags.doctor || compare_hosts(nodes, signals);

@@ -46,8 +46,8 @@ T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::st
   return future.get();
 }
 
-/// Runs `act` in another thread and returns its result. `act` may take long in a driver or a name server. Throws Exit
-/// if a signal asks for the end meanwhile. `act` must own the objects that it uses. `whom` names what the launcher
+/// Runs `act` in another thread, because it may wait long for a driver or a name server, and returns its result. Throws
+/// Exit if a signal asks for the end meanwhile. `act` must own the objects that it uses. `whom` names what the launcher
 /// waits for.
 template <class Act>
 auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
@@ -61,7 +61,7 @@ auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
 /// gives it a number that no other launcher has.
 class MeetingPoint {
  public:
-  /// Throws Exit if the port is occupied, the store cannot be opened, no launcher answers there, or two nodes have the
+  /// Throws Exit if the port is occupied, the store cannot be opened, node 0 does not answer, or two nodes have the
   /// same number.
   MeetingPoint(const Flags& flags, SignalQueue& signals);
 

@@ -19,10 +19,10 @@
 namespace fsdprun {
 
 /// Represents this launcher among the launchers of the job. Before each attempt the launchers meet, and node 0 decides
-/// which of them take part. Launchers tell each other through the store when ranks fail and when all ranks are done. A
-/// launcher that is alone does none of this. If the store breaks or node 0 is silent for too long, the other launchers
-/// treat this as a failure of node 0. Node 0 checks whether other launchers are silent: each look at the store is a
-/// heartbeat.
+/// which of them take part. Launchers tell each other through the store when ranks fail and when all ranks are done. If
+/// the job has one node, its launcher does none of this. If the store breaks or node 0 is silent for too long, the
+/// other launchers treat this as a failure of node 0. Node 0 checks whether other launchers are silent: each look at
+/// the store is a heartbeat.
 class Nodes {
  public:
   /// Hosts the store or connects to it. Throws Exit as MeetingPoint does.

@@ -12,8 +12,8 @@
 
 namespace fsdprun {
 
-/// Returns this process's environment, the variables that torchrun sets, and the descriptor through which ranks report
-/// which rank they blame.
+/// Returns this process's environment, the variables that torchrun sets, and a variable with the descriptor through
+/// which ranks report which rank they blame.
 std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank,
                                           const fsdp::Descriptor& blame_board);
 

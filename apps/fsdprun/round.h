@@ -18,8 +18,8 @@ struct NodeRange {
 
 /// A node that takes part in an attempt.
 struct Member {
-  /// Number of its launcher, which stays the same until the job ends. Nodes are numbered in the order of arrival or by
-  /// --node-rank.
+  /// Number of its launcher, which stays the same until the job ends. Launchers are numbered in the order of arrival or
+  /// by --node-rank.
   int id = 0;
   int local_ranks = 0;
 
