@@ -37,9 +37,9 @@ void load_gpt2(Model& model, const std::string& path, const Arguments& arguments
   const auto config = models::gpt2_config(path);
   auto* gpt = dynamic_cast<models::GPTImpl*>(model.module().get());
   if (!gpt || config.heads != arguments.heads || config.tanh_gelu != arguments.tanh_gelu)
-    throw std::runtime_error(path + ": the model in this folder needs the flags --heads " +
-                             std::to_string(config.heads) + (config.tanh_gelu ? " with" : " without") +
-                             " --tanh-gelu, and does not support --size llama");
+    throw std::runtime_error(path + ": to load the GPT-2 in this folder, give --heads " + std::to_string(config.heads) +
+                             (config.tanh_gelu ? " and" : ", leave out") +
+                             " --tanh-gelu, and do not choose --size llama");
   models::load_gpt2(*gpt, path);
 }
 
