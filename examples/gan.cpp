@@ -1,4 +1,4 @@
-// A GAN: a generator and a discriminator train in turns until the generator turns noise into points of a normal
+// A GAN: a generator and a discriminator train alternately until the generator turns noise into points of a normal
 // distribution. Each of the two is sharded and has an optimizer of its own. The example shows detach(), and how to
 // freeze a model for a part of a step.
 //

@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// Optimizers and gradient clipping for rows that need sums over all rows. docs/precision.md explains them. They also
-/// run unsharded, because an ordinary tensor counts as a tensor that every rank has whole.
+/// Optimizers and gradient clipping that work on this rank's rows, but also need sums or values of other ranks' rows.
+/// docs/precision.md explains them. They also run unsharded, because the functions of fsdp that they call take an
+/// ordinary tensor as a whole one.
 
 #include <fsdp/norms.h>
 #include <fsdp/parameters.h>
@@ -79,7 +80,7 @@ inline torch::Tensor orthogonal(const torch::Tensor& matrix) {
   return is_tall ? x.t() : x;
 }
 
-/// Muon for parameters with two dims. It updates them by a momentum whose singular values become about 1.
+/// Muon for parameters with two dims. It changes the singular values of each momentum to about 1, and updates by that.
 class Muon {
  public:
   Muon(std::vector<torch::Tensor> matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {
@@ -92,7 +93,7 @@ class Muon {
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const auto& p = matrices_[i];
       momentum_[i].mul_(0.95).add_(p.grad());
-      const auto whole = orthogonal(fsdp::full_tensor(p.grad() + 0.95 * momentum_[i]));  // a matrix product needs it
+      const auto whole = orthogonal(fsdp::full_tensor(p.grad() + 0.95 * momentum_[i]));  // a product needs all rows
       const auto ratio = static_cast<double>(whole.size(0)) / static_cast<double>(whole.size(1));
       p.detach().add_(whole, -lr_ * std::sqrt(std::max(1.0, ratio)));  // each rank uses its rows of the update
     }

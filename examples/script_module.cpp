@@ -19,7 +19,7 @@ torch::jit::Module make_block(int64_t dim) {
   return block;
 }
 
-// Makes a module in place of torch::jit::load of a file that Python has written.
+// Makes the module. Your program would load it with torch::jit::load from a file that Python has written.
 torch::jit::Module make_net() {
   torch::jit::Module net("Net");
   net.register_module("first", make_block(16));

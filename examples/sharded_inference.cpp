@@ -1,6 +1,6 @@
-// Predicts from a checkpoint, although no rank could hold the whole model. The number of ranks must divide 48, but it
-// may differ from the number of ranks that saved the checkpoint. If FOLDER has no checkpoint, the program first trains
-// a model and saves it.
+// Predicts from a checkpoint without a whole model on any rank. The number of ranks must divide 48, but it can differ
+// from the number of ranks that saved the checkpoint. If FOLDER has no checkpoint, the program first trains a model and
+// saves it.
 //
 //     fsdprun --nproc_per_node 4 ./example_sharded_inference FOLDER    trains, saves and predicts
 //     fsdprun --nproc_per_node 2 ./example_sharded_inference FOLDER    predicts the same
