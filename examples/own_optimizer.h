@@ -93,7 +93,7 @@ class Muon {
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const auto& p = matrices_[i];
       momentum_[i].mul_(0.95).add_(p.grad());
-      const auto whole = orthogonal(fsdp::full_tensor(p.grad() + 0.95 * momentum_[i]));  // a product needs all rows
+      const auto whole = orthogonal(fsdp::full_tensor(p.grad() + 0.95 * momentum_[i]));  // a matrix product needs it
       const auto ratio = static_cast<double>(whole.size(0)) / static_cast<double>(whole.size(1));
       p.detach().add_(whole, -lr_ * std::sqrt(std::max(1.0, ratio)));  // each rank uses its rows of the update
     }
