@@ -13,9 +13,9 @@ namespace fsdp::test::checked {
 enum class Fault : uint8_t {
   kUnordered,    // no order exists between two uses of the same bytes, one of which writes, on different streams
   kEarlyFree,    // memory is freed while another stream may still use it, or is used after it was freed
-  kReuse,        // memory that was handed out again is used while a stream may still use it from before
+  kReuse,        // memory is used by its new owner while a stream may still use it for the old one
   kWrongDevice,  // another device than the tensor's is current when an operator runs or memory is allocated
-  kOrder,        // ranks launch different collectives of a communicator, or those of several in different orders
+  kOrder,        // ranks launch different collectives, or those of several communicators in different orders
 };
 
 struct Violation {
