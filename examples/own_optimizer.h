@@ -80,7 +80,7 @@ inline torch::Tensor orthogonal(const torch::Tensor& matrix) {
   return is_tall ? x.t() : x;
 }
 
-/// Muon for parameters with two dims. It changes the singular values of each momentum to about 1, and updates by that.
+/// Muon for parameters with two dims. The update is the momentum, whose singular values are first changed to about 1.
 class Muon {
  public:
   Muon(std::vector<torch::Tensor> matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {

@@ -33,7 +33,7 @@ class Progress {
   };
 
   explicit Progress(Options options);
-  /// Ends a line that is still open, for example because of an exception.
+  /// Ends the progress line if it is still open, for example because of an exception.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -41,7 +41,7 @@ class Progress {
   /// Returns true if it is time to call `show`. Otherwise there is no need to compute the numbers of the report.
   bool is_due(int64_t step) const;
   void show(const StepReport& report);
-  /// Prints a line that stays, in the place of the progress line. Restarts the clock if `pause` has stopped it.
+  /// Replaces the progress line by a line that stays. Restarts the clock if `pause` has stopped it.
   void note(const std::string& line);
   /// Stops the clock, for example for a validation.
   void pause();

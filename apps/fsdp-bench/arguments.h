@@ -40,8 +40,8 @@ struct StepArguments {
   /// always fp32.
   std::string precision = "fp32";
   frame::ShardingFlags sharding;
-  /// Pipeline of the model. The ranks of a stage, which shard its parameters, are neighbours, and the ranks of the next
-  /// stage follow them.
+  /// Pipeline of the model. The ranks that shard a stage have consecutive numbers, and the ranks of the next stage
+  /// follow them.
   frame::PipelineFlags pipeline;
   /// Folder of files that contain the training state; if empty, the state is in memory.
   std::string disk_folder;
@@ -164,7 +164,7 @@ struct ScheduleArguments {
   int chunks = 2;
   /// Length of each slice in tokens, for "terapipe".
   std::vector<int64_t> slices = {};
-  /// Time of a backward through all stages of a rank, whose forward takes 1.
+  /// Time of a backward through all stages of a rank. The unit is the time of the forward.
   double backward = 2;
   /// Time to send a stage's output to another rank.
   double transfer = 0;

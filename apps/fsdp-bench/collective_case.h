@@ -21,7 +21,7 @@ struct Exercise {
 };
 
 /// A collective that is measured. `prepare` and `verify` are local; `run` is collective and returns when the result is
-/// there.
+/// complete.
 struct CollectiveCase {
   const char* name;
   /// Returns the number of bytes that pass the busiest link for each byte of the message, if there are `world` ranks.
@@ -39,7 +39,7 @@ struct CollectiveCase {
 /// is odd, the last rank does nothing.
 std::span<const CollectiveCase> collective_cases();
 
-/// Returns a case in which all ranks copy in their own memory at once.
+/// Returns a case in which all ranks at once copy within their memory.
 const CollectiveCase& copy_case();
 
 }  // namespace bench

@@ -12,8 +12,8 @@
 
 namespace bench {
 
-/// Returns how often a message of `bytes` is timed: 5 to 100 times and, between these limits, until all repetitions
-/// together have 256 MiB.
+/// Returns how often a message of `bytes` is timed: so often that all repetitions together have 256 MiB, but at least 5
+/// and at most 100 times.
 int64_t repetitions(int64_t bytes);
 
 struct Contender {

@@ -21,7 +21,7 @@ struct Issued {
 /// no data, so outputs keep their values.
 std::shared_ptr<fsdp::Communicator> make_virtual_communicator(fsdp::Ranks ranks, std::shared_ptr<Issued> issued);
 
-/// Makes a communicator whose operations are compared in windows, as for a device's backend.
+/// Makes a communicator whose operations are compared as those of a device's backend are, in windows (Note [Windows]).
 std::shared_ptr<fsdp::Communicator> make_virtual_device(fsdp::Ranks ranks, std::shared_ptr<Issued> issued,
                                                         std::shared_ptr<fsdp::IssuedWindows> windows);
 

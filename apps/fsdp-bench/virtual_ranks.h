@@ -24,7 +24,7 @@ struct Job {
 
 /// Counts of a rank that its process group does not have.
 struct Counters {
-  /// Calls to the store until the ranks knew each other.
+  /// Calls to the store before the ranks knew each other.
   int64_t joining_calls = 0;
   std::shared_ptr<Issued> issued = std::make_shared<Issued>();
 };

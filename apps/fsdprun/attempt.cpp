@@ -156,8 +156,8 @@ void Attempt::reap() {
 }
 
 void Attempt::finish(Rank& rank) {
-  // The rank is not waited for yet, so no other process can have its number. The signal reaches only processes that the
-  // rank started.
+  // The rank has ended, but no other process has its number before waitpid. The signal therefore reaches only processes
+  // that the rank started.
   kill(-rank.pid, SIGKILL);
   context_.guard.remove(rank.pid);
   int status = 0;
@@ -176,7 +176,7 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   ending_.note_failure();
 }
 
-// If a rank fails because another rank fails, it may still end before that rank.
+// A rank that fails because of another rank's failure can end before that rank.
 void Attempt::find_first_failed() {
   if (!result_.failed) return;
   const int first_rank = context_.nodes.first_rank();

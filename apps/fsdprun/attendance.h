@@ -25,7 +25,7 @@ struct Sighting {
   bool has_left = false;
 };
 
-/// Decides which launchers are lost. A launcher is lost while its `beats` have not risen for the timeout.
+/// Decides which launchers are lost: those whose `beats` have not risen for the timeout.
 class Attendance {
  public:
   explicit Attendance(std::chrono::seconds timeout) : timeout_(timeout) {}

@@ -7,7 +7,7 @@
 
 namespace fsdprun {
 
-// Exit statuses of the launcher itself. Otherwise it returns the status of the rank that failed first.
+// Exit statuses of the launcher itself. If a rank fails, the launcher has the status of the rank that failed first.
 constexpr int kFailure = 1;
 constexpr int kWrongFlags = 2;
 constexpr int kNotExecutable = 126;

@@ -196,7 +196,8 @@ MeetingPlace choose_meeting_place(const Text& text, const NodeRange& range) {
 StreamChoice streams(const std::string& flag, const std::string& text) {
   const auto choice = StreamChoice::parse(text);
   if (!choice) {
-    refuse(flag + " is '" + text + "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:NUMBER,...");
+    refuse(flag + " is '" + text +
+           "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such numbers by local rank, e.g. 0:3,2:1");
   }
   return *choice;
 }

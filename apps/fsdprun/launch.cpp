@@ -52,8 +52,8 @@ int exit_status(const AttemptResult& result, const Attempt& attempt) {
   return result.ended_elsewhere ? kFailure : 0;
 }
 
-/// Waits until all output is written. Returns earlier if a signal asks for the end, or if `patience` is given and
-/// nothing has been written for that long.
+/// Waits until all output is written. Returns earlier if a signal asks the launcher to end, or if `patience` is given
+/// and nothing has been written for that long.
 void flush(Console& console, SignalQueue& signals, std::optional<std::chrono::seconds> patience) {
   constexpr std::chrono::milliseconds kLook{50};
   auto last_progress = std::chrono::steady_clock::now();

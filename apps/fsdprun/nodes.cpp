@@ -182,8 +182,8 @@ std::optional<AttemptEnd> Nodes::end_elsewhere() {
   }
 }
 
-/// Returns in node 0 the reason to end the attempt: a member is lost, or more nodes wait and could take part. When the
-/// ranks of some node are done, the attempt no longer ends for nodes that wait.
+/// Returns in node 0 the reason to end the attempt: a member is lost, or more nodes wait and could take part. Once the
+/// ranks of any node are done, nodes that wait no longer end the attempt.
 std::optional<AttemptEnd> Nodes::end_seen_in(const News& news) {
   attendance_.note(news.launchers);
   if (news.done == count()) return std::nullopt;

@@ -25,7 +25,7 @@ std::vector<std::string> size_names() {
   return names;
 }
 
-// Valid lengths. The upper bound is larger than any useful length, but no product of lengths overflows.
+// Valid lengths. The upper bound is larger than any useful length, but so small that no product of lengths overflows.
 const CLI::Range kLength(int64_t{1}, int64_t{1} << 20);
 
 template <class Value>

@@ -47,7 +47,7 @@ void load_initial_values(Model& model, const Stages* stages, const std::string& 
   const auto origin = origin_of(path);
   if (stages && origin != Origin::kCheckpoint)
     throw std::runtime_error(path +
-                             ": expected a folder of checkpoints, because with --pipe no other files can be loaded");
+                             ": expected a folder of checkpoints, because --init-from loads nothing else with --pipe");
   switch (origin) {
     case Origin::kGpt2Folder:
       load_gpt2(model, path, arguments);

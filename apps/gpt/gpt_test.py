@@ -53,7 +53,7 @@ WRONG_FLAGS = (
     ("--tokenizer bytes", "bytes not in"), ("--tokenizer gpt2", "--merges"), ("--merges x", "--tokenizer gpt2"),
     ("--tokenizer words --vocab_size 9", "--vocab_size"), ("--fp16 --bf16", "excludes"),
     ("--ddp-backend pytorch_ddp", "fully_sharded"), ("--ddp-backend fully_sharded --strategy replicate", "excludes"),
-    ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: this flag moves the parameters of a GPU"),
+    ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: expected a GPU"),
     ("--sequence 2 --dropout 0.1", "over several ranks has no"), ("--sequence 17", "must not exceed --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
     ("--tensor 2 --dropout 0.1", "--dropout: ranks that share"),
@@ -291,7 +291,7 @@ class Checkpoints(Case):
         for ours, theirs in zip(self.losses(f"{words} --pipe 2 --init-from 1", 2), begun, strict=True):
             self.assertAlmostEqual(ours, theirs, delta=ALIKE)
         done = self.run_gpt("--pipe 2 --init-from text", world=2)
-        self.assertIn("text: expected a folder of checkpoints, because with --pipe", done.stderr)
+        self.assertIn("text: expected a folder of checkpoints, because --init-from", done.stderr)
 
     def test_a_training_that_is_over_is_only_sampled_and_another_begins_with_its_values(self):
         self.train("--save run --lr 0.05", world=2)

@@ -35,7 +35,7 @@ class [[nodiscard]] Label {
 /// Returns a text such as "aten::mul.out on stream 3 of checked:0, in 'forward', after 'group whole'". It names the
 /// operation, the thread's label, and the last step of fsdp that the thread reached.
 std::string place_of(const std::string& operation, const c10::Stream& stream);
-/// Notes that the calling thread reached a step of fsdp; see comm/fault_point.h.
+/// Notes that the calling thread reached a step of fsdp; see comm/core/fault_point.h.
 void note_step(const char* step);
 
 /// Reports a violation. A violation of the same kind between the same two places is reported once.
