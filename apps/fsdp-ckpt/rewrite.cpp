@@ -75,10 +75,9 @@ void require_newest(const std::string& folder, int64_t step) {
   if (checkpoint_names(folder).empty()) return;
   const auto newest = read_manifest(find_checkpoint(folder)).step;
   if (step < newest)
-    throw FormatError(
-        folder + ": training would resume from the newest checkpoint in this folder, which has step " +
-        std::to_string(newest) + ", and not from the new one, which has step " + std::to_string(step) +
-        ". Name a different folder, or a larger step with --step");
+    throw FormatError(folder + ": training would resume from the newest checkpoint in this folder, which has step " +
+                      std::to_string(newest) + ", and not from the new one, which has step " + std::to_string(step) +
+                      ". Name a different folder, or a larger step with --step");
 }
 
 }  // namespace

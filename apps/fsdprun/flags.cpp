@@ -99,7 +99,8 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
 
   app.add_flag(both_spellings("--no-python"), text.no_python,
                "accepted for compatibility with torchrun; has no effect");
-  app.add_flag("-m,--module", text.module, "not supported; for a Python module, write python3 -m MODULE as the program");
+  app.add_flag("-m,--module", text.module,
+               "not supported; for a Python module, write python3 -m MODULE as the program");
 }
 
 int number(const std::string& flag, const std::string& text, int least, int most = std::numeric_limits<int>::max()) {
@@ -217,8 +218,7 @@ void prepare_doctor(Flags& flags, const Text& text) {
     if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are allowed only with --doctor");
     return;
   }
-  if (!flags.command.empty())
-    refuse("--doctor does not start a program, found the program " + flags.command.front());
+  if (!flags.command.empty()) refuse("--doctor does not start a program, found the program " + flags.command.front());
   const std::string backend = text.doctors_backend.empty() ? "auto" : text.doctors_backend;
   flags.command = {"/proc/self/exe", kDoctorRank, backend, text.json ? "json" : "text"};
   flags.prefix = Prefix::kNever;
