@@ -28,4 +28,4 @@ def columns(arguments):
 
 def legend(arguments):
     return (f"Medians over {arguments.rounds} rounds of the medians of {INNER_ROUNDS} saves and loads, with their "
-            "range. Every write waits for the\ndisk (fsync), and what is read is not in memory before.")
+            "range. Every write waits for the\ndisk (fsync), and no file is in memory before it is read.")

@@ -23,7 +23,7 @@ BASE = "PyTorch's DDP"  # the choice whose speed counts as 1
 
 
 def take_round(arguments, size, number):
-    """Returns {choice: result}. A launcher starts our ranks as processes, as it does PyTorch's, so memory compares."""
+    """Returns {choice: result}. A launcher starts our ranks as processes, like PyTorch's, so memory is comparable."""
     runs = {}
     for name, flags in OURS.items():
         own = argparse.Namespace(**vars(arguments) | {"launch": "fsdprun"} | flags)

@@ -86,7 +86,7 @@ MISTAKES = (
     ("--program mnist", "add -- --data FOLDER"), ("-- --data x", "'--data' is for --program mnist or gpt"),
     ("--program gpt --pairs 2 -- --data x", "--pairs is for --program step"),
     ("--program overhead --sizes 9M,69M", "--sizes is for --program step"),
-    ("--program gpt -- --data x --seed 2", "--seed is a round's own"),
+    ("--program gpt -- --data x --seed 2", "--seed is not allowed"),
     ("--program choices --peers ddp", "--peers is not for --program choices"),
     ("--picture x.png", "is for --program choices"),
     ("--peer /nowhere", "there is no script /nowhere"), ("--bench /bin/echo", "failed with status 0"),

@@ -28,9 +28,9 @@ def speeds(rounds, key, peer):
 def largest_difference(ours, torchs):
     """Returns the largest relative difference between two lists of losses."""
     if len(ours) != len(torchs):
-        sys.exit(f"compare: {len(ours)} losses of ours, {len(torchs)} of torch's; the peer must take --steps.")
+        sys.exit(f"compare: found {len(ours)} losses of ours and {len(torchs)} of torch's; the peer must obey --steps.")
     if not all(map(math.isfinite, [*ours, *torchs])):
-        sys.exit(f"compare: losses are not finite: {ours} of ours, {torchs} of torch's.")
+        sys.exit(f"compare: expected finite losses, found {ours} of ours and {torchs} of torch's.")
     return max(abs(a - b) / abs(b) for a, b in zip(ours, torchs))
 
 

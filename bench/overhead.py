@@ -1,4 +1,4 @@
-"""Measures the host's time that a group costs in a training step: by fsdp-bench, and by the script that drives
+"""Measures the time of the host that a group adds to a training step, with fsdp-bench and with the script that drives
 FSDP2."""
 
 import figures
@@ -30,6 +30,6 @@ def columns(arguments):
 
 
 def legend(arguments):
-    return (f"Microseconds for each group: medians over {arguments.rounds} rounds of the medians of {arguments.steps} "
-            "steps, with their quartiles. The overhead is what a\nstep takes more than the unsharded one before or "
-            "after it.")
+    return (f"Microseconds per group: medians over {arguments.rounds} rounds of the medians of {arguments.steps} "
+            "steps, with their quartiles. The overhead is how much\nlonger a step takes than the unsharded step before "
+            "or after it.")

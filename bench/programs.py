@@ -78,7 +78,7 @@ def torchs(arguments, engine, *words):
 def take_turns(runs, number):
     """Runs round `number` of all programs. `runs` is {name: function}. Returns {name: result}.
 
-    The programs take turns in going first, because later ones find a warmer machine.
+    The programs take turns going first, because later ones find a warmer machine.
     """
     names = list(runs)
     first = number % len(names)

@@ -54,5 +54,5 @@ def columns(arguments):
 def legend(arguments):
     if arguments.precision != "fp32":
         return f"Medians over {arguments.rounds} rounds of {arguments.steps} steps, with their range."
-    return (f"Medians over {arguments.rounds} rounds of {arguments.steps} steps, with their range; of the step against "
-            f"the bound, over {arguments.pairs} pairs,\nwith the 95 % bootstrap interval.")
+    return (f"Medians over {arguments.rounds} rounds of {arguments.steps} steps, with their range. The ratio to the "
+            f"bound is over {arguments.pairs} pairs,\nwith its 95 % bootstrap interval.")

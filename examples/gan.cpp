@@ -1,4 +1,4 @@
-// A GAN: a generator and a discriminator train in turns until the generator turns noise into points of a normal
+// A GAN: a generator and a discriminator train alternately until the generator turns noise into points of a normal
 // distribution. Each of the two is sharded and has an optimizer of its own. The example shows detach(), and how to
 // freeze a model for a part of a step.
 //
@@ -19,8 +19,8 @@ void set_requires_grad(const Net& net, bool requires_grad) {
   for (auto& parameter : net.parameters()) parameter.requires_grad_(requires_grad);
 }
 
-// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
-// divides the batch.
+// Returns this rank's part of `batch`, which is the same on all ranks. The parts are equally large if the number of
+// ranks divides the number of rows.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main() {

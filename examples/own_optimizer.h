@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// Optimizers and gradient clipping for rows that need sums over all rows. docs/precision.md explains them. They also
-/// run unsharded, because an ordinary tensor counts as a tensor that every rank has whole.
+/// Optimizers and gradient clipping that work on this rank's rows, but also need sums or values of other ranks' rows.
+/// docs/precision.md explains them. They also run unsharded, because the functions of fsdp that they call take an
+/// ordinary tensor as a whole one.
 
 #include <fsdp/norms.h>
 #include <fsdp/parameters.h>
@@ -79,7 +80,7 @@ inline torch::Tensor orthogonal(const torch::Tensor& matrix) {
   return is_tall ? x.t() : x;
 }
 
-/// Muon for parameters with two dims. It updates them by a momentum whose singular values become about 1.
+/// Muon for parameters with two dims. The update is the momentum, whose singular values are first changed to about 1.
 class Muon {
  public:
   Muon(std::vector<torch::Tensor> matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {

@@ -19,7 +19,7 @@ torch::jit::Module make_block(int64_t dim) {
   return block;
 }
 
-// Makes a module in place of torch::jit::load of a file that Python has written.
+// Makes the module. Your program would load it with torch::jit::load from a file that Python has written.
 torch::jit::Module make_net() {
   torch::jit::Module net("Net");
   net.register_module("first", make_block(16));
@@ -34,8 +34,8 @@ torch::jit::Module make_net() {
   return net;
 }
 
-// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
-// divides the batch.
+// Returns this rank's part of `batch`, which is the same on all ranks. The parts are equally large if the number of
+// ranks divides the number of rows.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main(int argc, char** argv) {

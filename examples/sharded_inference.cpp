@@ -1,6 +1,6 @@
-// Predicts from a checkpoint, although no rank could hold the whole model. The number of ranks must divide 48, but it
-// may differ from the number of ranks that saved the checkpoint. If FOLDER has no checkpoint, the program first trains
-// a model and saves it.
+// Predicts from a checkpoint without a whole model on any rank. The number of ranks must divide 48, but it can differ
+// from the number of ranks that saved the checkpoint. If FOLDER has no checkpoint, the program first trains a model and
+// saves it.
 //
 //     fsdprun --nproc_per_node 4 ./example_sharded_inference FOLDER    trains, saves and predicts
 //     fsdprun --nproc_per_node 2 ./example_sharded_inference FOLDER    predicts the same
@@ -21,8 +21,8 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
-// divides the batch.
+// Returns this rank's part of `batch`, which is the same on all ranks. The parts are equally large if the number of
+// ranks divides the number of rows.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 void train_and_save(const std::string& folder) {

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <iostream>
 
-// Returns this rank's part of a batch that is the same on all ranks. Parts are equally large if the number of ranks
-// divides the batch.
+// Returns this rank's part of `batch`, which is the same on all ranks. The parts are equally large if the number of
+// ranks divides the number of rows.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main() {

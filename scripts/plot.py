@@ -1,9 +1,10 @@
 """Draws what --metrics and --trace wrote, and what fsdp-bench schedule printed.
 
     scripts/plot runs OUT.png [NAME=]METRICS.jsonl...    loss, throughput and memory of several runs in one picture
-    scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and what of its communication
-                                                         goes on while it computes
-    scripts/plot schedule OUT.png SCHEDULE.json          what the ranks of a pipeline do when (fsdp-bench schedule --json)
+    scripts/plot step OUT.png TRACE.json [--step N]      what each rank does in a step, and how much of the time in
+                                                         which it communicates it does not wait
+    scripts/plot schedule OUT.png SCHEDULE.json          what each rank of a pipeline does at which time
+                                                         (fsdp-bench schedule --json)
     scripts/plot choices OUT.png CHOICES.json            speed and memory of fsdp and PyTorch (bench/compare --picture)
 """
 
@@ -45,7 +46,7 @@ def read_metrics(path):
 
 
 def series(records, name, over="step"):
-    """Returns the steps or seconds, and the values, of a metric where it is a number."""
+    """Returns the values of a metric that are numbers, after their steps or seconds."""
     points = [(record[over], record[name]) for record in records
               if over in record and isinstance(record.get(name), (int, float))]
     return [x for x, _ in points], [value for _, value in points]
@@ -202,7 +203,7 @@ def draw_step(pyplot, out, trace, number):
     ranks = sorted({event["pid"] for event in trace if event["ph"] == "X"})
     steps = {rank: steps_of(trace, rank) for rank in ranks}
     if not all(steps.values()):
-        sys.exit("plot: the trace has no whole step: two optimizer steps of fsdp::optim and what lies between them")
+        sys.exit("plot: expected a trace with a whole step, i.e. with two optimizer steps of fsdp::optim, found none")
     begin = min(steps[rank][number][0] for rank in ranks)
     figure, axes = pyplot.subplots(figsize=(11, 1.4 + 1.1 * len(ranks)), layout="constrained")
     bars, labels, shares, row = {}, {}, [], 0
@@ -222,8 +223,8 @@ def draw_step(pyplot, out, trace, number):
     axes.set_xlabel("ms")
     title = f"Step {number + 1 if number >= 0 else len(steps[ranks[0]]) + number + 1} of the trace"
     if shares:
-        title += (f": {100 * sum(shares) / len(shares):.0f} % of the time in which ranks communicate "
-                  "they do not wait for it")
+        title += (f": ranks do not wait during {100 * sum(shares) / len(shares):.0f} % of the time in which they "
+                  "communicate")
     axes.set_title(title, fontsize=11)
     order = [kind for kind in (*PARTS, *COMMUNICATION, "other") if kind in bars]
     figure.legend([bars[kind] for kind in order], order, fontsize=9, ncols=len(order), loc="outside lower center",
@@ -303,12 +304,12 @@ def parse(words):
     runs = commands.add_parser("runs", help="loss, throughput and memory of several runs")
     runs.add_argument("out", type=pathlib.Path)
     runs.add_argument("metrics", nargs="+", type=run_argument, metavar="[NAME=]METRICS.jsonl")
-    runs.add_argument("--over", choices=("seconds", "step"), default="seconds", help="what is to the right (seconds)")
+    runs.add_argument("--over", choices=("seconds", "step"), default="seconds", help="the horizontal axis (seconds)")
     step = commands.add_parser("step", help="what each rank does in a step")
     step.add_argument("out", type=pathlib.Path)
     step.add_argument("trace", type=pathlib.Path, metavar="TRACE.json")
     step.add_argument("--step", type=count_from_1, help="which whole step of the trace, from 1 (the last one)")
-    schedule = commands.add_parser("schedule", help="what the ranks of a pipeline do when")
+    schedule = commands.add_parser("schedule", help="what each rank of a pipeline does at which time")
     schedule.add_argument("out", type=pathlib.Path)
     schedule.add_argument("schedule", type=pathlib.Path, metavar="SCHEDULE.json")
     choices = commands.add_parser("choices", help="speed and memory of fsdp and PyTorch")

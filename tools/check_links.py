@@ -24,7 +24,7 @@ def problems_of(page):
     for path, anchor in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
         target = (page.parent / path).resolve() if path else page
         if not target.exists():
-            yield f"{path} is not there"
+            yield f"{path} does not exist"
         elif anchor and anchor not in anchors_of(target.read_text(encoding="utf-8")):
             yield f"{path} has no heading #{anchor}"
 

@@ -24,8 +24,7 @@ struct ObservingFlags {
   bool profile = false;
   /// Paths of a file of JSON lines and of a folder for TensorBoard; each is written unless its path is empty.
   std::string metrics, tensorboard;
-  /// Floating point operations per second that a rank's hardware can do at most; the program measures them if this is
-  /// 0.
+  /// Peak floating point operations per second of a rank's hardware; 0 means that the program measures them.
   double peak_flops = 0;
   bool explain = false;
 };

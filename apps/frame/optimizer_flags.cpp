@@ -27,8 +27,9 @@ void require_on_cpu(const std::vector<ParametersOfOptimizer>& groups) {
   for (const auto& group : groups)
     for (const auto& parameter : group.parameters)
       if (!parameter.is_cpu())
-        throw std::invalid_argument(
-            "--optimizer cpu_adam is for rows in host memory: train on the CPU, or use --optimizer adam");
+        throw std::invalid_argument("--optimizer cpu_adam needs parameters on the CPU, found one on " +
+                                    parameter.device().str() +
+                                    ". Train on the CPU, add --cpu-offload, or use --optimizer adam");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace frame {
 /// momentum 0.9), "rmsprop", "adagrad", "adadelta", or "cpu_adam", which is Adam for rows in host memory.
 void add_optimizer_flags(CLI::App& app, std::string& name);
 
-/// Returns a learning rate with which the optimizer trains small models.
+/// Returns a learning rate that suits this optimizer and small models.
 double usual_learning_rate(const std::string& name);
 
 struct ParametersOfOptimizer {
@@ -31,7 +31,7 @@ struct ParametersOfOptimizer {
   double weight_decay = 0;
 };
 
-/// Returns an optimizer of fsdp::optim, which also is an fsdp::optim::FlatOptimizer. Optimizers without betas ignore
+/// Returns an optimizer of fsdp::optim, which is also an fsdp::optim::FlatOptimizer. Optimizers without betas ignore
 /// `betas`. Throws std::invalid_argument for cpu_adam if a parameter is not on the CPU.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, double lr,
                                                         const std::vector<ParametersOfOptimizer>& groups,

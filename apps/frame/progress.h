@@ -27,13 +27,13 @@ class Progress {
     int64_t first = 0;           ///< number of steps that an earlier run completed
     int64_t items_per_step = 0;  ///< number of items that all ranks together process in a step
     std::string items = "tokens";
-    /// Seconds between lines if there is no terminal. If not set, only notes are printed there.
+    /// Seconds between lines if there is no terminal. If not set, only notes are printed without a terminal.
     std::optional<double> seconds_between_lines = std::nullopt;
     bool is_silent = false;  ///< true if this rank prints nothing
   };
 
   explicit Progress(Options options);
-  /// Ends a line that is still open, for example because of an exception.
+  /// Ends the progress line if it is still open, for example because of an exception.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -41,7 +41,7 @@ class Progress {
   /// Returns true if it is time to call `show`. Otherwise there is no need to compute the numbers of the report.
   bool is_due(int64_t step) const;
   void show(const StepReport& report);
-  /// Prints a line that stays, in the place of the progress line. Restarts the clock if `pause` has stopped it.
+  /// Replaces the progress line by a line that stays. Restarts the clock if `pause` has stopped it.
   void note(const std::string& line);
   /// Stops the clock, for example for a validation.
   void pause();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Defines what programs that use LibTorch do around their work.
+/// Runs programs that use LibTorch: reads their flags, prints their errors and chooses their exit status.
 
 #include <functional>
 
@@ -10,7 +10,7 @@ class App;
 
 namespace frame {
 
-/// Does what run_tool does, and prints an error of LibTorch as one sentence too, without its backtrace.
+/// Does what run_tool does. Errors of LibTorch are printed without their backtraces.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run);
 
 }  // namespace frame

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Defines what every program does around its work. This file does not need LibTorch.
+/// Runs programs: reads their flags, prints their errors and chooses their exit status. Does not need LibTorch.
 
 #include <functional>
 

@@ -65,7 +65,7 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
     if (!torch::cuda::is_available())
       throw CLI::ValidationError(
           "--cpu-offload",
-          "this flag moves the parameters of a GPU to host memory, but no GPU is available on this machine");
+          "expected a GPU, whose parameters this flag keeps in host memory, found none on this machine");
     flags.cpu_offload = true;
   };
   auto* flag =

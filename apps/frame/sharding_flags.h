@@ -27,8 +27,7 @@ struct ShardingFlags {
   bool cpu_offload = false;
 };
 
-/// Adds the flags. If `app` has a flag --no-cuda, it must have been added before, because one of these flags excludes
-/// it.
+/// Adds the flags. If `app` has a flag --no-cuda, it must have been added before, because --cpu-offload excludes it.
 void add_sharding_flags(CLI::App& app, ShardingFlags& flags);
 
 /// Returns the options that the flags describe; all other options keep their defaults. Collective if the flags describe

@@ -31,9 +31,9 @@ struct FlopsModel {
   }
 };
 
-/// Logs the metrics of each step: the given scalars such as the loss, the tokens (or other items) per second, MFU if
-/// the operations are known, the bytes that rank 0 holds, by class, and the bytes that rank 0 has sent in the step. If
-/// the log is off, nothing is computed.
+/// Logs the metrics of each step: the given scalars, such as the loss; the tokens (or other items) per second; MFU, if
+/// the operations are known; the bytes that rank 0 holds, by class; and the bytes that rank 0 sent in the step. If the
+/// log is off, nothing is computed.
 class StepMetrics {
  public:
   /// `items_per_step` is the number of tokens or samples of all ranks in a step. `items` is their name, e.g. "tokens".

@@ -20,7 +20,7 @@
 namespace bench {
 namespace {
 
-/// Counts the bytes that this thread, and the backwards that it calls, have from LibTorch's allocator.
+/// Counts the bytes that LibTorch's allocator gives to this thread and to the backwards that it calls.
 struct AllocatedBytes : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
                          c10::Device /*device*/) override {
@@ -55,7 +55,7 @@ void run_activations(const ActivationsArguments& arguments) {
                                : gpt(inputs, targets);
     loss.backward();
   };
-  step();  // The first step allocates what stays.
+  step();  // The first step allocates memory that is kept for later steps.
   const auto bytes = std::make_shared<AllocatedBytes>();
   {
     const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, bytes);

@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// Measures what a step holds besides parameters and their gradients if ranks split sequences or layers.
+/// Measures the memory that a step takes besides parameters and gradients if ranks split sequences or layers.
 
 #include "arguments.h"
 
 namespace bench {
 
-/// Measures on every rank and prints on rank 0. Collective; main calls it through `run_as_ranks`.
+/// All ranks measure, and rank 0 prints the result. Collective; main calls it through `run_as_ranks`.
 void run_activations(const ActivationsArguments& arguments);
 
 }  // namespace bench

@@ -43,8 +43,9 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
       engines());
   auto* versus =
       add(app, "--versus", arguments.versus,
-          "A second engine, which steps in turns with --engine; the ratio of their times is printed. The engine none "
-          "is the bound: forward and backward of a rank that trains alone, and the optimizer on that rank's share",
+          "A second engine, whose steps alternate with those of --engine; the ratio of their times is printed. With "
+          "none, the ratio is to a lower bound: the time of forward and backward of a rank that trains alone, plus "
+          "the optimizer's time for the rank's share of the parameters",
           engines());
   add(app, "--versus-strategy", arguments.versus_strategy,
       "The strategy of the second engine, if it differs from --strategy", CLI::IsMember(frame::strategy_names()))
@@ -75,7 +76,7 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
       CLI::PositiveNumber)
       ->needs(versus);
   app.add_flag("--observe", arguments.observe,
-               "Trace the steps of --engine and write their metrics to files, but not those of --versus")
+               "Trace the steps of --engine, but not those of --versus, and write their metrics to files")
       ->needs(versus);
   app.callback([&arguments] {
     const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
@@ -128,7 +129,7 @@ void add_flags(CLI::App& app, OptimArguments& arguments) {
 void add_flags(CLI::App& app, ScalingArguments& arguments) {
   add(app, "--world", arguments.world, "Number of ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
-  add(app, "--of", arguments.of, "What the models have in growing numbers",
+  add(app, "--of", arguments.of, "What grows from model to model",
       CLI::IsMember({"all", "groups", "nesting", "parameters"}));
   add(app, "--largest", arguments.largest,
       "Number of groups or parameters in the largest model; the smaller models have 10, 100, 1000 ...",
@@ -216,8 +217,8 @@ void add_flags(CLI::App& app, ScheduleArguments& arguments) {
                        CLI::NonNegativeNumber);
   auto* measure =
       add(app, "--measure", arguments.measure,
-          "Start the ranks, with stages that sleep instead of computing: forward of all stages on a rank takes this "
-          "many milliseconds. Prints the time of a step divided by the time that the formula gives",
+          "Start the ranks and let them sleep instead of computing: this many milliseconds in forward of all stages on "
+          "a rank. Prints the time of a step divided by the time that follows from the schedule",
           CLI::PositiveNumber)
           ->excludes(transfer);
   add(app, "--rounds", arguments.rounds, "Number of steps to measure after one warm-up step; the median is printed",

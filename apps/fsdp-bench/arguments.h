@@ -22,7 +22,7 @@ struct StepArguments {
   /// Name of the engine. "fsdp" shards the model. With "none", every rank trains a whole model alone. "naive" is "none"
   /// with gradients that are averaged over the ranks.
   std::string engine = "fsdp";
-  /// Name of a second engine, which takes steps in turns with `engine`; empty if there is none.
+  /// Name of a second engine, whose steps alternate with those of `engine`; empty if there is none.
   std::string versus;
   /// Strategy of the second engine; empty if it has the same strategy.
   std::string versus_strategy;
@@ -40,10 +40,10 @@ struct StepArguments {
   /// always fp32.
   std::string precision = "fp32";
   frame::ShardingFlags sharding;
-  /// Pipeline of the model. The ranks of a stage, which shard its parameters, are neighbours, and the ranks of the next
-  /// stage follow them.
+  /// Pipeline of the model. The ranks that shard a stage have consecutive numbers, and the ranks of the next stage
+  /// follow them.
   frame::PipelineFlags pipeline;
-  /// Folder for training state in files; it is in memory if this is empty.
+  /// Folder of files that contain the training state; if empty, the state is in memory.
   std::string disk_folder;
   /// Activation checkpointing; with `versus` it applies only to `engine`.
   frame::ActivationFlags activations;
@@ -54,7 +54,7 @@ struct StepArguments {
   int64_t layers = 6;
   int64_t heads = 8;
   int64_t vocab = 8192;
-  /// Sequences of one rank, or with a pipeline of the ranks that have the model together.
+  /// Number of sequences per step that one rank trains; with a pipeline, that the ranks of one pipeline train.
   int64_t batch = 4;
   int64_t seq = 128;
   int64_t steps = 12;
@@ -96,7 +96,7 @@ struct OptimArguments {
 struct ScalingArguments {
   int world = 2;
   std::string backend = "gloo";
-  /// Property that grows from model to model: "groups", "nesting", "parameters", or "all" of them in turn.
+  /// What grows from model to model: "groups", "nesting", "parameters", or "all", which measures one after another.
   std::string of = "all";
   /// Number of groups or parameters of the largest model.
   int64_t largest = 10'000;
@@ -164,7 +164,7 @@ struct ScheduleArguments {
   int chunks = 2;
   /// Length of each slice in tokens, for "terapipe".
   std::vector<int64_t> slices = {};
-  /// Time of a backward through all stages of a rank, whose forward takes 1.
+  /// Time of a backward through all stages of a rank. The unit is the time of the forward.
   double backward = 2;
   /// Time to send a stage's output to another rank.
   double transfer = 0;
@@ -193,7 +193,7 @@ struct OffloadArguments : StepArguments {
   int64_t rounds = 5;
 };
 
-/// These functions let `app` fill the arguments, whose values are the defaults.
+/// These functions add flags to `app`. Each flag fills a member of `arguments`, whose value is the flag's default.
 void add_flags(CLI::App& app, StepArguments& arguments);
 void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);

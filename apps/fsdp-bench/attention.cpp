@@ -50,12 +50,12 @@ double seconds_of_slowest(const std::function<void()>& run) {
 struct TimedMethod {
   std::string name;
   std::function<void()> run;
-  std::vector<double> seconds = {}, ratios = {};  // one for each round; ratios are to the ranks that compute alone
+  std::vector<double> seconds = {}, ratios = {};  // one for each round; ratios to the time of ranks that compute alone
 };
 
 void print_methods(const std::vector<TimedMethod>& methods) {
-  std::cout << "Medians with quartiles. The ratio is to the time of ranks that each compute their share of the heads "
-               "alone, in the same round.\n\n"
+  std::cout << "Medians with quartiles. The ratio compares with ranks that each compute their share of the heads alone "
+               "in the same round.\n\n"
             << std::left << std::setw(22) << "method" << std::right << std::setw(30) << "milliseconds" << std::setw(26)
             << "ratio" << std::setw(20) << "share of the ideal" << '\n';
   for (const auto& method : methods) {
@@ -88,7 +88,10 @@ void run_attention(const AttentionArguments& arguments) {
   const int64_t ranks = arguments.world;
   if (arguments.heads % ranks != 0 || arguments.length % (2 * ranks) != 0)
     throw fsdp::UsageError(
-        "fsdp-bench: expected --heads to be a multiple of --world, and --length to be a multiple of twice --world.");
+        "fsdp-bench: expected --heads to be a multiple of --world, and --length to be a multiple of twice --world. "
+        "Found --heads " +
+        std::to_string(arguments.heads) + ", --length " + std::to_string(arguments.length) + " and --world " +
+        std::to_string(arguments.world) + ".");
   AttentionTensors alone(arguments.heads / ranks, arguments.length, arguments.head_size);
   AttentionTensors shared(arguments.heads, arguments.length / ranks, arguments.head_size);
   const auto over_ranks = [&](fsdp::SequenceMethod method) {

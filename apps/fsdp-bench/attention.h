@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// Measures on every rank and prints on rank 0. Collective; main calls it through `run_as_ranks`.
+/// All ranks measure, and rank 0 prints the result. Collective; main calls it through `run_as_ranks`.
 void run_attention(const AttentionArguments& arguments);
 
 }  // namespace bench

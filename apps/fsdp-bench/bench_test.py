@@ -147,7 +147,7 @@ class OtherCommands(unittest.TestCase):
                                        delta=0.1 + 0.05 * found["megabytes"])
             self.assertEqual(os.listdir(folder), [])
             os.mkdir(os.path.join(folder, "fsdp-bench-checkpoint"))
-            self.assertIn("fsdp-bench-checkpoint already exists. Either another run is using", run(words).stderr)
+            self.assertIn("fsdp-bench-checkpoint already exists. If no other run is using", run(words).stderr)
 
     def test_costs_of_units_and_operators_are_counted(self):
         rows = result("scaling --largest 100 --json")["rows"]

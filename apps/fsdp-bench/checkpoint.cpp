@@ -36,8 +36,8 @@ class Workplace {
   explicit Workplace(const std::string& parent) : path_(parent + "/fsdp-bench-checkpoint") {
     if (fsdp::rank() == 0 && !fs::create_directory(path_))
       throw fsdp::UsageError("fsdp-bench: " + path_ +
-                             " already exists. Either another run is using this folder, or an interrupted run left it: "
-                             "then remove the folder.");
+                             " already exists. If no other run is using this folder, an interrupted run has left it: "
+                             "remove it.");
     fsdp::barrier();
   }
   ~Workplace() {
@@ -115,7 +115,7 @@ struct Times {
   std::vector<double> begin;
 };
 
-/// Times both functions. They take turns in going first.
+/// Times both functions. Which one goes first alternates from round to round.
 void take_turns(Pair& pair, int64_t round, const std::function<void()>& plain, const std::function<void()>& ours) {
   std::array<std::pair<std::vector<double>*, const std::function<void()>*>, 2> turns{
       {{&pair.plain, &plain}, {&pair.ours, &ours}}};
@@ -151,8 +151,7 @@ Times measure(const CheckpointArguments& arguments, Trainee& trainee, const Work
   return times;
 }
 
-/// Times steps alone and steps during a save. The steps together last about as long as a save, so the save runs during
-/// all of them. The threads of a save leave the processors to training.
+/// Times steps alone and steps during a save. So many steps are timed that they last about as long as a save.
 void measure_steps(const CheckpointArguments& arguments, c10::Device device, Trainee& trainee, const Workplace& place,
                    Times& times) {
   const auto batch = batch_of(arguments, 0, device);
@@ -215,9 +214,8 @@ std::string json_of(const CheckpointArguments& arguments, const Times& times) {
 
 void print_table(const CheckpointArguments& arguments, const Times& times) {
   std::cout << arguments.world << " ranks, " << std::fixed << std::setprecision(1) << times.megabytes
-            << " MB of parameters and optimizer state. Medians of " << arguments.rounds
-            << " rounds of the slowest rank's time; every write waits for the disk (fsync),\nand no file is in memory "
-               "before it is read.\n\n"
+            << " MB of parameters and optimizer state. Times of the slowest rank, medians of " << arguments.rounds
+            << " rounds. Every write waits for the disk (fsync),\nand no file is in memory before it is read.\n\n"
             << std::left << std::setw(12) << "" << std::right << std::setw(10) << "s" << std::setw(10) << "MB/s"
             << std::setw(10) << "of plain" << '\n';
   for (const auto& [name, seconds, compared] : lines_of(times)) {

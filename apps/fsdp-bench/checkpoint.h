@@ -6,9 +6,9 @@
 
 namespace bench {
 
-/// Saves and loads checkpoints as one rank, in turns with plain files. Rank 0 prints the result. Every write waits for
-/// the disk, and no file is in memory before it is read. Collective. Throws fsdp::UsageError if another run uses the
-/// folder.
+/// As one rank, saves and loads checkpoints, and writes and reads plain files. Rank 0 prints the result. Every write
+/// waits for the disk, and no file is in memory before it is read. Collective. Throws fsdp::UsageError if another run
+/// uses the folder.
 void run_checkpoint(const CheckpointArguments& arguments);
 
 }  // namespace bench

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Times several collectives in turns.
+/// Compares the times of several collectives.
 
 #include <fsdp/communicator.h>
 
@@ -12,8 +12,8 @@
 
 namespace bench {
 
-/// Returns how often a message is timed: as often as messages of 256 MiB in all take, but at least 5 and at most 100
-/// times.
+/// Returns how often a message of `bytes` is timed: so often that all repetitions together have 256 MiB, but at least 5
+/// and at most 100 times.
 int64_t repetitions(int64_t bytes);
 
 struct Contender {
@@ -21,9 +21,9 @@ struct Contender {
   fsdp::Communicator& communicator;
 };
 
-/// Returns the median time of each contender in microseconds. The contenders take repetitions in turns. The time of a
-/// repetition is that of its slowest rank. `first` and `second` are buffers of the message's size. Throws fsdp::Error
-/// if a result is wrong. Collective over the default process group.
+/// Returns the median time of each contender in microseconds. In each repetition the contenders run one after another,
+/// and the time of each is that of its slowest rank. `first` and `second` are buffers of the message's size. Throws
+/// fsdp::Error if a result is wrong. Collective over the default process group.
 std::vector<double> time_in_turns(std::span<const Contender> contenders, const at::Tensor& first,
                                   const at::Tensor& second);
 

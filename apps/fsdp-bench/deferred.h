@@ -28,10 +28,10 @@ struct DeferredArguments {
 };
 void add_flags(CLI::App& app, DeferredArguments& arguments);
 
-/// Builds a GPT without memory, shards its blocks and the model, and saves it. If `loads` is true, shards it without
-/// values and loads them. Rank 0 prints one line of JSON. The line has the bytes of the parameters, the sum of the
-/// ranks' largest proportional set sizes, the ratio of the two, and the most bytes of rows and of whole parameters that
-/// the library counted. Collective.
+/// Builds a GPT without memory, shards its blocks and the model, and saves it. If `loads` is true, the model gets its
+/// values from the checkpoint and is not saved. Rank 0 prints one line of JSON. The line has the bytes of the
+/// parameters, the sum of the ranks' largest proportional set sizes, the ratio of the two, and the most bytes of rows
+/// and of whole parameters that the library counted. Collective.
 void run_deferred(const DeferredArguments& arguments);
 
 }  // namespace bench

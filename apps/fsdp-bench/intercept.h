@@ -6,9 +6,9 @@
 
 namespace bench {
 
-/// Times operators on a parameter of a sharded module, in turns with the same operators on a plain tensor. A forward
-/// scope is open, and the parameter's group is unsharded. Prints one line of JSON with times in microseconds per
-/// operator. Uses one rank.
+/// Times operators on a parameter of a sharded module, and the same operators on a plain tensor. A forward scope is
+/// open, and the parameter's group is unsharded. Prints one line of JSON with times in microseconds per operator. Uses
+/// one rank.
 void run_intercept(const InterceptArguments& arguments);
 
 }  // namespace bench

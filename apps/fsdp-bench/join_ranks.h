@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Makes this program the ranks of a job.
+/// Runs this program as the ranks of a job.
 
 #include <c10/core/Device.h>
 #include <fsdp/spawn.h>

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
       app.add_subcommand("scaling", "The cost of a group, a nested group and a parameter in models of growing size");
   bench::add_flags(*scaling, scaling_arguments);
   bench::ScaleArguments scale_arguments;
-  auto* scale = app.add_subcommand("scale", "What a step in a large job costs a rank, besides its data, by simulation");
+  auto* scale = app.add_subcommand("scale", "Simulation of large jobs: what a step costs a rank besides its data");
   bench::add_flags(*scale, scale_arguments);
   bench::OverheadArguments overhead_arguments;
   auto* overhead =

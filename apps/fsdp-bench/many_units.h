@@ -20,8 +20,8 @@ struct UnitImpl : torch::nn::Module {
 };
 TORCH_MODULE(Unit);
 
-/// The units of which a model has many: groups side by side, nested groups, or parameters of one group. Each is a
-/// vector by which forward multiplies.
+/// What a model has many of: groups side by side, nested groups, or parameters of one group. Each is a vector by which
+/// forward multiplies.
 enum class ScalingUnit : uint8_t { kGroup, kNestedGroup, kParameter };
 
 struct ManyUnitsImpl : torch::nn::Module {

@@ -38,8 +38,8 @@ struct Sleep : torch::autograd::Function<Sleep> {
 };
 
 // Returns the seconds of a step: a rank's forwards and backwards of all micro-batches, plus the time that the last rank
-// waits at both ends. While it waits, the other ranks each run one part, which is one stage of a rank's chunks, or the
-// longest slice.
+// waits at both ends. During this wait, each other rank runs one part of a micro-batch: one of the rank's stages, or
+// the longest slice.
 double seconds_by_formula(const fsdp::PipelineSchedule& schedule, double forward, double backward) {
   const auto& slices = schedule.slice_lengths;
   double part = 1.0 / schedule.chunks;

@@ -85,7 +85,7 @@ double slowest_seconds_of(const std::function<void()>& act) {
 
 struct OffloadTimes {
   std::vector<double> in_memory, in_files, from_disk, plain_write, plain_read;
-  std::vector<double> read_mb, written_mb;  // moved by all ranks in a step from the disk
+  std::vector<double> read_mb, written_mb;  // moved by all ranks in a step that is timed as `from_disk`
 };
 
 // Writes and reads a plain file that has as many bytes as a step moved.

@@ -25,8 +25,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kOverheadWarmUps = 3;
 
-/// Microseconds for each group, one value for each step. `step` is from the slowest rank, and the other times are from
-/// this rank.
+/// Microseconds per group, one value for each step. `step` is from the slowest rank, and the other times are from this
+/// rank.
 struct OverheadSeries {
   std::vector<double> forward, backward, optimizer, step;
 };

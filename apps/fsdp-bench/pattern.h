@@ -25,9 +25,9 @@ constexpr float pattern(PatternKey key, int64_t index) {
 /// Fills a flat fp32 tensor whose first element has the index `first`.
 void fill(const at::Tensor& tensor, PatternKey key, int64_t first = 0);
 
-/// Checks that a flat fp32 tensor holds the sum of the patterns of the ranks [begin_rank, end_rank). Its first element
-/// has the index `first`. Otherwise throws fsdp::Error, whose message has `what`, the first wrong element, and its
-/// expected and actual values.
+/// Throws fsdp::Error if a flat fp32 tensor, whose first element has the index `first`, does not hold the sum of the
+/// patterns of the ranks [begin_rank, end_rank). The message has `what`, the first wrong element, and its expected and
+/// actual values.
 void expect_sum(const at::Tensor& tensor, const std::string& what, uint32_t begin_rank, uint32_t end_rank,
                 uint32_t round, int64_t first = 0);
 

@@ -53,7 +53,7 @@ void read_plain(const std::string& path, std::span<std::byte> out) {
 void forget_cached(const std::string& path) {
   if (const int error = ::posix_fadvise(open_file(path, O_RDONLY).number(), 0, 0, POSIX_FADV_DONTNEED)) {
     errno = error;
-    fail(path, "forget");
+    fail(path, "drop the cached pages of");
   }
 }
 

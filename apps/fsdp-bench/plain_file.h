@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Writes and reads files like a program without this library, for comparison with checkpoints.
+/// Writes and reads files as a program without this library does, for comparison with checkpoints.
 
 #include <cstddef>
 #include <span>

@@ -14,7 +14,8 @@ double mebibytes(const std::string& path, const std::string& key) {
     double kilobytes = 0;
     if (word == key && file >> kilobytes) return kilobytes / 1024;
   }
-  throw std::runtime_error("cannot read " + key + " from " + path + "; expected Linux 4.14 or newer");
+  throw std::runtime_error("expected a line that begins with \"" + key + "\" in " + path +
+                           ", which Linux 4.14 and newer write, found none");
 }
 
 }  // namespace

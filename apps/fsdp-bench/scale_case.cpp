@@ -10,7 +10,7 @@
 namespace bench {
 namespace {
 
-// Returns the bytes that this rank sent in messages. Copies through shared memory on one host are no messages.
+// Returns the bytes that this rank sent in messages. Copies through shared memory on one host are not messages.
 int64_t sent_bytes(const fsdp::Traffic& traffic, const Job& job) {
   return job.transport == "gloo" ? traffic.between_hosts.sent + traffic.inside_host.sent : traffic.between_hosts.sent;
 }

@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// Counts of one rank. The counts of a step are taken once all steps have the same counts.
+/// Counts of one rank. Steps are counted once their counts no longer change from step to step.
 struct RankCounts {
   int64_t joining_calls = 0;  ///< number of calls to the store until the rank has joined
   int64_t calls = 0;          ///< number of calls to the store in a step

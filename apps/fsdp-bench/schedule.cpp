@@ -53,8 +53,9 @@ void run_schedule(const ScheduleArguments& arguments) {
   }
   // The text shows only the order of actions: each action takes one cell, however long it lasts.
   std::cout << fsdp::to_text(schedule, fsdp::simulate(schedule, [](const auto&) { return 1; })) << std::fixed
-            << std::setprecision(1) << schedule.name << ": a step takes " << times.total << ", and ranks are idle for "
-            << 100 * times.bubble() << " % of that time" << std::endl;
+            << std::setprecision(1) << schedule.name << ": a step takes " << times.total
+            << " times as long as a rank's forward, and ranks are idle for " << 100 * times.bubble()
+            << " % of that time" << std::endl;
 }
 
 }  // namespace bench

@@ -24,10 +24,10 @@ struct Series {
 };
 
 struct Memory {
-  /// Memory in MiB. On the CPU it is the process's proportional set size after the backward of the first step that
-  /// counts. On a GPU it is the peak of device memory from that step to the end.
+  /// Memory in MiB. On the CPU it is the process's proportional set size after the backward of the first step after the
+  /// warm-up. On a GPU it is the peak of device memory from that step to the end.
   double mb = 0;
-  /// Statistics after that backward, and after the last step; peaks are from the latter.
+  /// Statistics after the same backward, and after the last step. The printed peaks are from `last`.
   fsdp::GroupStats then, last;
 };
 

@@ -20,8 +20,8 @@ class StepObserver {
   StepObserver(const StepObserver&) = delete;
   StepObserver& operator=(const StepObserver&) = delete;
 
-  /// Takes a step under a trace, and writes its metrics as a line of JSON and an event of TensorBoard. The time for
-  /// writing counts as time of the optimizer.
+  /// Takes a step while a trace records it, and writes its metrics as a line of JSON and an event of TensorBoard. The
+  /// time for writing counts as time of the optimizer.
   StepTimes take_step(Trainee& trainee, const at::Tensor& batch);
 
  private:

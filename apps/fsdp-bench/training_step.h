@@ -28,8 +28,8 @@ struct Step {
 at::Tensor batch_of(const StepArguments& arguments, int64_t step, c10::Device device);
 
 /// Runs a step that predicts each token of `batch` from the tokens before it. With a pipeline, all time of forward and
-/// backward counts as backward. The time of `after_backward` is not counted. On a GPU, times are between events on the
-/// current stream, and the function returns after the GPU has finished the step. Collective for sharded trainees.
+/// backward counts as backward. The time of `after_backward` is not counted. On a GPU, the times are measured by events
+/// on the current stream, and the function waits until the GPU has finished the step. Collective for sharded trainees.
 Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<void()>& after_backward = [] {});
 
 /// Returns the median of the values without those of the warm-up steps.

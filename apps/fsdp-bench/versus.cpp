@@ -22,11 +22,11 @@ using Json = nlohmann::ordered_json;
 /// An engine and its own trainee.
 struct Contestant {
   Trainee trainee;
-  /// True if ratios compare with the bound of this engine's steps, not with the steps.
+  /// True if `milliseconds` has bounds of steps (see `bound`), not times of steps.
   bool is_bound = false;
   /// Times of this rank in milliseconds, one value for each step.
   std::vector<double> forward = {}, backward = {}, optimizer_step = {};
-  /// Times that the ratios compare, each from the slowest rank.
+  /// Times of which ratios are computed, each from the slowest rank.
   std::vector<double> milliseconds = {};
   std::unique_ptr<StepObserver> observer = nullptr;
 };

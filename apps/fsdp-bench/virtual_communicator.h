@@ -17,11 +17,11 @@ struct Issued {
   int64_t gathers = 0, reductions = 0, others = 0, bytes = 0;
 };
 
-/// Makes a communicator that checks its callers' arguments as every communicator does, and counts them. It moves no
-/// data, so outputs keep their values.
+/// Makes a communicator that checks the arguments of calls as every communicator does, and counts the calls. It moves
+/// no data, so outputs keep their values.
 std::shared_ptr<fsdp::Communicator> make_virtual_communicator(fsdp::Ranks ranks, std::shared_ptr<Issued> issued);
 
-/// Makes a communicator whose operations are compared in windows, as for a device's backend.
+/// Makes a communicator whose operations are compared as those of a device's backend are, in windows (Note [Windows]).
 std::shared_ptr<fsdp::Communicator> make_virtual_device(fsdp::Ranks ranks, std::shared_ptr<Issued> issued,
                                                         std::shared_ptr<fsdp::IssuedWindows> windows);
 

@@ -23,7 +23,7 @@ using fsdp::Profile, fsdp::str_cat;
 
 std::string host_of(const Job& job, int rank) { return str_cat("host ", rank / job.ranks_per_host); }
 
-// A store that has a profile for each rank. It makes the profiles from the first profile that a rank wrote.
+// A store that makes up the profiles of ranks that do not run, from the first profile that a rank wrote.
 class VirtualStore : public c10d::HashStore {
  public:
   using Bytes = std::vector<uint8_t>;
@@ -54,7 +54,7 @@ class VirtualStore : public c10d::HashStore {
   }
 
  private:
-  // Returns the rank whose profile `key` contains, or -1 if the key is for no profile.
+  // Returns the rank whose profile is stored under `key`, or -1 if `key` is not a profile's.
   static int rank_in(const std::string& key) {
     constexpr std::string_view kProfile = "/profile/";
     const size_t begin = key.rfind(kProfile);

@@ -16,15 +16,15 @@ namespace bench {
 /// Describes a job.
 struct Job {
   int ranks = 1;
-  /// Number of ranks of a host. They have consecutive numbers.
+  /// Number of ranks on a host. They have consecutive numbers.
   int ranks_per_host = 8;
   /// How data travels: "device" (collectives of a device's backend), "gloo", "hierarchical" or "shm".
   std::string transport = "device";
 };
 
-/// Counts of a rank besides those of its process group.
+/// Counts of a rank that its process group does not have.
 struct Counters {
-  /// Calls to the store until the ranks knew each other.
+  /// Calls to the store before the ranks knew each other.
   int64_t joining_calls = 0;
   std::shared_ptr<Issued> issued = std::make_shared<Issued>();
 };

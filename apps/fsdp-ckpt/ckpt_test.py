@@ -104,8 +104,8 @@ class Ckpt(unittest.TestCase):
     def test_an_older_step_does_not_become_a_runs_newest(self):
         self.ckpt("import", self.file, self.runs, "--step", 7)
         output = self.ckpt("import", self.file, self.runs, "--step", 6, status=1)
-        says = "the newest checkpoint in this folder has step 7, so a smaller step cannot be written, found "
-        self.assertIn(f"{self.runs}: {says}6", output)
+        says = "the newest checkpoint in this folder, which has step 7, and not from the new one, which has step "
+        self.assertIn(f"{self.runs}: training would resume from {says}6", output)
         self.assertIn(says, self.ckpt("reshard", self.file, self.runs, status=1))
         self.assertEqual(self.told("info", self.runs)["step"], 7)
         self.assertEqual(sorted(path.name for path in self.runs.iterdir()), ["latest", "lock", "step-000000000007"])

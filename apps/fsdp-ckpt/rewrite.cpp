@@ -69,16 +69,15 @@ void write_share(Rewriting& to, const std::string& file, const TensorRecords& te
         .parts.push_back({file, offsets.at(entry.name), entry.sizes, std::move(written.checksums.at(entry.name))});
 }
 
-// Throws unless the step is at least that of the newest checkpoint in the folder. Otherwise training would not resume
-// from the checkpoint that is written.
+// Throws unless the step is at least that of the newest checkpoint in the folder. Training would resume from that
+// checkpoint and not from one with a smaller step.
 void require_newest(const std::string& folder, int64_t step) {
   if (checkpoint_names(folder).empty()) return;
   const auto newest = read_manifest(find_checkpoint(folder)).step;
   if (step < newest)
-    throw FormatError(
-        folder + ": the newest checkpoint in this folder has step " + std::to_string(newest) +
-        ", so a smaller step cannot be written, found " + std::to_string(step) +
-        ". Training would resume from the newest one: name a different folder, or a larger step with --step");
+    throw FormatError(folder + ": training would resume from the newest checkpoint in this folder, which has step " +
+                      std::to_string(newest) + ", and not from the new one, which has step " + std::to_string(step) +
+                      ". Name a different folder, or a larger step with --step");
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ void Attempt::start(int local_rank) {
   Rank& rank = ranks_.emplace_back();
   rank.number = context_.nodes.first_rank() + local_rank;
   rank.local_number = local_rank;
-  rank.status = fsdp::ExitStatus();  // not running in case the start fails
+  rank.status = fsdp::ExitStatus();  // If the start throws, the rank does not count as running.
   rank.pid = start_rank(execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
                         context_.signals, pipes);
   rank.status.reset();
@@ -146,7 +146,7 @@ void Attempt::reap() {
     const auto rank = std::ranges::find_if(
         ranks_, [&](const Rank& candidate) { return candidate.is_running() && candidate.pid == info.si_pid; });
     if (rank == ranks_.end()) {
-      waitpid(info.si_pid, nullptr, 0);  // A rank started it and ended before it.
+      waitpid(info.si_pid, nullptr, 0);  // A rank started this process and ended before it.
       continue;
     }
     finish(*rank);
@@ -156,8 +156,8 @@ void Attempt::reap() {
 }
 
 void Attempt::finish(Rank& rank) {
-  // The rank is not waited for yet, so no other process can have its number. The signal reaches only processes that the
-  // rank started.
+  // The rank has ended, but no other process has its number before waitpid. The signal therefore reaches only processes
+  // that the rank started.
   kill(-rank.pid, SIGKILL);
   context_.guard.remove(rank.pid);
   int status = 0;
@@ -176,7 +176,7 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   ending_.note_failure();
 }
 
-// If a rank fails because another rank fails, it may still end before that rank.
+// A rank that fails because of another rank's failure can end before that rank.
 void Attempt::find_first_failed() {
   if (!result_.failed) return;
   const int first_rank = context_.nodes.first_rank();

@@ -21,11 +21,11 @@ struct Sighting {
   int64_t beats = 0;
   /// True if no rank of the last attempt still runs on that node.
   bool is_ready = false;
-  /// True if the launcher has said that it ends.
+  /// True if the launcher has announced its end.
   bool has_left = false;
 };
 
-/// Decides which launchers are lost. A launcher is lost while its `beats` have not risen for the timeout.
+/// Decides which launchers are lost: those whose `beats` have not risen for the timeout.
 class Attendance {
  public:
   explicit Attendance(std::chrono::seconds timeout) : timeout_(timeout) {}
@@ -33,7 +33,7 @@ class Attendance {
   /// Takes note of all launchers in the order of their numbers, including those that have not come. The caller must
   /// call this often, because only calls measure how long a launcher has been silent.
   void note(const std::vector<Sighting>& launchers);
-  /// Returns the launchers that are there. A launcher that did not take part in `last` counts as ready.
+  /// Returns the launchers that have come and are not lost. Those that did not take part in `last` count as ready.
   std::vector<Candidate> candidates(const Round& last) const;
   /// Returns why a member of `round` is lost, or nullopt if no member is lost.
   std::optional<std::string> loss_in(const Round& round) const;

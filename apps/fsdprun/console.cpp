@@ -27,7 +27,7 @@ bool are_one_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-/// Passes the text that any thread writes to a stream on to an Outlet. Text is lost while the Outlet has no room.
+/// The buffer of a stream, such as std::cerr, whose text goes to an Outlet. While the Outlet has no room, text is lost.
 class ToOutlet : public std::streambuf {
  public:
   explicit ToOutlet(std::shared_ptr<Outlet> outlet) : outlet_(std::move(outlet)) {}
@@ -172,7 +172,7 @@ void Console::say(const std::string& message) {
 void Console::note_lost(const std::string& path, int error) {
   has_lost_ = true;
   say("cannot write " + path + ": " + fsdp::why_and_what_to_do(error) +
-      ". The file lacks what the rank prints from now on");
+      ". What the rank prints from now on is missing from this file");
 }
 
 void Console::take_news() {

@@ -13,7 +13,7 @@
 
 namespace fsdprun {
 
-/// A file to which a thread of its own writes. Other threads therefore never wait for the reader of the file.
+/// Writes to a file in a separate thread, so other threads never wait for the reader of the file.
 class Outlet {
  public:
   /// `news` is an eventfd. It becomes readable when text has been written and when writing fails.
@@ -25,7 +25,7 @@ class Outlet {
 
   /// Appends `text` to the text that the thread writes. Never waits.
   void write(std::string_view text);
-  /// True if less than 1 MiB of text waits to be written. If it is false, callers should keep their text for now.
+  /// True if less than 1 MiB of text waits to be written. Otherwise callers should keep their text for now.
   bool has_room() const;
   /// The errno of the first write that failed, because the reader is gone or the disk is full; 0 if none failed.
   /// Nothing more is written after a failure.
@@ -46,11 +46,10 @@ class Console {
  public:
   enum class Stream { kOut = STDOUT_FILENO, kErr = STDERR_FILENO };
 
-  /// Starts the threads. It also makes std::cerr, to which LibTorch logs, write through an Outlet, so loggers never
-  /// wait.
+  /// Starts the threads. Also redirects std::cerr, to which LibTorch logs, to an Outlet, so that logging never waits.
   Console();
-  /// Writes `piece` without interruption. `source` identifies the rank's stream. If the line of another source is
-  /// unfinished, a line break ends that line first. Never waits.
+  /// Writes `piece`, after `prefix` where a line starts. `source` identifies the rank's stream. If the line of another
+  /// source is unfinished, a line break ends that line first. Never waits.
   void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);
   /// Writes "fsdprun: `message`" to stderr. Never waits.
   void say(const std::string& message);
@@ -63,7 +62,7 @@ class Console {
   bool has_room(Stream stream) const { return page(stream).outlet->has_room(); }
   /// The errno of the stream whose writes fail, as in Outlet::error; 0 if there is none.
   int error() const { return out_->outlet->error() != 0 ? out_->outlet->error() : err_->outlet->error(); }
-  /// A descriptor that is readable if there may be room again or an error happened. `take_news` makes it unreadable.
+  /// A descriptor that is readable, until `take_news` is called, if there may be room again or an error happened.
   int descriptor() const { return news_->number(); }
   void take_news();
 

@@ -42,8 +42,8 @@ double seconds_of_all_reduce(fsdp::Communicator& ranks, int64_t elements, int ro
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / rounds;
 }
 
-/// Measures an all-reduce of few and of many bytes. A rank sends 2 (n - 1) / n of the bytes, however the backend splits
-/// them.
+/// Measures an all-reduce of few and of many bytes. Each of n ranks sends 2 (n - 1) / n times the bytes, however the
+/// backend splits them.
 Measurement measure(const std::string& where, fsdp::ProcessGroup& group, c10::Device device) {
   const int ranks = group.world_size();
   auto& communicator = group.communicator();

@@ -86,7 +86,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
              "write the ranks' output to files instead of printing it: 1 stdout, 2 stderr, 3 both; or 0:3,2:1 for "
              "local ranks 0 and 2");
   add_option(app, "-t,--tee", text.tee, "write the ranks' output to files and print it; values as for --redirects");
-  add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
+  add_option(app, "--local-ranks-filter", text.shown, "show the output of these local ranks only, e.g. 0,3");
   app.add_flag("--prefix", text.prefix, "begin each line with [rank N] even if there is only one rank");
   app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin each line with [rank N]");
 
@@ -99,7 +99,8 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
 
   app.add_flag(both_spellings("--no-python"), text.no_python,
                "accepted for compatibility with torchrun; has no effect");
-  app.add_flag("-m,--module", text.module, "not supported: programs are not Python modules");
+  app.add_flag("-m,--module", text.module,
+               "not supported; for a Python module, write python3 -m MODULE as the program");
 }
 
 int number(const std::string& flag, const std::string& text, int least, int most = std::numeric_limits<int>::max()) {
@@ -185,10 +186,10 @@ MeetingPlace choose_meeting_place(const Text& text, const NodeRange& range) {
   }
   if (range.is_open() && !is_c10d) {
     refuse(
-        "--nnodes is a range, which needs --rdzv-backend c10d, because --node-rank would leave gaps when nodes are "
-        "lost");
+        "--nnodes MIN:MAX needs --rdzv-backend c10d, because numbers that --node-rank gives have gaps if nodes are "
+        "missing");
   }
-  if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know, so port 0 is not allowed");
+  if (place.port == 0 && nodes > 1) refuse("--rdzv-endpoint has port 0, expected a port that all nodes know");
   place.numbers_nodes_by_arrival = is_c10d && nodes > 1;
   return place;
 }
@@ -196,7 +197,8 @@ MeetingPlace choose_meeting_place(const Text& text, const NodeRange& range) {
 StreamChoice streams(const std::string& flag, const std::string& text) {
   const auto choice = StreamChoice::parse(text);
   if (!choice) {
-    refuse(flag + " is '" + text + "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:NUMBER,...");
+    refuse(flag + " is '" + text +
+           "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such numbers by local rank, e.g. 0:3,2:1");
   }
   return *choice;
 }
@@ -210,14 +212,13 @@ void check_command(std::vector<std::string>& command) {
   if (command.empty()) refuse("no program to start was given");
 }
 
-/// Sets the command of the doctor, in which fsdprun starts itself instead of a program of the user.
+/// Sets the command of the doctor, with which fsdprun starts itself instead of a user's program.
 void prepare_doctor(Flags& flags, const Text& text) {
   if (!flags.doctor) {
     if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are allowed only with --doctor");
     return;
   }
-  if (!flags.command.empty())
-    refuse("--doctor does not start a program, but the command line names " + flags.command.front());
+  if (!flags.command.empty()) refuse("--doctor does not start a program, found the program " + flags.command.front());
   const std::string backend = text.doctors_backend.empty() ? "auto" : text.doctors_backend;
   flags.command = {"/proc/self/exe", kDoctorRank, backend, text.json ? "json" : "text"};
   flags.prefix = Prefix::kNever;
@@ -225,7 +226,7 @@ void prepare_doctor(Flags& flags, const Text& text) {
 
 void complete(Flags& flags, const Text& text) {
   if (text.module) {
-    refuse("-m is not supported: give a program instead, for a Python module: python3 -m MODULE");
+    refuse("-m is not supported. To start a Python module, write python3 -m MODULE as the program");
   }
   if (text.prefix && text.no_prefix) refuse("--prefix and --no-prefix exclude each other");
   prepare_doctor(flags, text);

@@ -41,7 +41,7 @@ struct Measurement {
   std::string where;
   int ranks = 0;
   double latency_microseconds = 0;
-  /// Throughput of an all-reduce of large tensors, which counts the bytes that each rank sends.
+  /// Megabytes per second that each rank sends in an all-reduce of large tensors.
   double megabytes_per_second = 0;
 };
 

@@ -11,7 +11,7 @@ bool begins_message(std::string_view line) {
   return first != std::string_view::npos && line.substr(first).starts_with("what():");
 }
 
-/// True if LibTorch printed the line as a stack frame behind a message.
+/// True if LibTorch printed the line as a stack frame after a message.
 bool is_frame(std::string_view line) { return line.starts_with("frame #"); }
 bool begins_frames(std::string_view line) { return line.starts_with("Exception raised from "); }
 

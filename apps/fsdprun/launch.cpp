@@ -52,8 +52,8 @@ int exit_status(const AttemptResult& result, const Attempt& attempt) {
   return result.ended_elsewhere ? kFailure : 0;
 }
 
-/// Waits until all output is written. Returns earlier if a signal asks for the end, or if `patience` is given and
-/// nothing has been written for that long.
+/// Waits until all output is written. Returns earlier if a signal asks the launcher to end, or if `patience` is given
+/// and nothing has been written for that long.
 void flush(Console& console, SignalQueue& signals, std::optional<std::chrono::seconds> patience) {
   constexpr std::chrono::milliseconds kLook{50};
   auto last_progress = std::chrono::steady_clock::now();
@@ -102,9 +102,9 @@ int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, c
   for (;;) {
     nodes.meet(signals);
     if (flags.nodes.is_open()) {
-      console.say("attempt " + std::to_string(nodes.attempt()) + " runs on " + std::to_string(nodes.count()) + " of " +
-                  std::to_string(flags.nodes.least) + " to " + std::to_string(flags.nodes.most) +
-                  " nodes (world size " + std::to_string(nodes.world_size()) + "); this is node " +
+      console.say("attempt " + std::to_string(nodes.attempt()) + " runs on " + std::to_string(nodes.count()) +
+                  " nodes (--nnodes " + std::to_string(flags.nodes.least) + ":" + std::to_string(flags.nodes.most) +
+                  ", world size " + std::to_string(nodes.world_size()) + "); this is node " +
                   std::to_string(nodes.node()));
     }
     const bool are_alike = !flags.doctor || compare_hosts(nodes, signals);

@@ -75,7 +75,7 @@ fsdp::Descriptor enter_own(const fs::path& path) {
   return folder;
 }
 
-/// Returns the job's name, with characters replaced that are unsuitable for a file's name.
+/// Returns the job's name. Characters that do not suit a file's name are replaced.
 std::string file_name(std::string run_id) {
   std::ranges::replace_if(
       run_id, [](unsigned char c) { return std::isalnum(c) == 0 && std::strchr("-_.", c) == nullptr; }, '_');

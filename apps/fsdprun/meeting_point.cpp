@@ -99,8 +99,8 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
     problem = fsdp::first_line(error.what_without_backtrace());
   }
   throw Exit(kFailure, "the rendezvous store cannot be reached at " + address() + " from this host itself: " + problem +
-                           (is_of_network ? ". Is the interface of this address up, as the loopback device is after "
-                                            "`ip link set lo up`?"
+                           (is_of_network ? ". Is the network interface with this address up? For the loopback "
+                                            "interface, run `ip link set lo up`"
                                           : ". Is the limit on open files (ulimit -n) high enough?"));
 }
 
@@ -114,7 +114,7 @@ void MeetingPoint::require_same_run(SignalQueue& signals) {
 }
 
 /// Throws Exit if this launcher must be node 0 and cannot listen. If `may_connect`, another launcher may be node 0, so
-/// an occupied port or an address of another host is no error.
+/// an occupied port or an address of another host is not an error.
 void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const {
   using Result = fsdp::StoreListener::Result;
   const std::string port = "port " + std::to_string(port_);
@@ -133,9 +133,9 @@ void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreList
                                "--master-port, or in --rdzv-endpoint; --standalone chooses a free port");
     case Result::kNotHere:
       if (may_connect) return;
-      throw Exit(kFailure, "'" + host_ +
-                               "' is not an address of this host, but node 0 must run there: start node 0 there, or "
-                               "number the nodes with --node-rank");
+      throw Exit(kFailure, "node 0 must run on the host '" + host_ +
+                               "', but this is not an address of this host: start node 0 on that host, and give every "
+                               "other node its --node-rank");
   }
 }
 

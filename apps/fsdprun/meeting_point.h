@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kPoll{100};
 /// Time to wait for an answer of the store if the caller can also continue without it.
 constexpr std::chrono::milliseconds kQuickAnswer{20};
 
-/// Waits for kPoll. Throws Exit if a signal asks for the end; its message says that the launcher waited for `whom`.
+/// Waits for kPoll. If a signal asks the launcher to end, throws Exit, whose message says that it waited for `whom`.
 void pause(SignalQueue& signals, const char* whom = "other nodes");
 
 /// Thrown if the launcher of node 0, which hosts the store, is gone or does not answer.
@@ -34,8 +34,8 @@ class HostIsLost : public Exit {
   explicit HostIsLost(const std::string& message) : Exit(kFailure, message) {}
 };
 
-/// Waits for `future` and returns its value. Throws Exit if a signal asks for the end, and HostIsLost with the message
-/// `reproach` after `limit`.
+/// Waits for `future` and returns its value. Throws Exit if a signal asks the launcher to end, and HostIsLost, whose
+/// message is `reproach`, after `limit`.
 template <class T>
 T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::string& reproach, SignalQueue& signals,
            const char* whom = "other nodes") {
@@ -46,8 +46,8 @@ T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::st
   return future.get();
 }
 
-/// Runs `act` in another thread and returns its result. `act` may take long in a driver or a name server. Throws Exit
-/// if a signal asks for the end meanwhile. `act` must own the objects that it uses. `whom` names what the launcher
+/// Runs `act` in another thread, because it may wait long for a driver or a name server, and returns its result. Throws
+/// Exit if a signal asks the launcher to end. `act` must own the objects that it uses. `whom` names what the launcher
 /// waits for.
 template <class Act>
 auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
@@ -56,12 +56,12 @@ auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
   return wait_for(thread.post(std::move(act)), kForEver, "", signals, whom);
 }
 
-/// The connection of a launcher to the store. The launcher of node 0 hosts the store, so the job ends when it ends;
-/// other launchers connect to it. The constructor checks that this launcher belongs to the same run as the others, and
-/// gives it a number that no other launcher has.
+/// The connection of a launcher to the store. The launcher of node 0 hosts the store, so the job ends with that
+/// launcher; other launchers connect to the store. The constructor checks that this launcher belongs to the same run as
+/// the others, and gives it a number that no other launcher has.
 class MeetingPoint {
  public:
-  /// Throws Exit if the port is occupied, the store cannot be opened, no launcher answers there, or two nodes have the
+  /// Throws Exit if the port is occupied, the store cannot be opened, node 0 does not answer, or two nodes have the
   /// same number.
   MeetingPoint(const Flags& flags, SignalQueue& signals);
 
@@ -80,7 +80,7 @@ class MeetingPoint {
     return store_thread_.post([store = store_, ask = std::move(ask)] { return ask(*store); });
   }
   /// Runs `ask` with the store and waits for its result. Throws Exit if node 0 is silent for longer than `timeout()` or
-  /// a signal asks for the end.
+  /// a signal asks the launcher to end.
   template <class Ask>
   auto answer(SignalQueue& signals, Ask ask) {
     return or_exit([&] { return wait_for(post(std::move(ask)), timeout_, silence_of_host(), signals); });

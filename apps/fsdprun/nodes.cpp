@@ -108,7 +108,7 @@ std::string Nodes::too_few(const std::vector<Candidate>& there) const {
   }
   return "expected " + std::string(range_.is_open() ? "at least " : "") + nodes_text(range_.least) + " within " +
          std::to_string(join_timeout_.count()) + " s (join_timeout of --rdzv-conf), found " +
-         std::to_string(there.size()) + (are_numbered_by_arrival_ ? "" : ": --node-rank " + found) +
+         std::to_string(there.size()) + (are_numbered_by_arrival_ ? "" : " (--node-rank " + found + ")") +
          ". Start the other nodes with the address of this job, or ask for fewer nodes with --nnodes";
 }
 
@@ -178,12 +178,12 @@ std::optional<AttemptEnd> Nodes::end_elsewhere() {
     return end;
   } catch (const c10::Error&) {
     store_is_lost_ = true;
-    return AttemptEnd{.is_failure = true, .text = "node 0: the connection broke, its launcher has ended"};
+    return AttemptEnd{.is_failure = true, .text = "node 0: the connection broke, so its launcher has ended"};
   }
 }
 
-/// Returns in node 0 the reason to end the attempt: a member is lost, or more nodes wait and could take part. When the
-/// ranks of some node are done, the attempt no longer ends for nodes that wait.
+/// Returns in node 0 the reason to end the attempt: a member is lost, or more nodes wait and could take part. Once the
+/// ranks of any node are done, nodes that wait no longer end the attempt.
 std::optional<AttemptEnd> Nodes::end_seen_in(const News& news) {
   attendance_.note(news.launchers);
   if (news.done == count()) return std::nullopt;
@@ -193,7 +193,8 @@ std::optional<AttemptEnd> Nodes::end_seen_in(const News& news) {
   const auto waiting =
       std::ranges::count_if(there, [&](const auto& other) { return !round_.node_of(other.member.id); });
   if (waiting == 0) return std::nullopt;
-  return AttemptEnd{.is_failure = false, .text = nodes_text(static_cast<int>(waiting)) + " more joined"};
+  return AttemptEnd{.is_failure = false,
+                    .text = std::to_string(waiting) + (waiting == 1 ? " more node joined" : " more nodes joined")};
 }
 
 std::optional<AttemptEnd> Nodes::wait_until_all_are_done(SignalQueue& signals) {

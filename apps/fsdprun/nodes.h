@@ -19,16 +19,16 @@
 namespace fsdprun {
 
 /// Represents this launcher among the launchers of the job. Before each attempt the launchers meet, and node 0 decides
-/// which of them take part. Launchers tell each other through the store when ranks fail and when all ranks are done. A
-/// launcher that is alone does none of this. If the store breaks or node 0 is silent for too long, the other launchers
-/// treat this as a failure of node 0. Node 0 checks whether other launchers are silent: each look at the store is a
-/// heartbeat.
+/// which of them take part. Launchers tell each other through the store when ranks fail and when all ranks are done. If
+/// the job has one node, its launcher does none of this. If the store breaks or node 0 is silent for too long, the
+/// other launchers treat this as a failure of node 0. Node 0 checks whether other launchers are silent: each look at
+/// the store is a heartbeat.
 class Nodes {
  public:
   /// Hosts the store or connects to it. Throws Exit as MeetingPoint does.
   Nodes(const Flags& flags, int local_ranks, Console& console, SignalQueue& signals);
 
-  /// Waits until node 0 announces a next attempt in which this node takes part. No rank of the last attempt may still
+  /// Waits until node 0 announces the next attempt in which this node takes part. No rank of the last attempt may still
   /// run on this node. The ranks of all attempts use the same store; the attempt's number in their keys keeps attempts
   /// apart. Throws Exit if too few nodes come or the job is over.
   void meet(SignalQueue& signals);
@@ -52,17 +52,17 @@ class Nodes {
   /// Tells the other nodes that a rank failed on this node.
   void tell_own_failure(const std::string& what);
   /// Returns why another node ended the attempt, or which node is silent; nullopt if the attempt goes on. The caller
-  /// must call this about once a second, because each call is also a heartbeat of this node. It waits for the store for
-  /// at most 20 ms. In node 0 it also ends the attempt if more nodes wait and the job has room for them.
+  /// must call this about once a second, because each call is also a heartbeat of this node. A call waits at most 20 ms
+  /// for the store. In node 0 it also ends the attempt if more nodes wait and the job has room for them.
   std::optional<AttemptEnd> end_elsewhere();
   /// Waits until the ranks of every node are done. Returns the reason if another node ends the attempt meanwhile.
   std::optional<AttemptEnd> wait_until_all_are_done(SignalQueue& signals);
-  /// Returns why the attempt ended, which is the same on all nodes: the first reason that a node told. `here` is this
-  /// node's reason.
+  /// Tells the other nodes this node's reason, `here`, for the end of the attempt. Returns on all nodes the reason that
+  /// a node told first.
   AttemptEnd agree_on_end(const AttemptEnd& here, SignalQueue& signals);
 
-  /// Sends `value` to node 0. Returns in node 0 the values of all nodes in their order, and nothing in other nodes. A
-  /// name may be used once in each attempt. Throws Exit if the attempt ends meanwhile.
+  /// Sends `value` to node 0. Returns in node 0 the values of all nodes in their order, and nothing in other nodes. Use
+  /// each name only once in an attempt. Throws Exit if the attempt ends meanwhile.
   std::vector<std::string> tell_node_0(const std::string& name, const std::string& value, SignalQueue& signals);
 
   /// Tells the other launchers that this one ends. Node 0 also tells `problem`, the reason why the job failed, which is

@@ -24,7 +24,7 @@ int count_processes(const std::string& text) {
   const auto count = parse_number(text, 1);
   if (!count) {
     throw Exit(kWrongFlags,
-               "--nproc-per-node is '" + text + "', expected a whole number not below 1, auto, gpu or cpu");
+               "--nproc-per-node is '" + text + "', expected auto, gpu, cpu or a whole number not below 1");
   }
   return *count;
 }

@@ -39,7 +39,7 @@ void LineSplitter::finish(const Sink& sink) {
   is_inside_line_ = false;
 }
 
-/// Passes on the rest, followed by `end`.
+/// Passes on the unfinished line, followed by `end`.
 void LineSplitter::pass_on(std::string_view end, const Sink& sink) {
   rest_ += end;
   sink(rest_, !is_inside_line_);
@@ -75,7 +75,7 @@ void RankStream::read_available() {
 }
 
 void RankStream::finish() {
-  constexpr int kMoreThanAPipeHolds = 128;  // Another process may still be writing.
+  constexpr int kMoreThanAPipeHolds = 128;  // There is a limit, because another process may still be writing.
   for (int turn = 0; turn < kMoreThanAPipeHolds && pipe_.is_open() && read_some(); ++turn) {
   }
   pipe_.close();

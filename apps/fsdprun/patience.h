@@ -7,8 +7,8 @@
 
 namespace fsdprun {
 
-/// Measures time only while the caller calls is_over. Time during which this process was stopped counts as at most one
-/// second.
+/// Adds up the times between calls of is_over. Each counts as at most one second, because this process may have been
+/// stopped meanwhile.
 class Patience {
  public:
   explicit Patience(std::chrono::milliseconds limit) : limit_(limit) {}

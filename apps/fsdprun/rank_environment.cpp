@@ -13,8 +13,8 @@
 namespace fsdprun {
 namespace {
 
-// Returns the columns that a rank's line has on the terminal behind its prefix. Returns 0 if the rank's stdout is not
-// shown on a terminal, or also goes to a file.
+// Returns how many columns of the terminal remain after the prefix of a rank's line. Returns 0 if the rank's stdout is
+// not shown on a terminal, or also goes to a file.
 int columns_of_line(const Flags& flags, int local_rank) {
   constexpr int kPrefix = 16;
   const bool is_shown = !flags.shown_local_ranks || flags.shown_local_ranks->contains(local_rank);

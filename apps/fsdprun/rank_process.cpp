@@ -28,15 +28,15 @@ Pipe make_pipe() {
 
 /// Returns why the system could not execute a file that exists and is executable.
 std::string explanation(const std::error_code& error, const std::string& program) {
-  if (error == std::errc::executable_format_error) return ": a script needs a first line such as #!/bin/sh";
+  if (error == std::errc::executable_format_error) return ". A script needs a first line such as #!/bin/sh";
   std::string line;
   std::getline(std::ifstream(program), line);
   if (error != std::errc::no_such_file_or_directory || !line.starts_with("#!")) return "";
   const size_t begin = std::min(line.find_first_not_of(" \t", 2), line.size());
   std::string interpreter = line.substr(begin, line.find_first_of(" \t", begin) - begin);
-  if (!interpreter.ends_with('\r')) return ": its first line names the interpreter '" + interpreter + "'";
+  if (!interpreter.ends_with('\r')) return ". Its first line names the interpreter '" + interpreter + "': install it";
   interpreter.pop_back();
-  return ": its first line names the interpreter '" + interpreter +
+  return ". Its first line names the interpreter '" + interpreter +
          "' followed by a carriage return. Let its lines end with only a line feed: sed -i 's/\\r$//' " + program;
 }
 

@@ -18,8 +18,8 @@ struct NodeRange {
 
 /// A node that takes part in an attempt.
 struct Member {
-  /// Number of its launcher, which stays the same until the job ends. Nodes are numbered in the order of arrival or by
-  /// --node-rank.
+  /// Number of its launcher, which stays the same until the job ends. Launchers are numbered in the order of arrival or
+  /// by --node-rank.
   int id = 0;
   int local_ranks = 0;
 
@@ -56,7 +56,7 @@ struct AttemptEnd {
   static AttemptEnd decode(const std::string& text);
 };
 
-/// A launcher that is there and could take part.
+/// A launcher that could take part in the next attempt.
 struct Candidate {
   Member member;
   /// True if no rank of the last attempt still runs there.
@@ -64,8 +64,8 @@ struct Candidate {
 };
 
 /// Returns the members of the next attempt: of the launchers that are ready, those with the lowest numbers. Returns
-/// nullopt if more launchers have to come or may still come. When `range.least` launchers are ready, more may come
-/// until the last call is over. Launchers whose ranks of the last attempt still run are always waited for.
+/// nullopt if node 0 has to wait: for `range.least` launchers, for more launchers until the last call is over, or for
+/// launchers whose ranks of the last attempt still run.
 std::optional<std::vector<Member>> choose_members(const std::vector<Candidate>& candidates, NodeRange range,
                                                   bool last_call_is_over);
 

@@ -27,7 +27,7 @@ class SignalQueue {
   int descriptor() const { return descriptor_.number(); }
   /// Takes the next signal; nullopt if no signal waits.
   std::optional<int> next();
-  /// Takes the next signal that asks for the end, and drops other signals. Waits for at most `timeout`.
+  /// Takes the next signal that asks the launcher to end, and drops other signals. Waits for at most `timeout`.
   std::optional<int> wait_for_end(std::chrono::milliseconds timeout);
 
   /// The signals that were blocked when the launcher started.

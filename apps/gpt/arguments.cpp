@@ -25,7 +25,7 @@ std::vector<std::string> size_names() {
   return names;
 }
 
-// Valid lengths. The upper bound is larger than any useful length, but no product of lengths overflows.
+// Valid lengths. The upper bound is larger than any useful length, but so small that no product of lengths overflows.
 const CLI::Range kLength(int64_t{1}, int64_t{1} << 20);
 
 template <class Value>
@@ -59,10 +59,10 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
     app.add_option(flag, value, help)->check(kLength)->take_last();
   };
   add_part("--dim", arguments.dim, "Width of the model, a multiple of --heads");
-  add_part("--layers", arguments.layers, "Blocks");
+  add_part("--layers", arguments.layers, "Number of blocks");
   add_part("--heads", arguments.heads, "Number of attention heads in a block");
   add_part("--seq", arguments.seq, "Number of tokens in a sequence, which is the longest context");
-  add(app, "--dropout", arguments.dropout, "Fraction of the values that are set to zero in training",
+  add(app, "--dropout", arguments.dropout, "Fraction of the activations that training sets to zero",
       frame::number_from_0(0.99));
   app.add_flag("--tanh-gelu", arguments.tanh_gelu, "Approximate GELU with tanh, as GPT-2 does; not for llama");
 }
@@ -128,8 +128,8 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
   app.add_flag("--async-save", arguments.async_save, "Write checkpoints from a copy in memory while training continues")
       ->needs(save);
   app.add_option("--resume", arguments.resume,
-                 "Resume from the newest checkpoint of a folder, or from one checkpoint; the folder of --save may "
-                 "still be empty")
+                 "Resume from this checkpoint, or from the newest one in this folder, which may be empty if it is that "
+                 "of --save")
       ->check(frame::path())
       ->take_last();
   app.add_option("--init-from", arguments.init_from,
@@ -141,8 +141,8 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
 
 void add_output_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--eval-every", arguments.eval_every,
-      "Number of steps between validations; 0: only after the last step, or after each epoch with --epochs, where 0 is "
-      "the default",
+      "Number of steps between validations; 0 (the default with --epochs): only after each epoch and after the last "
+      "step",
       frame::count_or_none());
   add(app, "--log-seconds", arguments.log_seconds,
       "Number of seconds between lines of progress if the output is not a terminal", frame::number_from_0());
@@ -189,7 +189,7 @@ void complete_pipeline(const CLI::App& app, Arguments& arguments) {
   if (arguments.slices.empty()) return;
   require(app.count("--schedule") == 0 || pipeline.schedule == "gpipe", "--slices requires --schedule gpipe");
   require(arguments.sequence_ranks == 1, "--slices cannot be combined with --sequence, because both split the tokens");
-  require(arguments.dropout == 0, "--slices cannot be combined with --dropout, which drops attention weights");
+  require(arguments.dropout == 0, "--slices cannot be combined with --dropout: attention over slices has no dropout");
   require(arguments.slices == "auto" || std::stoll(arguments.slices) <= arguments.seq,
           "--slices must not exceed --seq, the number of tokens");
 }
@@ -211,9 +211,9 @@ void complete(const CLI::App& app, Arguments& arguments) {
   require(arguments.architecture != Architecture::kLlama || !arguments.tanh_gelu,
           "--size llama does not support --tanh-gelu");
   require(arguments.sequence_ranks == 1 || arguments.dropout == 0,
-          "--sequence cannot be combined with --dropout, which drops attention weights");
+          "--sequence cannot be combined with --dropout: attention over several ranks has no dropout");
   require(arguments.tensor_ranks == 1 || arguments.dropout == 0,
-          "--tensor cannot be combined with --dropout, which would drop different values on each rank of a block");
+          "--tensor cannot be combined with --dropout: ranks that share a block would drop different values");
   require(arguments.heads % arguments.tensor_ranks == 0, "--tensor must divide --heads");
   require(arguments.sequence_ranks <= arguments.seq, "--sequence must not exceed --seq, the number of tokens");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;

@@ -38,7 +38,7 @@ struct Arguments {
   frame::PipelineFlags pipeline;
   /// Number of slices of tokens into which a micro-batch is split, or "auto". If it is empty, sequences are not split.
   std::string slices;
-  /// Number of ranks that split each sequence, and the method by which they compute attention, a name of
+  /// Number of ranks that split each sequence, and the method by which they compute attention, one of the names in
   /// sequence_methods().
   int64_t sequence_ranks = 1;
   std::string sequence_method = "head-tail";
@@ -56,7 +56,7 @@ struct Arguments {
   int64_t epochs = 0;
   std::string optimizer = "adamw";
   double lr = 0;
-  /// Number of steps in which the learning rate rises to `lr`; after them it falls to a tenth of `lr`.
+  /// Number of steps in which the learning rate rises to `lr`; then it falls to a tenth of `lr`.
   int64_t warmup = 100;
   double weight_decay = 0.1;
   double max_grad_norm = 1.0;

@@ -37,9 +37,9 @@ void load_gpt2(Model& model, const std::string& path, const Arguments& arguments
   const auto config = models::gpt2_config(path);
   auto* gpt = dynamic_cast<models::GPTImpl*>(model.module().get());
   if (!gpt || config.heads != arguments.heads || config.tanh_gelu != arguments.tanh_gelu)
-    throw std::runtime_error(path + ": the model in this folder needs the flags --heads " +
-                             std::to_string(config.heads) + (config.tanh_gelu ? " with" : " without") +
-                             " --tanh-gelu, and does not support --size llama");
+    throw std::runtime_error(path + ": to load the GPT-2 in this folder, give --heads " + std::to_string(config.heads) +
+                             (config.tanh_gelu ? " and" : ", leave out") +
+                             " --tanh-gelu, and do not choose --size llama");
   models::load_gpt2(*gpt, path);
 }
 
@@ -47,7 +47,7 @@ void load_initial_values(Model& model, const Stages* stages, const std::string& 
   const auto origin = origin_of(path);
   if (stages && origin != Origin::kCheckpoint)
     throw std::runtime_error(path +
-                             ": expected a folder of checkpoints, because with --pipe no other files can be loaded");
+                             ": expected a folder of checkpoints, because --init-from loads nothing else with --pipe");
   switch (origin) {
     case Origin::kGpt2Folder:
       load_gpt2(model, path, arguments);

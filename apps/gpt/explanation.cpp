@@ -32,7 +32,7 @@ std::string axes_text(const AxisSizes& sizes, const fsdp::Explanation& rows, con
   const int64_t micro_batches = has_pipe ? pipeline.micro_batches : 1;
   const int64_t blocks = (arguments.layers + sizes.pipe - 1) / sizes.pipe;
   const int64_t forwards = arguments.activations.is_on() ? 2 : 1;
-  // This is the size of a block's output for the tokens of a step.
+  // `activations` is the size of a block's output for the tokens of a step.
   const int64_t element = arguments.precision.bf16 || arguments.precision.fp16 ? 2 : 4;
   const int64_t tokens =
       arguments.batch * arguments.update_freq * ((arguments.seq + sizes.sequence - 1) / sizes.sequence);

@@ -11,7 +11,7 @@
 
 namespace gpt {
 
-/// Returns the mesh, and a line for each axis with more than one rank. The line says how many bytes a rank sends at
+/// Returns text that shows the mesh and says, for each axis with more than one rank, how many bytes a rank sends at
 /// most in a step. `rows` is the explanation of the model that this rank has. A pure function; docs/axes.md has the
 /// formulas.
 std::string axes_text(const AxisSizes& sizes, const fsdp::Explanation& rows, const Arguments& arguments);

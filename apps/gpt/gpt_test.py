@@ -23,8 +23,8 @@ EPOCH_TOKENS = len(TEXT) * 9 // 10 - 1  # The rest of the text is for validation
 ALIKE = 0.0011  # The program prints three digits of a loss. Tolerances larger than this one are relative.
 
 LOW_PRECISION = [("--bf16", 0.05), ("--autocast", 0.05), ("--fp16", 0.05), ("--fp16 --autocast", 0.05)]
-# Each entry has flags and a number of ranks, and a list of further flags with which two ranks train to the same losses.
-# Each of these has a tolerance.
+# Each entry has flags, a number of ranks, and a list of further flags with tolerances. With each of the further flags,
+# two ranks have to train to the same losses.
 SAME_LOSSES = (
     ("--batch 4 --steps 10 --lr 0.02", 1, [("--batch 2", ALIKE)]),
     ("--batch 8 --epochs 1", 1, [("--batch 4", ALIKE)]),
@@ -53,10 +53,10 @@ WRONG_FLAGS = (
     ("--tokenizer bytes", "bytes not in"), ("--tokenizer gpt2", "--merges"), ("--merges x", "--tokenizer gpt2"),
     ("--tokenizer words --vocab_size 9", "--vocab_size"), ("--fp16 --bf16", "excludes"),
     ("--ddp-backend pytorch_ddp", "fully_sharded"), ("--ddp-backend fully_sharded --strategy replicate", "excludes"),
-    ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: this flag moves the parameters of a GPU"),
-    ("--sequence 2 --dropout 0.1", "--dropout, which drops"), ("--sequence 17", "must not exceed --seq"),
+    ("--cpu-offload", "--cpu-offload.*--no-cuda|--cpu-offload: expected a GPU"),
+    ("--sequence 2 --dropout 0.1", "over several ranks has no"), ("--sequence 17", "must not exceed --seq"),
     ("--sequence-method zigzag", "zigzag not in"), ("--tensor 3", "must divide --heads"),
-    ("--tensor 2 --dropout 0.1", "--dropout, which would"),
+    ("--tensor 2 --dropout 0.1", "--dropout: ranks that share"),
     ("--tensor 2 --mesh 2", "excludes"), ("--pipe 2 --mesh 2", "excludes"), ("--micro-batches 2", "requires --pipe"),
     ("--pipe 2 --micro-batches 17", "must not exceed --batch"), ("--pipe 4", "--layers to be at least"),
     ("--pipe 2 --schedule interleaved --micro-batches 3", "a multiple of --pipe"), ("--slices 2", "requires --pipe"),
@@ -291,7 +291,7 @@ class Checkpoints(Case):
         for ours, theirs in zip(self.losses(f"{words} --pipe 2 --init-from 1", 2), begun, strict=True):
             self.assertAlmostEqual(ours, theirs, delta=ALIKE)
         done = self.run_gpt("--pipe 2 --init-from text", world=2)
-        self.assertIn("text: expected a folder of checkpoints, because with --pipe", done.stderr)
+        self.assertIn("text: expected a folder of checkpoints, because --init-from", done.stderr)
 
     def test_a_training_that_is_over_is_only_sampled_and_another_begins_with_its_values(self):
         self.train("--save run --lr 0.05", world=2)
@@ -332,7 +332,7 @@ class Checkpoints(Case):
         self.assertIn("begins with the values of gpt2", output)
         loss = float(re.search(r"step 1/4 +loss (\S+)", output)[1])
         self.assertAlmostEqual(loss, math.log(len(set(TEXT))), delta=0.001)  # All tokens are equally likely.
-        for words, why in (("", "--heads 2 with --tanh-gelu"), ("--tanh-gelu --heads 4", "--heads 2 with"),
+        for words, why in (("", "--heads 2 and --tanh-gelu"), ("--tanh-gelu --heads 4", "--heads 2 and"),
                            ("--tanh-gelu --layers 3", "h.2"), ("--tanh-gelu --dim 32", r"\[32\]|32\]")):
             self.assert_fails(self.run_gpt(f"--init-from gpt2 {words}"), 1, why)
 

@@ -23,7 +23,7 @@ class Stages {
   /// rank 0 prints the times that it expects to `out`.
   Stages(const Model& model, const Axes& axes, int64_t vocabulary, const Arguments& arguments, std::ostream& out);
 
-  /// Runs forward and backward on this rank's share of the batch, which the ranks of the pipeline have in common.
+  /// Runs forward and backward on this rank's share of the batch, which is the same on all ranks of the pipeline.
   /// Backward starts from `weight` times the mean loss. Returns the mean loss.
   at::Tensor step(const text::TextBatch& batch, double weight);
   /// Returns the mean loss on the ranks of the last stage, and an undefined tensor on other ranks.

@@ -26,7 +26,7 @@ struct Outcome {
   bool is_complete = true;
 };
 
-/// Trains from the trainer's place on, on this rank's share of every batch and on its part of each sequence. If
+/// Starting at the trainer's place, trains on this rank's share of every batch and on its part of each sequence. If
 /// `stages` is not null, its pipeline runs the steps. Rank 0 prints progress, with losses in nats per `unit`. `metrics`
 /// records every step. Collective.
 Outcome train(fsdp::Trainer& trainer, Model& model, Stages* stages, torch::optim::Optimizer& optimizer,

@@ -48,8 +48,8 @@ Images read_mnist(const std::string& folder, MnistPart part);
 /// without data files. Equal arguments give equal images. The digits are easier to classify than MNIST's.
 Images draw_digits(int64_t count, uint64_t seed);
 
-/// Data set of images for LibTorch's data loader. A batch has the data (pixel / 255 - mean) / std, [images, 1, rows,
-/// columns] in fp32, and the targets, [images] in int64. Thread-safe.
+/// Data set of images for LibTorch's data loader. The data of a batch are (pixel / 255 - mean) / std in fp32, of shape
+/// [images, 1, rows, columns]; the targets are int64, of shape [images]. Thread-safe.
 ///
 ///     images::ImageDataset dataset(images, {.mean = 0.1307, .std = 0.3081});
 ///     auto batches = torch::data::make_data_loader(dataset, sampler, torch::data::DataLoaderOptions(64).workers(2));

@@ -27,7 +27,7 @@ std::shared_ptr<models::Classifier> make_net(const Arguments& arguments) {
 
 fsdp::TrainerOptions trainer_options(const Arguments& arguments) {
   fsdp::TrainerOptions options;
-  options.seed = static_cast<uint64_t>(arguments.seed);  // Every rank has the same values, but its own dropout.
+  options.seed = static_cast<uint64_t>(arguments.seed);  // Ranks start with equal values, but draw different dropout.
   options.epochs = arguments.epochs;
   options.sharding = frame::sharding_options(arguments.sharding);
   if (arguments.auto_wrap)

@@ -11,15 +11,14 @@
 
 namespace models {
 
-/// Consecutive blocks of a model. The first block includes the embedding; the last block includes the norm behind it
-/// and the head.
+/// Consecutive blocks of a model. The first block includes the embedding; the last block includes the norm that follows
+/// it, and the head.
 struct BlockRange {
   int64_t first = 0, end = std::numeric_limits<int64_t>::max();
 };
 /// The blocks that a rank has, which are those of its pipeline stages; empty means all blocks. A model that lacks
-/// blocks still draws the initial values of all blocks. Its own blocks therefore have the values of the whole model
-/// under the same seed, and its parameters have the same names as in the whole model. An Identity module takes the
-/// place of each missing block.
+/// blocks still draws the initial values of all blocks, so with the same seed its parameters have the same values as in
+/// the whole model. They also have the same names, because an Identity module takes the place of each missing block.
 using OwnBlocks = std::vector<BlockRange>;
 
 class LanguageModelImpl : public torch::nn::Module {
@@ -32,7 +31,7 @@ class LanguageModelImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& targets = {});
 
   /// Runs some of the blocks. `x` holds token numbers for the first block; for other blocks it holds the previous
-  /// block's output, of shape [batch, tokens, dim]. Behind the last block it returns the input of `head`.
+  /// block's output, of shape [batch, tokens, dim]. Returns the input of the next block or, after the last, of `head`.
   virtual torch::Tensor run_blocks(torch::Tensor x, BlockRange blocks) = 0;
   /// Returns the loss as `forward` does, from the output of the last block.
   torch::Tensor loss(const torch::Tensor& features, const torch::Tensor& targets);

@@ -34,8 +34,8 @@ struct WholeLayers {
 };
 
 /// Makes parts of layers. An `inward` layer returns this rank's part of the output features, and an `outward` layer
-/// takes this part. An `inward` layer may fuse several matrices, `fused` in number; it then returns a part of the
-/// output of each.
+/// takes this part. An `inward` layer may consist of several matrices (`fused` is their number); it then returns a part
+/// of the output of each.
 struct LayerParts {
   using Inward = fsdp::ColumnParallelLinear;
   using Outward = fsdp::RowParallelLinear;

@@ -9,7 +9,7 @@
 namespace models {
 
 /// Computes down(silu(gate(x)) * up(x)), without biases: Shazeer 2020, "GLU variants improve transformer". `x` and the
-/// output have `dim` features, and the layers between have `hidden` features.
+/// output have `dim` features, and the input of `down` has `hidden` features.
 template <class Layers>
 class SwiGLUOf : public torch::nn::Module {
  public:

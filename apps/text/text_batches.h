@@ -25,9 +25,9 @@ struct TextBatchesOptions {
   int64_t rank = 0, world_size = 1;
 };
 
-/// This rank's batches of a text. The batch of all ranks in a step depends only on the seed, on the step and on its
-/// size. This batch is divided first into micro-batches, then among ranks, so two ranks with 8 sequences each see
-/// together the same sequences as one rank with 16, or as one rank with two micro-batches of 8. Thread-safe.
+/// This rank's batches of a text. The batch of all ranks in a step depends only on the seed, the step and the size of
+/// the batch. It is divided first into micro-batches, then among ranks, so two ranks with 8 sequences each together see
+/// the same sequences as one rank with 16, or as one rank with two micro-batches of 8. Thread-safe.
 class TextBatches {
  public:
   /// The texts are int64 tensors of one dim. Throws std::invalid_argument if the training text is too short for one

@@ -1,4 +1,4 @@
-"""Chooses the tokens that a rank sees in a step, as src/train/data/text_batches.h does for gpt."""
+"""Chooses the tokens that a rank sees in a step, as apps/text/text_batches.h does for gpt."""
 
 import functools
 

@@ -2,8 +2,8 @@
 
     torchrun --nproc_per_node 2 checkpoint.py --folder FOLDER
 
-The model is that of `fsdp-bench checkpoint`, and the same is timed: saving the model and the optimizer until the files
-are on the disk (fsync), and loading files that are not in memory before. Times are those of the slowest rank. Each
+The model and what is timed are those of `fsdp-bench checkpoint`: saving the model and the optimizer until the files are
+on the disk (fsync), and loading files that are not in memory before. Times are those of the slowest rank. Each
 round writes to a new folder.
 """
 import json

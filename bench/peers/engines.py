@@ -24,7 +24,7 @@ def make_parser(description):
 def join_ranks(threads, device="cpu"):
     """Returns this rank and the number of ranks."""
     if "RANK" not in os.environ:
-        raise SystemExit("start it with torchrun, see the docstring")
+        raise SystemExit("start this script with torchrun, as its docstring shows")
     torch.set_num_threads(threads)
     if device == "cuda":
         if not torch.cuda.is_available():

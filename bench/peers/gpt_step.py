@@ -8,7 +8,7 @@ The model, the seeds and the data are those of `fsdp-bench step`, so the losses 
 bf16 or fp16, FSDP2 has a MixedPrecisionPolicy with this dtype for parameters and sums, and losses are fp32; --engine
 none uses autocast instead. Each rank has one thread, and the optimizer is torch's fused AdamW. `pss_mb` is a rank's
 proportional set size after the third backward, in which pages that n ranks share count as 1/n of a page. On a GPU,
-times are between events, and `device_mb` is the most device memory that tensors took from the third step on.
+events measure the times, and `device_mb` is the most device memory that tensors took from the third step on.
 """
 import json
 import statistics

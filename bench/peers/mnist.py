@@ -99,7 +99,7 @@ def parse_arguments():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--lr", type=float, default=1.0)
     parser.add_argument("--gamma", type=float, default=0.7)
-    parser.add_argument("--auto-wrap", action="store_true", help="fc1, which alone has 20000 parameters, is a group")
+    parser.add_argument("--auto-wrap", action="store_true", help="make fc1, which has most parameters, a group")
     parser.add_argument("--no-dropout", action="store_true")
     parser.add_argument("--no-cuda", action="store_true", help="has no effect: ranks are on the CPU")
     return parser.parse_args()

@@ -1,9 +1,9 @@
-"""Measures the host's time that a group costs in a training step of FSDP2, and prints one line of JSON.
+"""Measures the time of the host that a group adds to a training step of FSDP2, and prints one line of JSON.
 
     torchrun --nproc_per_node 2 overhead.py --groups 100
 
-The sharded and the unsharded model take steps in turns. The model is that of `fsdp-bench overhead`: each module has one
-vector of 8 elements, by which forward multiplies.
+Steps of the sharded and of the unsharded model alternate. The model is that of `fsdp-bench overhead`: each module has
+one vector of 8 elements, by which forward multiplies.
 """
 import json
 import statistics
@@ -45,7 +45,7 @@ class Contestant:
         self.groups = groups
         self.model = engines.shard(net, engine, list(net.units))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
-        self.microseconds = []  # time of a step for each group, on the slowest rank
+        self.microseconds = []  # time of a step per group, on the slowest rank
 
     def take_step(self, x):
         dist.barrier()

@@ -113,7 +113,7 @@ TEST_F(CheckedHostRows, RowsThatAreWrittenWhileTheyTravelAreFound) {
   rows_.bring(rows, slice);
   rows.tensor().fill_(2);  // without HostCopies::wait
   copies_->wait();
-  EXPECT_THAT(violations(), ElementsAre(Field(&Violation::text, HasSubstr("the host writes what it takes"))));
+  EXPECT_THAT(violations(), ElementsAre(Field(&Violation::text, HasSubstr("the host overwrites its source"))));
 }
 
 TEST_F(CheckedHostRows, WhatIsBroughtIsReadInOrderAfterOrderRead) {

@@ -31,9 +31,9 @@ TEST(Round, CanBeTold) {
   EXPECT_EQ(round.attempt, 7);
   EXPECT_EQ(round.failures, 2);
   EXPECT_THAT(round.members, ElementsAre(kFirst, kThird));
-  const AttemptEnd end = AttemptEnd::decode(AttemptEnd{.is_failure = false, .text = "1 node more joined"}.encode());
+  const AttemptEnd end = AttemptEnd::decode(AttemptEnd{.is_failure = false, .text = "1 more node joined"}.encode());
   EXPECT_FALSE(end.is_failure);
-  EXPECT_EQ(end.text, "1 node more joined");
+  EXPECT_EQ(end.text, "1 more node joined");
   EXPECT_TRUE(AttemptEnd::decode(AttemptEnd{.text = "rank 0 died"}.encode()).is_failure);
 }
 

@@ -13,7 +13,7 @@ class Elastic(ElasticTest):
         self.let_end(3)
         self.end(*nodes, status=0)
         self.assertEqual(nodes[0].out, "[rank 0] 0/3 0/3\n")
-        self.assertIn("attempt 0 runs on 3 of 1 to 3 nodes (world size 3); this is node 0", nodes[0].err)
+        self.assertIn("attempt 0 runs on 3 nodes (--nnodes 1:3, world size 3); this is node 0", nodes[0].err)
 
     def test_a_killed_launcher_ends_the_attempt_and_the_rest_meet_again(self):
         first = self.first_node("2:3", "--max-restarts=1", ranks=2)
@@ -47,7 +47,7 @@ class Elastic(ElasticTest):
         self.end(first, second, status=0)
         self.assertEqual(first.out, "attempt 0\n0/1 0/1\n[rank 0] attempt 1\n[rank 0] 0/2 0/2\n")
         self.assertEqual(second.out, "[rank 1] 1/2 1/2\n")
-        self.assertIn("1 node more joined: all nodes meet and start again", first.err)
+        self.assertIn("1 more node joined: all nodes meet and start again", first.err)
 
     def test_of_nodes_too_many_one_takes_the_place_of_a_lost_one_and_one_ends_with_the_job(self):
         first, second = self.start_nodes("2:2", 2, "--max-restarts=1")
@@ -101,7 +101,7 @@ class Elastic(ElasticTest):
         self.let_end(2)
         self.end(first, second, status=0)
         self.assertIn("restart 1 of 1", first.err)
-        self.assertIn("1 node more joined", first.err)
+        self.assertIn("1 more node joined", first.err)
 
 
 if __name__ == "__main__":

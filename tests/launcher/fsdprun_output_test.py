@@ -139,8 +139,8 @@ class Output(FsdprunTest):
                              prefix=full)
         self.end(process, status=1)
         self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large. Raise the limit "
-                                      "on the size of files .ulimit -f.. The file lacks what the rank prints from now "
-                                      "on\n")
+                                      "on the size of files .ulimit -f.. What the rank prints from now on is missing "
+                                      "from this file\n")
         self.assertIn("goes on", process.err)
 
     def test_a_link_in_place_of_the_folder_is_refused(self):

@@ -11,7 +11,8 @@
 
 namespace fsdp::test {
 
-/// Passes send() and recv() on to another backend; it has no other operation. Several backends may share one `Counts`.
+/// Passes send() and recv() on to another backend, and supports no other operation. Several backends may share one
+/// `Counts`.
 class CountingBackend : public c10d::Backend {
  public:
   struct Counts {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The message of an error of any type.
+/// Returns the messages of errors of all types.
 
 #include <exception>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator that acts before each collective of its rank.
+/// A communicator that calls a function before each collective of its rank.
 
 #include "support/decorator.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// An example of a user's own communicator. Apart from the errors it needs the public header fsdp/communicator.h
-/// only.
+/// An example of a communicator that a user writes. Apart from classes of errors, it needs only the public header
+/// fsdp/communicator.h.
 
 #include <fsdp/communicator.h>
 #include <fsdp/error.h>

@@ -34,8 +34,8 @@ struct ProcessRanksOptions {
   /// Variables that are set for every rank, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
   /// An empty value unsets the variable.
   std::map<std::string, std::string> environment = {};
-  /// True if ranks are forks of this process, made while it has one thread. A fork takes a tenth of the time in which
-  /// the program would start.
+  /// True if ranks are forks of this process, made while it has one thread. A fork takes a tenth of the time that
+  /// the program takes to start.
   bool forks = false;
 };
 

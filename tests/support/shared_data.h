@@ -18,8 +18,8 @@ inline std::string shared_data(const std::string& name) { return std::string(FSD
 }  // namespace fsdp::test
 
 /// Skips the test, with a message, if the file or folder is missing.
-#define FSDP_NEEDS_SHARED_DATA(name)                                    \
-  if (!std::filesystem::exists(::fsdp::test::shared_data(name))) {      \
-    GTEST_SKIP() << ::fsdp::test::shared_data(name) << " is not there"; \
-  }                                                                     \
+#define FSDP_NEEDS_SHARED_DATA(name)                                  \
+  if (!std::filesystem::exists(::fsdp::test::shared_data(name))) {    \
+    GTEST_SKIP() << ::fsdp::test::shared_data(name) << " is missing"; \
+  }                                                                   \
   static_assert(true)

@@ -42,8 +42,7 @@ def waits(process, seconds):
 
 
 def end_group(process):
-    """Ends a process group, also that of a process that has ended, because what it left behind would disturb later
-    parts.
+    """Ends the process group of `process`, even if `process` has ended, because its children would disturb later parts.
 
     A launcher that is asked to end also ends its ranks; processes that remain are killed. A process that waits for a
     broken device may survive even that.

@@ -32,8 +32,8 @@ def probe():
 
 
 def release(version):
-    """Returns the part of torch's version, e.g. 2.11.0+cu130, that must be equal where programs are built and where
-    they run."""
+    """Returns the part of torch's version that must be equal where programs are built and where they run, e.g. 2.11.0
+    of 2.11.0+cu130."""
     return version.split("+")[0]
 
 

@@ -1,10 +1,10 @@
-"""Runs a bundle of scripts/gpu_check on this machine: needs Python's torch of the release that the bundle is for.
+"""Runs a bundle of scripts/gpu_check on this machine, which must have the release of torch that the bundle is for.
 
     python3 BUNDLE/tools/gpu_check/main.py [--out FOLDER] [--seconds 460]
 
-The CUDA tests, steps of fsdp-bench at world 1 beside the unsharded model, PyTorch's eager mode and FSDP2, what a group costs
-the host, GPT-2 1.5B with offload, fsdp-mnist and fsdp-gpt, and a short training under compute-sanitizer. A part that takes too long is killed; what does not fit into --seconds is left out. Prints a line for
-each part and a table at the end; FOLDER/gpu_check.json has the figures and the end of each part's output.
+Runs the parts in parts.py. A part that takes too long is killed, and parts that do not fit into --seconds are left out.
+Prints a line for each part and a table at the end; FOLDER/gpu_check.json has the figures and the end of
+each part's output.
 
 Status 0: all passed; 77: the programs start, but there is no GPU; 1: something failed, hung or was left out.
 """
@@ -42,7 +42,7 @@ def run_part(part, seconds_left, environment, has_device):
     if not part.command:
         return parts.Result(part.name, parts.NOT_THERE, f"{machine.SANITIZER} is not installed")
     if seconds_left < LEAST_SECONDS:
-        return parts.Result(part.name, parts.LEFT_OUT, "the time was over")
+        return parts.Result(part.name, parts.LEFT_OUT, "no time was left")
     ended = limited.run([*map(str, part.command)], min(part.limit, seconds_left), environment | part.environment)
     return parts.judge(part, ended, has_device)
 
@@ -63,7 +63,7 @@ def check(bundle, out, seconds):
         (out / "gpu_check.json").write_text(text + "\n", encoding="utf-8")
 
     def tell(results):
-        write(results)  # writes after each part, because the machine may not live to see the last
+        write(results)  # The file is written after each part, because the machine could fail before the last one.
         print(report.as_line(results[-1]), flush=True)
 
     environment = os.environ | {"LD_LIBRARY_PATH": machine.library_path(ROOT, found), "OMP_NUM_THREADS": "1",
@@ -80,7 +80,7 @@ def check(bundle, out, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder of the results (.)")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"for all parts together ({SECONDS})")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"seconds for all parts together ({SECONDS})")
     arguments = parser.parse_args()
     bundle = json.loads((ROOT / "bundle.json").read_text(encoding="utf-8"))
     sys.exit(check(bundle, arguments.out, arguments.seconds))

@@ -1,4 +1,4 @@
-"""The parts that run on a GPU: their commands, their time limits, and the meaning of their ends."""
+"""The parts that run on a GPU: their commands, their time limits, and how their results are judged."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ BF16 = ("--precision", "bf16")
 # Peak operations per second of bf16 matrices without sparsity, keyed by a part of the device's name.
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
 TINY = "--dim 64 --layers 2 --heads 2 --batch 2 --seq 32 --vocab 64".split()
-# Relative difference of losses from the same arithmetic in the same order, with kernels that may differ.
+# Largest relative difference of losses if the arithmetic and its order are the same, but kernels differ.
 LOSSES_AGREE = 1e-3
 SANITIZER_FOUND_ERRORS = 9
 
@@ -59,14 +59,14 @@ def the_only_rank():
 
 
 def all_parts(root, sanitizer):
-    """Returns the parts in the order of what they prove. `root` is the bundle; `sanitizer` is the path of
-    compute-sanitizer, or None."""
+    """Returns the parts, the most basic ones first. `root` is the bundle; `sanitizer` is the path of compute-sanitizer,
+    or None."""
     programs = root / "bin"
     peer = [sys.executable, root / "bench/peers/gpt_step.py", "--engine", "fsdp2", "--device", "cuda"]
     ours = [programs / "fsdp-bench", "step", "--world", "1", "--backend", "nccl"]
     launched = [programs / "fsdprun", "--no-prefix", "--nproc_per_node", "1"]
     parts = [Part("CUDA tests", 100, [programs / "cuda_tests"], readers.cuda_tests)]
-    plain = ["--versus", "none", "--pairs", "30", *flags("9M")]  # no rank yet; a fork becomes one
+    plain = ["--versus", "none", "--pairs", "30", *flags("9M")]  # has no environment of a rank, so it forks one
     parts.append(Part("step 9M : plain", 60, [*ours, *plain], readers.versus))
     for size in SIZES:
         precisions = ("", " bf16") if size == "124M" else ("",)

@@ -16,7 +16,7 @@ namespace fsdp::test::checked {
 namespace {
 
 constexpr size_t kRound = 512;
-constexpr const char* kKeepAdvice = "Keep the tensor until the stream that it was made on has waited for the other one";
+constexpr const char* kKeepAdvice = "Keep the tensor until the stream that allocated it waits for the other stream";
 
 std::tuple<c10::DeviceIndex, c10::StreamId, size_t> shelf_of(const c10::Stream& stream, size_t bytes) {
   return {stream.device_index(), stream.id(), bytes};
@@ -32,7 +32,7 @@ struct CachingAllocator::Block {
   c10::Stream stream;
   int life = 0;
   bool is_free = false;
-  std::string last;  // the operation that took the block or gave it back
+  std::string last;  // the operation that allocated or freed the block
   std::vector<c10::Stream> recorded;
   AccessHistory history;
 };
@@ -144,7 +144,7 @@ void CachingAllocator::note(const char* begin, size_t bytes, c10::Device device,
   if (block == nullptr) return;
   if (block->stream.device() != device)
     report(Fault::kWrongDevice, block->last, access.place,
-           c10::str("The tensor is on ", device, ": make that the current device before taking its memory"));
+           c10::str("The tensor is on ", device, ": make that the current device before allocating it"));
   if (block->is_free) report(Fault::kEarlyFree, block->last, access.place, kKeepAdvice);
   access.life = block->life;
   const auto first = static_cast<size_t>(begin - block->begin);

@@ -38,7 +38,7 @@ class CachingAllocator : public c10::Allocator {
   /// Notes that a tensor on `device` uses [begin, begin + bytes). `known` holds the operations that precede `access`.
   /// The caller must hold device_mutex().
   void note(const char* begin, size_t bytes, c10::Device device, Access access, const VectorClock& known);
-  /// Declares that all uses so far, and all operations that streams were given, are over.
+  /// Declares that all uses and all operations on streams are over.
   void forget_uses();
 
  private:

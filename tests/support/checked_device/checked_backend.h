@@ -12,8 +12,8 @@ namespace fsdp::test::checked {
 /// timeout it makes the host wait, too. A Work keeps its tensors until someone waits for it or the backend is
 /// destroyed. Sums are taken in rank order.
 ///
-/// If a rank never takes part in a collective, the collective hangs until `abort()`, with everything that its streams
-/// are given after it. The host goes on, but hangs when it waits for such a stream. Ranks also hang if they launch
+/// If a rank never takes part in a collective, the collective hangs until `abort()`, and so does everything that its
+/// streams are given later. The host goes on, but hangs when it waits for such a stream. Ranks also hang if they launch
 /// different collectives, or those of two communicators in different orders; this is reported as Fault::kOrder.
 c10::intrusive_ptr<c10d::Backend> make_checked_backend(c10d::Store& store, int rank, int size,
                                                        std::chrono::milliseconds timeout, c10::Device device);

@@ -13,9 +13,9 @@ namespace fsdp::test::checked {
 enum class Fault : uint8_t {
   kUnordered,    // no order exists between two uses of the same bytes, one of which writes, on different streams
   kEarlyFree,    // memory is freed while another stream may still use it, or is used after it was freed
-  kReuse,        // memory that was handed out again is used while a stream may still use it from before
+  kReuse,        // memory is used by its new owner while a stream may still use it for the old one
   kWrongDevice,  // another device than the tensor's is current when an operator runs or memory is allocated
-  kOrder,        // ranks launch different collectives of a communicator, or those of several in different orders
+  kOrder,        // ranks launch different collectives, or those of several communicators in different orders
 };
 
 struct Violation {
@@ -35,7 +35,7 @@ class [[nodiscard]] Label {
 /// Returns a text such as "aten::mul.out on stream 3 of checked:0, in 'forward', after 'group whole'". It names the
 /// operation, the thread's label, and the last step of fsdp that the thread reached.
 std::string place_of(const std::string& operation, const c10::Stream& stream);
-/// Notes that the calling thread reached a step of fsdp; see comm/fault_point.h.
+/// Notes that the calling thread reached a step of fsdp; see comm/core/fault_point.h.
 void note_step(const char* step);
 
 /// Reports a violation. A violation of the same kind between the same two places is reported once.

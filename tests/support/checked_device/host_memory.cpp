@@ -13,7 +13,7 @@ namespace fsdp::test::checked {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr const char* kWaitAdvice = "Let the host wait for an event that is recorded behind the copy";
+constexpr const char* kWaitAdvice = "Let the host wait for an event that is recorded after the copy";
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void HostMemory::settle(Copy& copy) {
   if (copy.writes)
     std::memcpy(copy.begin, copy.values.data(), copy.values.size());
   else if (std::memcmp(copy.begin, copy.values.data(), copy.values.size()) != 0)
-    report(Fault::kUnordered, copy.place, "the host writes what it takes", kWaitAdvice);
+    report(Fault::kUnordered, copy.place, "the host overwrites its source", kWaitAdvice);
 }
 
 void HostMemory::settle(const VectorClock& known) {

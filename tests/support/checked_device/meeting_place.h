@@ -18,7 +18,7 @@
 namespace fsdp::test::checked {
 
 using Bytes = std::vector<std::byte>;
-/// Name of every message between two ranks, where a collective gives its own name.
+/// The name that every message between two ranks has. Collectives have names of their own.
 inline const std::string kMessage = "message";
 
 /// Thrown if a message never comes: its sender has left or was too slow, or the ranks wait for each other.

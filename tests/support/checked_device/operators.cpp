@@ -161,7 +161,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const bool to_host = to.is_cpu(), from_host = from.is_cpu();
   const auto device = to_host ? from.device() : to.device();
   TORCH_CHECK(to_host || from_host || from.device() == device, "copies from ", from.device(), " to ", device,
-              " are not there");
+              " are not implemented");
   require_current(device, "copy");
   const c10::DeviceGuard guard(device);
   const auto stream = c10::impl::VirtualGuardImpl(kType).getStream(device);
