@@ -22,7 +22,7 @@ LAYERS = [
     ["launch", "memory"],
     ["runtime"],
     ["api"],
-    ["optim", "init", "amp", "modules", "parallel"],
+    ["optim", "amp", "modules", "parallel"],
     ["activation"],
     ["report", "state"],
     ["pipeline"],
