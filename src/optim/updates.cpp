@@ -69,8 +69,8 @@ void wait_to_write(const std::vector<ParamGroup*>& groups) {
   }
 }
 
-// Tells each group once that its rows are written, even if the step writes only some of them. Every rank does so, and
-// all unsharded copies of the group become stale.
+// Tells each group once that its rows are written, even if the step writes only some of them. Every rank does this, and
+// all whole copies of the group become stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
     group->prepare_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
