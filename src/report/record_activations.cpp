@@ -23,8 +23,8 @@ bool is_forward() { return torch::autograd::get_current_graph_task_id() == -1 ||
 /// allocators, on the CPU and on accelerators, reports every allocation and every free to the profiler of the calling
 /// thread, and autograd's threads inherit this profiler from the thread that called backward. An object of this class
 /// takes the profiler's place. It counts each block from its allocation until it is freed, if the block was allocated
-/// outside of a backward, or inside a backward while autograd records a graph: an activation checkpoint then recomputes
-/// forward. It does not count the blocks that the library allocates for itself, since other byte classes count them.
+/// outside of a backward, or inside a backward while autograd records a graph, because an activation checkpoint then
+/// recomputes forward. It does not count blocks that the library allocates for itself, since other byte classes do.
 class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
  public:
   explicit ForwardBlocks(const std::shared_ptr<runtime::RankState>& rank)

@@ -41,7 +41,7 @@ std::string text_of(const FirstError& error) try {
 } catch (const std::exception& thrown) {
   return what_without_backtrace(thrown);
 } catch (...) {
-  return "an exception that is not a std::exception";
+  return "it threw an exception that is not a std::exception";
 }
 
 }  // namespace
