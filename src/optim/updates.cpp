@@ -34,7 +34,7 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index, int64
   return update;
 }
 
-// Throws UsageError in the situations in which an operator that writes the parameter would throw it.
+// Throws UsageError whenever an operator that writes the parameter would throw one.
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
   if (!update.part->group->is_at_rest())

@@ -44,7 +44,7 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
                          c10::Device /*device*/) override {
     const MutexLock lock(mutex_);
     if (!is_open_) return;
-    // This is also needed for allocations: a thread without this profiler may have freed a block at the same address.
+    // Allocations erase too, because a thread without this profiler may have freed a block at the same address.
     blocks_.erase(block);
     if (bytes > 0 && !memory::allocates_for_library() && is_forward())
       blocks_.emplace(block, memory::Charge(account(), memory::ByteClass::kForward, bytes));
@@ -65,7 +65,7 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
 
   const std::shared_ptr<runtime::RankState> rank_;
   const Account nobodys_;                                   // counts blocks that belong to no group
-  std::unordered_map<runtime::GroupId, Account> accounts_;  // those of the groups that existed when recording began
+  std::unordered_map<runtime::GroupId, Account> accounts_;  // accounts of groups that existed at the start
   Mutex mutex_;
   bool is_open_ FSDP_GUARDED_BY(mutex_) = true;
   std::unordered_map<void*, memory::Charge> blocks_ FSDP_GUARDED_BY(mutex_);

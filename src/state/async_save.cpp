@@ -36,7 +36,7 @@ struct AsyncSaving {
     std::string path;
     CheckpointPart part = {};
     std::optional<PartWriter> writer = std::nullopt;
-    /// Set if all ranks see one disk and this rank completes the checkpoint.
+    /// Set if all ranks see the same disk and this rank completes the checkpoint.
     std::optional<SharedStep> step = std::nullopt;
     /// `written` gets the text of this rank's manifest part when the rank's files are on disk. `completed` is fulfilled
     /// when the checkpoint is complete; on a rank that does not complete it, right after `written`.
@@ -96,8 +96,8 @@ void run(const std::stop_token& stop, Job& job) {
   });
 }
 
-// Starts a thread that waits for its job and runs it. If a rank could not begin the save, the promise of the job is
-// destroyed, and the thread ends.
+// Starts a thread that waits for its job and runs it. If a rank cannot begin the save, every rank destroys the promise
+// of its job, and its thread ends.
 std::jthread begin_thread(std::future<Job> job) {
   return std::jthread([job = std::move(job)](const std::stop_token& stop) mutable {
     std::optional<Job> own;

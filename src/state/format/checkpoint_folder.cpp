@@ -48,8 +48,8 @@ constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
 
-// Returns a name that is unique to this attempt to save, so that ranks that still write for an earlier attempt do not
-// write into this one's folder.
+// Returns a name that is unique to this attempt to save. Ranks that still write for an earlier attempt therefore do not
+// write into the folder of this attempt.
 std::string name_of_attempt(int64_t step) {
   char digits[20];
   std::snprintf(digits, sizeof digits, ".%08x", std::random_device{}());
@@ -89,7 +89,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// Renames the folder before removing it, so that nobody takes a partly removed checkpoint for a complete one.
+// Renames the folder before removing it, so that no reader mistakes a partly removed checkpoint for a complete one.
 void remove_checkpoint(const fs::path& path) {
   const auto rubbish = path.parent_path() / (std::string(kPartial) + path.filename().string());
   fs::rename(path, rubbish);
@@ -193,7 +193,7 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
-// Opens the lock file of the folder, and creates both if necessary.
+// Opens the lock file of the folder. Creates the folder and the file if necessary.
 Descriptor open_lock_of(const std::string& folder) {
   translated([&] { return fs::create_directories(folder); });
   Descriptor file(::open((folder + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -210,7 +210,7 @@ std::string writer_in(const std::string& path) {
   return writer.empty() ? "it" : writer;
 }
 
-// Returns the path of the current attempt. A locked folder has only one.
+// Returns the path of the current attempt to save. A locked folder has only one attempt.
 std::string path_of_attempt(const std::string& folder, int64_t step) {
   for (const auto& name : incomplete_names(folder))
     if (name.starts_with(partial_name(step) + ".")) return folder + "/" + name;
@@ -235,7 +235,7 @@ FolderLock::FolderLock(const std::string& folder) : lock_(open_lock_of(folder)) 
                       ". Give each job a folder of its own. If that host is lost, the file server releases the lock "
                       "after a while; save again then, or remove the lock file");
   const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
-  // Other jobs read this text only for the error message above, so remains of a longer text after it do no harm.
+  // Other jobs read the text only for the error message above, so the end of an older, longer text does no harm.
   if (::pwrite(lock_.number(), text.data(), text.size(), 0) < 0) return;
 }
 

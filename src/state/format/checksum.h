@@ -16,7 +16,7 @@ uint64_t checksum_of(std::span<const std::byte> bytes);
 /// Returns the checksum as 16 hexadecimal digits. Manifests contain this text, since not every JSON reader supports
 /// 64-bit numbers.
 std::string hex_of(uint64_t checksum);
-/// Reverts hex_of. Returns nullopt for any other text.
+/// The inverse of hex_of. Returns nullopt for any other text.
 std::optional<uint64_t> checksum_in(std::string_view hex);
 
 /// Number of bytes of a chunk. Each chunk of a tensor has a checksum of its own, so a reader of a few rows has to read

@@ -41,7 +41,7 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
 
 constexpr std::string_view kDtypeOf = "fsdp.dtype.";
 
-// Gives an entry that is stored as pairs the tensor's own dtype and sizes.
+// Replaces the dtype and sizes of an entry that is stored as pairs by those of the tensor.
 void undo_pairs(Entry& entry, std::string_view dtype_name, const std::string& path) {
   const auto dtype = dtype_named(dtype_name);
   if (!dtype || stored_as_pairs_of(*dtype) != entry.dtype || entry.sizes.empty() || entry.sizes.back() != 2)

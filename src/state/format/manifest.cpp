@@ -20,7 +20,7 @@ using json = nlohmann::ordered_json;
 constexpr std::string_view kFormat = "fsdp checkpoint";
 // The newest version of the format. A manifest has version 1 if each of its parts consists of rows of dim 0.
 constexpr int64_t kVersion = 2;
-// The text begins with its own checksum. It is computed over the text with these zeros in the checksum's place.
+// The text begins with its own checksum, which is computed over the text with these zeros in the checksum's place.
 constexpr std::string_view kBegin = "{\n \"checksum\": \"", kNoChecksum = "0000000000000000";
 
 // Maximum nesting depth of lists and objects in the user's JSON, and in the whole manifest. The depth is limited

@@ -48,7 +48,7 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   std::mutex mutex;
   std::condition_variable_any looks;
   std::unique_lock waiting(mutex);
-  // The loop polls, because nothing would end a blocking call of flock if the writer hangs.
+  // The loop polls, because a blocking call of flock would not return if the writer hung.
   for (;;) {
     const bool ended = lock.try_lock(LOCK_SH);
     if (!ended && errno != EWOULDBLOCK && errno != EINTR)
