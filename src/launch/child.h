@@ -16,8 +16,8 @@ namespace fsdp {
 /// Returns the signal's name, such as "SIGKILL".
 std::string signal_name(int number);
 
-/// How a process failed: not at all, by an exit code other than 0, or by a signal. If several processes fail at once,
-/// the one whose Failure has the highest value is taken to be the cause.
+/// Whether and how a process failed: not at all, with an exit code other than 0 (kOwn), or by a signal. If several
+/// processes fail at once, the one with the highest value is taken to be the cause.
 enum class Failure : uint8_t { kNone, kOwn, kSignal };
 
 /// A process's exit status.
@@ -47,8 +47,7 @@ class ExitStatus {
 };
 
 /// While a WaitedChildren exists, the kernel keeps the exit statuses of ended children until this process waits for
-/// them. Without it, a process that ignores SIGCHLD could not get the exit statuses; it may have inherited this
-/// setting.
+/// them. Otherwise the kernel would discard them if this process ignored SIGCHLD, a setting that processes inherit.
 class WaitedChildren {
  public:
   WaitedChildren();
@@ -82,9 +81,9 @@ class Child {
   std::optional<ExitStatus> status_;
 };
 
-/// Forks this process and returns the child's process id. The child runs `body`, which must not throw, and exits with
-/// the result as exit code, without running static destructors. The kernel kills the child when the calling thread
-/// ends. Throws std::system_error if the process cannot be forked.
+/// Forks this process and returns the child's process id. The child runs `body`, which must not throw. The value that
+/// `body` returns is the child's exit code; static destructors do not run. The kernel kills the child when the calling
+/// thread ends. Throws std::system_error if the process cannot be forked.
 pid_t fork_process(const std::function<int()>& body);
 inline Child fork_child(const std::function<int()>& body) { return Child(fork_process(body)); }
 

@@ -10,7 +10,7 @@
 namespace fsdp {
 
 /// The state machine that ends the remaining processes of a job. First it lets them end by themselves, then it sends
-/// SIGTERM, then SIGKILL. Finally it gives them up, because a process of another user or in an uninterruptible system
+/// SIGTERM, then SIGKILL. Finally it stops waiting, because a process of another user or in an uninterruptible system
 /// call might never end. Used by one thread.
 class Ending {
  public:

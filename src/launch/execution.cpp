@@ -49,7 +49,7 @@ int Execution::become(const Options& options, int failure) const {
 }
 
 pid_t Execution::start(const Options& options) const {
-  std::array<int, 2> ends;  // ends of a pipe for the error of exec; a successful exec closes the child's ends
+  std::array<int, 2> ends;  // a pipe for the errno of a failed exec; a successful exec closes the child's ends
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
     throw std::system_error(errno, std::generic_category(), "cannot create a pipe");
   const Descriptor reading(ends[0]);

@@ -27,7 +27,7 @@ class Execution {
     int in = -1, out = -1, err = -1;
     /// True if the child leads a new process group.
     bool leads_group = false;
-    /// Signals that the child blocks. If null, the child inherits these and the handling of SIGPIPE.
+    /// Signals that the child blocks. If null, the child inherits the signal mask and the handling of SIGPIPE.
     const sigset_t* blocked = nullptr;
     /// True if the child ignores SIGPIPE. Unused if `blocked` is null.
     bool ignores_broken_pipes = false;

@@ -36,7 +36,7 @@
 namespace fsdp {
 namespace {
 
-// Exit status of a rank whose function threw. The rank writes the error to its pipe.
+// Exit status of a rank whose function threw. The rank writes the error to the pipe to its parent.
 constexpr int kStatusThrew = 1;
 constexpr int kPollMilliseconds = 20;
 // Time between SIGTERM and SIGKILL for ranks that do not end after a failure.
@@ -51,7 +51,7 @@ void check_can_fork(int nprocs) {
   const auto threads = std::distance(begin(tasks), end(tasks));
   if (threads > 1) {
     throw UsageError("fsdp::spawn: this process has " + std::to_string(threads) +
-                     " threads, and a fork copies only one of them: call spawn before the first "
+                     " threads, and a fork copies only one of them. Call spawn before the first "
                      "operation that starts threads (a parallel LibTorch operator, "
                      "init_process_group), or start the program with fsdprun.");
   }
@@ -74,7 +74,7 @@ int run_rank(int rank, const std::function<void()>& body, int errors) {
     write_all(errors, what_without_backtrace(error));
     if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) blame(rank, lost->rank());
   } catch (...) {
-    write_all(errors, "an exception that is not a std::exception");
+    write_all(errors, "it threw an exception that is not a std::exception");
   }
   return kStatusThrew;
 }
@@ -89,7 +89,7 @@ class RankProcess {
   void send(int signal) const { child_.send(signal); }
   int error_pipe() const { return errors_.number(); }
 
-  /// Reads the available exit status and error text, without waiting.
+  /// Reads what is available of the exit status and the error text, without waiting.
   void collect() {
     child_.has_ended();
     while (has_errors_to_read()) read_errors();
@@ -136,7 +136,7 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  /// Restores the previous signal mask. A rank calls it after the fork.
+  /// Restores the previous signal mask. A rank calls this function after the fork.
   void release() const { sigprocmask(SIG_SETMASK, &previous_, nullptr); }
   /// Returns the next pending signal, or nothing if there is none. Does not wait.
   std::optional<int> next() const {
@@ -204,7 +204,7 @@ class Requests {
       send_(signal);
       const PipeSignalBlocked blocked;  // Ctrl-C may have ended the process that reads stderr, such as "tee"
       std::cerr << "[fsdp] " << signal_name(signal)
-                << " was passed on to the ranks, which may save and stop; a second signal ends them" << std::endl;
+                << " was passed on to the ranks, which can now save and stop; a second signal ends them" << std::endl;
     } else if (is_second_request(now - *first_at_)) {
       ended_by_ = signal;
       ending_.kill();
@@ -228,9 +228,9 @@ struct Outcome {
   std::optional<int> ended_by = std::nullopt;
 };
 
-/// Waits for all ranks. After a failure the other ranks may end by themselves during `peer_grace`. The ranks that
-/// remain get SIGTERM, and after kShutdownTime SIGKILL. If `signals` is set, its signals are passed on to the ranks. On
-/// `blame_board`, ranks that throw PeerLost have written which rank they lost.
+/// Waits for all ranks. After a failure, the other ranks have the time `peer_grace` to end by themselves. Those that
+/// still run get SIGTERM and, kShutdownTime later, SIGKILL. If `signals` is set, its signals are passed on to the
+/// ranks. A rank that throws PeerLost writes to `blame_board` which rank it lost.
 Outcome wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
                      const std::optional<HeldSignals>& signals, const Descriptor& blame_board) {
   const auto send = [&](int signal) {
@@ -293,7 +293,8 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
     ranks.clear();
     signals.reset();
     ::raise(*ended_by);  // ends this process too, unless it has a handler for the signal
-    throw Error("fsdp::spawn: the ranks were killed, because " + signal_name(*ended_by) + " came twice.");
+    throw Error("fsdp::spawn: the ranks were killed, because a second signal (" + signal_name(*ended_by) +
+                ") asked them to end.");
   }
   if (cause) throw Error(cause->failure());
 }

@@ -11,8 +11,8 @@
 
 namespace fsdp {
 
-/// Number of columns that a line of the rank's output may have. The launcher sets this variable if it passes the rank's
-/// output to a terminal. If a line ends with "\r", the launcher replaces it by the next one.
+/// The greatest number of columns of a line that the rank prints. The launcher sets this variable if it passes the
+/// rank's output to a terminal. A line that ends with "\r" is then overwritten by the rank's next line.
 inline constexpr const char* kTerminalColumnsVariable = "FSDP_TERMINAL_COLUMNS";
 
 /// Set for a rank if the launcher counts the signals that ask the job to end. See Note [Two requests to end] in
@@ -32,8 +32,8 @@ struct RankPlace {
   /// counts.
   bool counts_signals = false;
 };
-/// Returns the variables that describe `place`. They also remove variables that torchrun may have set for another
-/// store.
+/// Returns the variables that describe `place`. Variables that torchrun may have set for another store are among them,
+/// without a value.
 Variables variables_of(const RankPlace& place);
 
 /// Returns this process's environment, changed by `variables`, as texts "NAME=value".
@@ -41,9 +41,9 @@ std::vector<std::string> environment_with(const Variables& variables);
 /// Changes this process's environment.
 void set_variables(const Variables& variables);
 
-/// A TCP port of this host that is reserved while this object exists. A store can listen on it meanwhile. The object's
-/// socket is bound with SO_REUSEADDR and does not listen. The kernel then assigns the port to no socket that asks for
-/// any free port. A socket that asks for this port and sets SO_REUSEADDR, as every store does, may listen on it.
+/// A TCP port of this host that is reserved for a store while this object exists. The object's socket is bound with
+/// SO_REUSEADDR and does not listen. The kernel therefore gives the port to no socket that asks for any free port, but
+/// a socket that asks for this port and sets SO_REUSEADDR, as every store does, can listen on it.
 class HeldPort {
  public:
   /// Throws Error if no port is free.

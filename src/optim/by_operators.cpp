@@ -77,7 +77,7 @@ void update_by_operators(const FlatRun& run, const Rule& rule, double factor) {
   if (run.rows.element_size() >= static_cast<int64_t>(sizeof(float)))
     return call(run.rows, run.gradient.mul(factor), run.states);
   // The rows are fp16 or bf16 here. The scaled gradient could underflow in such a dtype, so it is computed in fp32; the
-  // fused operators need rows and states of the same dtype as the gradient.
+  // fused operators then need rows and states in fp32 too.
   const auto rows = run.rows.to(at::kFloat);
   States states;
   for (const auto& state : run.states) states.push_back(state.to(at::kFloat));

@@ -7,8 +7,8 @@
 
 namespace fsdp::optim {
 
-/// Updates the run's rows and states by LibTorch's operators. Adam, AdamW and SGD use LibTorch's fused operators.
-/// `factor` is multiplied with the gradients.
+/// Updates the run's rows and states by LibTorch's operators. Adam, AdamW and SGD use LibTorch's fused operators. The
+/// gradients are multiplied by `factor`.
 void update_by_operators(const FlatRun& run, const Rule& rule, double factor);
 
 }  // namespace fsdp::optim

@@ -79,7 +79,7 @@ Measured gradients_of(const MeasuredModel& model, const char* operation) {
   return measure(model, operation, [](const at::Tensor& parameter, const at::Tensor&) { return parameter.grad(); });
 }
 
-// Collective. The ranks compare `arguments`; if they differ, every rank throws Mismatch.
+// Collective. The ranks compare `arguments`; if these differ, every rank throws Mismatch.
 double norm_of(const MeasuredModel& model, const Measured& measured, double norm_type, const char* operation,
                const std::string& arguments) {
   SummedRanks stages;

@@ -13,8 +13,8 @@ namespace fsdp::optim {
 /// A parameter that a norm includes. It may be sharded or not.
 struct MeasuredParameter {
   at::Tensor tensor;
-  /// The tensor axis of the module that has an unsharded parameter; null if there is none. Unused if `tensor` is
-  /// sharded.
+  /// The tensor axis of the module to which an unsharded parameter belongs; null if the module has none. Unused if
+  /// `tensor` is sharded.
   const ProcessGroup* tensor_axis = nullptr;
   /// True if an unsharded parameter is split over the tensor axis. Unused if `tensor` is sharded.
   bool is_cut = false;

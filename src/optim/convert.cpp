@@ -21,15 +21,15 @@ void with_type(c10::ScalarType dtype, const auto& act) {
   }
 }
 
-// bf16 is the upper half of fp32. These functions use bit operations without branches, so that the compiler can
-// vectorise loops over them.
+// A bf16 number is the upper half of an fp32 number. These functions use bit operations without branches, so that the
+// compiler can vectorise loops that call them.
 
 float widen(uint16_t upper) { return std::bit_cast<float>(static_cast<uint32_t>(upper) << 16); }
 
 // Returns the upper half of `bits` + `added`, where `bits` is an fp32 number and `added` is below 2^16. Nothing is
 // added to infinities and NaN. A NaN gets a bit in the upper half, so that it does not become an infinity.
 uint16_t upper_half(uint32_t bits, uint32_t added) {
-  const auto magnitude = static_cast<int32_t>(bits & 0x7fffffffU);  // signed, because SIMD compares these faster
+  const auto magnitude = static_cast<int32_t>(bits & 0x7fffffffU);  // SIMD compares signed integers faster
   const uint32_t finite = magnitude < 0x7f800000 ? 0xffffffffU : 0U;
   const uint32_t no_number = magnitude > 0x7f800000 ? 0x400000U : 0U;
   return static_cast<uint16_t>(((bits + (added & finite)) | no_number) >> 16);

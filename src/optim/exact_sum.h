@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Sums of doubles with the same bits for any order of the addends.
+/// Sums of doubles. A sum has the same bits for any order of the addends.
 ///
 /// Note [Exact sum]. Floating-point addition is not associative, so the total of partial sums depends on where rows are
 /// divided between ranks. Every finite double is a multiple of the smallest double, 2^-1074. ExactSum therefore keeps
@@ -15,7 +15,7 @@
 
 namespace fsdp::optim {
 
-/// A sum of non-negative doubles. If an addend is infinity or NaN, the result is too.
+/// A sum of non-negative doubles. If an addend is infinity or NaN, so is the result.
 class ExactSum {
  public:
   /// Number of digits. The highest bit of the largest double is in digit 65, so there is room for the sum of 2^64 such

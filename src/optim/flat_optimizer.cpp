@@ -67,7 +67,7 @@ void require_state_options(const Update& update, const StateOptions& options, co
   const auto state_dtype = options.state_dtype.value_or(update.rows.scalar_type());
   require(
       !options.stochastic_rounding || update.rows.scalar_type() == at::kBFloat16 || state_dtype == at::kBFloat16,
-      where(update, operation), name_of(update), " is ", update.rows.scalar_type(), " and its state ", state_dtype,
+      where(update, operation), name_of(update), " is ", update.rows.scalar_type(), " and its state is ", state_dtype,
       ", but stochastic rounding needs a parameter or a state in bf16. Leave StateOptions::stochastic_rounding out");
 }
 
@@ -79,9 +79,9 @@ void require_possible(const torch::optim::Optimizer& optimizer, const Update& up
   const auto& options = options_of<Options>(optimizer, update);
   const auto dtype = state_options.state_dtype.value_or(update.rows.scalar_type());
   if (!Kind::takes_short_state(options) && c10::elementSize(dtype) < sizeof(float))
-    require(false, where(update, operation), name_of(update), " would have ", dtype,
-            " state, in which the variance of a centered ", Kind::kName,
-            " would become negative. Set StateOptions::state_dtype to kFloat, or leave centered out");
+    require(false, where(update, operation), name_of(update), " would have state in ", dtype,
+            ", in which the variance of a centered ", Kind::kName,
+            " could become negative. Set StateOptions::state_dtype to kFloat, or turn centered off");
   const auto found = optimizer.state().find(update.parameter.unsafeGetTensorImpl());
   if (found == optimizer.state().end() || !found->second || !Kind::keeps_state(options)) return;
   for (const auto* state : Kind::kept(static_cast<typename Kind::State&>(*found->second), options))
@@ -170,7 +170,7 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
   const auto name = str_cat("fsdp::optim::", Kind::kName);
   require(std::isfinite(factor) && factor >= 0, "[fsdp] ", operation,
           "_scaled: expected a gradient factor that is finite and at least 0, found ", factor,
-          ". If a gradient is not finite on any rank, skip the step on every rank");
+          ". If any rank has a gradient that is not finite, skip the step on every rank");
   check_all<Options>(this->param_groups());
   const auto check = [&](const Update& update) {
     require_possible<Options>(*this, update, state_options(), operation);

@@ -64,7 +64,7 @@ void place_run(std::span<Update* const> run, int64_t numel, size_t kind, const S
   }
 }
 
-// Calls `visit` for each flat buffer of the run. A flat buffer may be a mapped file.
+// Calls `visit` for each flat buffer of the run. A flat buffer can be a mapped file.
 template <class Visit>
 void for_each_file(const FlatRun& run, const Visit& visit) {
   for (const auto& flat : {run.rows, run.gradient})

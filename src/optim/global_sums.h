@@ -49,7 +49,7 @@ bool any_over_ranks(const SummedRanks& ranks, bool holds, const std::string& sub
 void add_over_ranks(const SummedRanks& ranks, const at::Tensor& values, const std::string& subject);
 /// Returns the norm of each tensor: (sum |v|^p)^(1/p), or the largest |v| if p is infinity.
 std::vector<double> norms_over_ranks(const RowsOnAxis& tensors, double p, const std::string& subject);
-/// Returns the norm of all tensors together. If `stages` has a pipe axis, this includes the tensors of the other
+/// Returns the norm of all tensors together. If `stages` has a pipe axis, the norm includes the tensors of the other
 /// stages.
 double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject,
                        const SummedRanks& stages = {});

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Checks of gradients, and copies of gradients whose layout differs from that of the rows. Afterwards a kernel can go
-/// through the memory of both side by side.
+/// Checks of gradients, and copies of gradients whose layout differs from that of the rows. A kernel can then go
+/// through the memory of rows and gradients side by side.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,7 +11,7 @@
 
 namespace fsdp::optim {
 
-/// Throws UsageError if the gradient has other sizes than the rows. This is possible because users may assign
+/// Throws UsageError if the gradient's sizes differ from the rows' sizes. This is possible because users can assign
 /// gradients. `whose()` returns the beginning of the message, "... parameter 'name'". It is called only if there is an
 /// error.
 template <class Whose>

@@ -43,7 +43,7 @@ struct Expect {
     require(value >= 0, "[fsdp] optim::", optimizer, ": expected ", name, " of at least 0, found ", value, ".");
   }
   void below_1(const char* name, double value) const {
-    require(value >= 0 && value < 1, "[fsdp] optim::", optimizer, ": expected ", name, " from 0 to below 1, found ",
+    require(value >= 0 && value < 1, "[fsdp] optim::", optimizer, ": expected ", name, " in [0, 1), found ",
             value, ".");
   }
 };
@@ -90,8 +90,8 @@ struct Kind<torch::optim::SGDOptions> : CommonKind {
     expect.at_least_0("momentum", o.momentum());
     expect.at_least_0("weight_decay", o.weight_decay());
     require(!o.nesterov() || (o.momentum() > 0 && o.dampening() == 0),
-            "[fsdp] optim::SGD: expected momentum above 0 and no dampening for Nesterov's momentum, found ",
-            o.momentum(), " and ", o.dampening(), ".");
+            "[fsdp] optim::SGD: expected momentum above 0 and no dampening for Nesterov's momentum, found momentum ",
+            o.momentum(), " and dampening ", o.dampening(), ".");
   }
   // torch::optim::SGD has no state without momentum either.
   static bool keeps_state(const Options& o) { return o.momentum() != 0; }

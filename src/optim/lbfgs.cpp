@@ -117,7 +117,7 @@ class RowVector {
 double number(const at::Tensor& scalar) { return scalar.item<double>(); }
 at::Tensor scalar_of(double value) { return at::scalar_tensor(value, at::kDouble); }
 
-// Adds the changes of the last iteration, of the gradient and of the parameters, to the history.
+// Adds to the history how the last iteration changed the gradient and the parameters.
 void learn_curvature(State& state, const RowVector& vector, const at::Tensor& gradient, int64_t history_size) {
   const auto change_of_gradient = gradient.sub(state.prev_flat_grad());
   const auto change = state.d().mul(state.t());
@@ -160,7 +160,7 @@ at::Tensor LBFGS::step(LossClosure closure) {
   const auto& options = static_cast<const Options&>(param_groups_.at(0).options());
   vector.require_at_rest();
   require(!options.line_search_fn() || *options.line_search_fn() == "strong_wolfe", vector.group().where(kOperation),
-          "expected no line_search_fn or \"strong_wolfe\", found \"", options.line_search_fn().value_or(""), "\"");
+          "expected line_search_fn \"strong_wolfe\" or none, found \"", options.line_search_fn().value_or(""), "\"");
   auto& kept = state_[param_groups_.at(0).params().at(0).unsafeGetTensorImpl()];
   if (!kept) kept = std::make_unique<State>();
   auto& state = static_cast<State&>(*kept);

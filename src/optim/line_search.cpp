@@ -27,7 +27,7 @@ class Search {
  public:
   Search(const Trial& start, const std::function<Trial(double)>& evaluate) : start_(start), evaluate_(evaluate) {}
 
-  // Tries longer and longer steps until a step satisfies the conditions or such a step lies between `low_` and `high_`.
+  // Tries longer and longer steps until one satisfies the conditions, or one that does lies between `low_` and `high_`.
   void bracket(double step) {
     Trial before = start_, now = try_at(step);
     for (; steps_ < kMaxSteps; ++steps_) {
@@ -84,7 +84,7 @@ class Search {
 
   const Trial& start_;
   const std::function<Trial(double)>& evaluate_;
-  Trial low_, high_;  // the ends of the bracket; low_ has the lower loss
+  Trial low_, high_;  // the ends of the interval; low_ has the lower loss
   int64_t steps_ = 0, evaluations_ = 0;
   bool is_found_ = false;
 };

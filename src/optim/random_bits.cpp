@@ -12,7 +12,7 @@ constexpr size_t kOfACounter = 8;  // number of 16-bit numbers that one counter 
 using Lanes = std::array<uint32_t, kLanes>;
 using Words = std::array<Lanes, 4>;  // the four words of each counter, the lowest first
 
-// Runs one of the ten rounds for all counters. The constants here and in `philox` are those of the paper.
+// Runs one of the ten rounds for all counters. The constants here and in `philox` are those of Salmon et al.
 void run_round(Words& words, uint32_t key0, uint32_t key1) {
   for (size_t i = 0; i < kLanes; ++i) {
     const uint64_t product0 = uint64_t{0xD2511F53} * words[0][i], product1 = uint64_t{0xCD9E8D57} * words[2][i];

@@ -19,7 +19,7 @@ bool has_wide_vectors() {
 bool has_wide_vectors() { return false; }
 #endif
 
-// Calls `step` for each element with its parameter, its gradient and its `States` states. __restrict tells the compiler
+// Calls `step` with the parameter, the gradient and the `States` states of each element. __restrict tells the compiler
 // that the memory of the tensors does not overlap, so it can vectorise the loop. clang ignores __restrict on local
 // pointers and needs the pragma.
 template <size_t States, class T, class Step>

@@ -49,12 +49,12 @@ void require_owned(ParamGroup& group, torch::optim::Optimizer& optimizer) {
     const auto state = optimizer.state().find(key);
     if (state == optimizer.state().end()) continue;
     require(!optim::tensors_of(*state->second).empty(), where(),
-            "has state of an optimizer that is not element-wise or not known. Use one of fsdp::optim (not LBFGS) or "
+            "has state of an optimizer that is unknown or not element-wise. Use one of fsdp::optim (not LBFGS) or "
             "Adam, AdamW, SGD, RMSprop or Adagrad of torch::optim");
     for (const auto* tensor : optim::tensors_of(*state->second))
       require(!tensor->defined() || tensor->sizes() == slot.rows_tensor.sizes(), where(),
               "has optimizer state of sizes ", tensor->defined() ? tensor->sizes() : c10::IntArrayRef(),
-              ": expected those of this rank's rows, ", slot.rows_tensor.sizes(),
+              ": expected the sizes of this rank's rows, ", slot.rows_tensor.sizes(),
               ". Make the optimizer after "
               "fully_shard");
   }
@@ -95,7 +95,7 @@ void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy st
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 
-// The move of one group to its new layout. The group keeps its old layout until `finish`.
+// The move of one group to its new layout. The group keeps its old layout until `finish` is called.
 class Move {
  public:
   Move(std::shared_ptr<ParamGroup> group, const runtime::Placement& placement, Strategy strategy)

@@ -34,7 +34,7 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index, int64
   return update;
 }
 
-// Throws UsageError in the situations in which an operator that writes the parameter would throw it.
+// Throws UsageError whenever an operator that writes the parameter would throw one.
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
   if (!update.part->group->is_at_rest())
@@ -69,8 +69,8 @@ void wait_to_write(const std::vector<ParamGroup*>& groups) {
   }
 }
 
-// Tells each group once that its rows are written, even if the step writes only some of them. Every rank does so, and
-// all unsharded copies of the group become stale.
+// Tells each group once that its rows are written, even if the step writes only some of them. Every rank does this, and
+// all whole copies of the group become stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
     group->prepare_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);

@@ -42,8 +42,9 @@ std::string name_of(const Update& update);
 /// Returns the prefix of an error message of `operation`.
 std::string where(const Update& update, const std::string& operation);
 
-/// Returns the parameters of an optimizer for which `is_wanted` is true. Their `gradient` is not set. A parameter that
-/// the optimizer lists k times, such as a tied weight, is in the first k rounds, because torch::optim steps it k times.
+/// Returns the parameters of an optimizer for which `is_wanted` is true, in rounds that a step updates one after the
+/// other. `gradient` is not set. A parameter that the optimizer lists k times, such as a tied weight, is in the first k
+/// rounds, because torch::optim steps it k times.
 std::vector<Updates> rounds_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                const std::function<bool(const at::Tensor&)>& is_wanted);
 

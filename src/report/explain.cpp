@@ -36,10 +36,10 @@ Sizes sizes_of(ParamGroup& group) {
 
 int64_t part_of_others(int64_t bytes, int64_t ranks) { return bytes * (ranks - 1) / ranks; }
 
-// The largest bytes of all groups that enclose a group, and the bytes of the largest innermost group. At the peak, the
-// enclosing groups and a few innermost groups are in memory at once.
+// At the peak, the groups that enclose a group and a few innermost groups are in memory at once.
 struct Largest {
-  int64_t around = 0, inner = 0;
+  int64_t around = 0;  // the most bytes that the groups around any one group have together
+  int64_t inner = 0;   // the bytes of the largest innermost group
 };
 
 Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, const runtime::GroupTree& tree,

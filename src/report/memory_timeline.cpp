@@ -48,7 +48,7 @@ class Recorder {
 struct MemoryTimeline::State {
   std::shared_ptr<memory::ByteAccount> account;
   int rank = 0, world_size = 1;
-  std::unordered_map<int64_t, std::string> names = {};  // the groups' names by their numbers
+  std::unordered_map<int64_t, std::string> names = {};  // names of groups, by GroupId
   std::shared_ptr<report::Recorder> recorder = std::make_shared<report::Recorder>();
 };
 

@@ -23,8 +23,8 @@ bool is_forward() { return torch::autograd::get_current_graph_task_id() == -1 ||
 /// allocators, on the CPU and on accelerators, reports every allocation and every free to the profiler of the calling
 /// thread, and autograd's threads inherit this profiler from the thread that called backward. An object of this class
 /// takes the profiler's place. It counts each block from its allocation until it is freed, if the block was allocated
-/// outside of a backward, or inside a backward while autograd records a graph: an activation checkpoint then recomputes
-/// forward. It does not count the blocks that the library allocates for itself, since other byte classes count them.
+/// outside of a backward, or inside a backward while autograd records a graph, because an activation checkpoint then
+/// recomputes forward. It does not count blocks that the library allocates for itself, since other byte classes do.
 class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
  public:
   explicit ForwardBlocks(const std::shared_ptr<runtime::RankState>& rank)
@@ -44,7 +44,7 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
                          c10::Device /*device*/) override {
     const MutexLock lock(mutex_);
     if (!is_open_) return;
-    // This is also needed for allocations: a thread without this profiler may have freed a block at the same address.
+    // Allocations erase too, because a thread without this profiler may have freed a block at the same address.
     blocks_.erase(block);
     if (bytes > 0 && !memory::allocates_for_library() && is_forward())
       blocks_.emplace(block, memory::Charge(account(), memory::ByteClass::kForward, bytes));
@@ -65,7 +65,7 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
 
   const std::shared_ptr<runtime::RankState> rank_;
   const Account nobodys_;                                   // counts blocks that belong to no group
-  std::unordered_map<runtime::GroupId, Account> accounts_;  // those of the groups that existed when recording began
+  std::unordered_map<runtime::GroupId, Account> accounts_;  // accounts of groups that existed at the start
   Mutex mutex_;
   bool is_open_ FSDP_GUARDED_BY(mutex_) = true;
   std::unordered_map<void*, memory::Charge> blocks_ FSDP_GUARDED_BY(mutex_);

@@ -16,7 +16,7 @@ TemporaryFolder::TemporaryFolder() {
   if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error)
     throw Error("cannot create a folder for temporary files: " + error.message() +
-                ". Set TMPDIR to a folder with room that this user may write to.");
+                ". Set TMPDIR to a folder with room that this user can write to.");
   path_ = name;
 }
 

@@ -41,7 +41,7 @@ std::string text_of(const FirstError& error) try {
 } catch (const std::exception& thrown) {
   return what_without_backtrace(thrown);
 } catch (...) {
-  return "an exception that is not a std::exception";
+  return "it threw an exception that is not a std::exception";
 }
 
 }  // namespace
@@ -58,7 +58,8 @@ Trace::Trace(TraceOptions options) {
   const auto group = or_default_group(std::move(options.process_group));
   const auto where = group->where("trace");
   const auto timeline = Attachment::ranks_of(*group).timeline;
-  require(timeline != nullptr, where, "a process group over a user-defined communicator has no timeline");
+  require(timeline != nullptr, where,
+          "a process group over a user-defined communicator cannot be traced. Trace a different process group");
   require(options.max_events > 0, where, "expected max_events of at least 1, found 0");
   auto operators = options.operators ? std::make_unique<report::OperatorProfile>(where) : nullptr;
   state_ = std::make_unique<State>(State{group, timeline, std::make_shared<TimelineEntries>(options.max_events),

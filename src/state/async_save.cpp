@@ -36,10 +36,10 @@ struct AsyncSaving {
     std::string path;
     CheckpointPart part = {};
     std::optional<PartWriter> writer = std::nullopt;
-    /// Set if all ranks see one disk and this rank completes the checkpoint.
+    /// Set if all ranks see the same disk and this rank completes the checkpoint.
     std::optional<SharedStep> step = std::nullopt;
-    /// `written` gets the text of this rank's manifest part when its files are on disk. `completed` is fulfilled when
-    /// the checkpoint is complete; on a rank that does not complete it, right after `written`.
+    /// `written` gets the text of this rank's manifest part when the rank's files are on disk. `completed` is fulfilled
+    /// when the checkpoint is complete; on a rank that does not complete it, right after `written`.
     std::promise<std::string> written = {};
     std::promise<void> completed = {};
   };
@@ -96,8 +96,8 @@ void run(const std::stop_token& stop, Job& job) {
   });
 }
 
-// Starts a thread that waits for its job and runs it. If a rank could not begin the save, the promise of the job is
-// destroyed, and the thread ends.
+// Starts a thread that waits for its job and runs it. If a rank cannot begin the save, every rank destroys the promise
+// of its job, and its thread ends.
 std::jthread begin_thread(std::future<Job> job) {
   return std::jthread([job = std::move(job)](const std::stop_token& stop) mutable {
     std::optional<Job> own;
@@ -119,8 +119,8 @@ struct AsyncSave::InFlight {
   /// Set if the checkpoint is on several disks. No rank sees the files of all ranks then, so AsyncSave::wait completes
   /// the checkpoint.
   std::optional<SharedStep> spread = std::nullopt;
-  /// The background thread. Its destructor requests a stop, so the thread no longer waits for other ranks, and joins
-  /// it.
+  /// The background thread. The destructor requests a stop, so that the thread stops waiting for other ranks, and joins
+  /// the thread.
   std::jthread thread = {};
   const pid_t process = getpid();
 };
@@ -145,9 +145,10 @@ AsyncSave::~AsyncSave() {
   try {
     in_flight_->written.get();
     in_flight_->completed.get();
-    if (in_flight_->spread) throw Error("the checkpoint is on several disks, and only wait() completes it");
+    if (in_flight_->spread) throw Error("only wait() completes a checkpoint on several disks");
   } catch (const std::exception& error) {
-    TORCH_WARN(in_flight_->ranks.where(), "the checkpoint was not written, and wait() was not called: ", error.what());
+    TORCH_WARN(in_flight_->ranks.where(),
+               "this AsyncSave was destroyed without wait(), and its checkpoint is not complete: ", error.what());
   }
 }
 
@@ -175,7 +176,7 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, ModelTenso
   Job job{.path = step.path()};
   auto in_flight = std::make_unique<AsyncSave::InFlight>(AsyncSave::InFlight{
       .ranks = ranks, .written = job.written.get_future(), .completed = job.completed.get_future()});
-  std::promise<Job> given;  // declared after `in_flight`: if this function throws, the thread's wait ends first
+  std::promise<Job> given;  // an exception destroys `given` before `in_flight`, so the thread ends
   auto own = part_of(tensors, optimizer, options, ranks);
   // If one of these steps fails on a rank, all ranks throw at the end of step.write and no rank continues.
   step.write(ranks, [&] {

@@ -29,8 +29,9 @@ void require_random_states(const ModelTensors& tensors, const SaveOptions& optio
     const auto in = "SaveOptions::random_states['" + name + "']: ";
     require(
         state.defined() && state.dim() == 1 && state.is_cpu(), in,
-        "expected a tensor of one dimension, on the CPU, as at::Generator::get_state() returns it, found ",
-        state.defined() ? std::to_string(state.dim()) + " dimensions on " + state.device().str() : "an undefined one");
+        "expected a CPU tensor of one dimension, such as at::Generator::get_state() returns, found ",
+        state.defined() ? std::to_string(state.dim()) + " dimensions on " + state.device().str()
+                        : "an undefined tensor");
     for (const auto& device : devices_of(tensors))
       require(name != name_of(device), in, "the state of the default generator is saved under this name. ",
               "Choose a different name");
@@ -51,8 +52,8 @@ std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch:
 
 void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
                      const std::string& where) {
-  require(options.step >= 0, where, "expected a step of 0 or more, found ", options.step);
-  require(!options.keep || *options.keep > 0, where, "expected to keep 1 checkpoint or more, found ",
+  require(options.step >= 0, where, "expected SaveOptions::step of at least 0, found ", options.step);
+  require(!options.keep || *options.keep > 0, where, "expected SaveOptions::keep of at least 1, found ",
           options.keep.value_or(0));
   if (optimizer) require_known(*optimizer, tensors, where);
   if (tensors.are_of_stages) return;

@@ -125,7 +125,7 @@ std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks
 
 // Returns the newest checkpoint of which the ranks together see all files. Skips newer checkpoints that are missing on
 // some disks because the save to several disks was interrupted. A checkpoint that was saved to one disk is never
-// skipped: the read reports its missing files.
+// skipped: if its files are missing, reading it throws.
 std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   std::optional<Candidate> first;
   const auto names = names_of_any(folder, ranks);
@@ -143,7 +143,7 @@ std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   return first;
 }
 
-// Returns the manifest. If some ranks do not have it, the lowest rank that has it sends it to all ranks.
+// Returns the manifest. If some ranks lack the manifest, the lowest rank that has it sends it to all ranks.
 Manifest manifest_of(const Candidate& candidate, const Ranks& ranks) {
   auto text = candidate.manifest;
   if (std::ranges::any_of(candidate.files, [](const auto& of) { return !of; })) {

@@ -44,8 +44,8 @@ class CheckpointRows {
   /// Returns true if the tensor's elements are sent between ranks. Every rank must then call `read` for this tensor,
   /// even if it needs none of the elements, and all ranks must read such tensors in the same order.
   bool is_sent(const TensorRecord& tensor) const { return sent_.contains(&tensor); }
-  /// Reads elements into `out`. Collective for tensors that are sent. Throws FormatError if all ranks see the same
-  /// files. Otherwise other ranks may wait for this rank, so it goes on after an error, and `finish` throws the error.
+  /// Reads elements into `out`. Collective for tensors that are sent. If all ranks see the same files, throws errors
+  /// (FormatError) at once. Otherwise other ranks may be waiting for this rank, so `finish` throws them.
   void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
   /// Throws the first error that `read` postponed, if there is one.
   void finish() const { error_.rethrow(); }

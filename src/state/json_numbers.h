@@ -19,7 +19,7 @@ Json written_numbers(Json value) {
   return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
 }
 
-/// Reverts written_numbers.
+/// The inverse of written_numbers.
 template <class Json>
 Json read_numbers(Json value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -37,8 +37,8 @@ ElementRange elements_of(const OwnRows::Run& run, const OwnRows& own) {
 }
 
 // Reads this rank's rows. If the ranks of a tensor axis split the tensor, reads the rows of this rank's part in runs;
-// if this part consists of columns, reads whole rows and returns the columns. All ranks make equally many reads, since
-// `read` may be collective.
+// if this part consists of columns, reads whole rows and returns the columns. All ranks call `read` equally often,
+// since it can be collective.
 at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, const OwnRows& own,
                      at::IntArrayRef shown_sizes) {
   if (!own.cut) return values_in(reader, name, record, own.elements(), shown_sizes);

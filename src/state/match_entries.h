@@ -14,13 +14,13 @@
 namespace fsdp::state {
 
 struct EntryMatch {
-  /// The name in the checkpoint of each tensor of the model, or nullopt for a tensor that will not be loaded.
+  /// The name that each tensor of the model has in the checkpoint, or nullopt for a tensor that will not be loaded.
   std::vector<std::optional<std::string>> names;
   /// Descriptions of the differences that the options allow, and of all others. Each begins with the tensor's name.
   std::vector<std::string> allowed, refused;
 };
 
-/// Matches the tensors by name. If a tensor of the model has several names, any of them may be in the checkpoint.
+/// Matches the tensors by name. If a tensor of the model has several names, the checkpoint can have any of them.
 EntryMatch match_entries(const TensorRecords& saved, const ModelTensors& tensors, const LoadOptions& options);
 /// Records a difference of `name` as allowed or refused, depending on the options.
 void note_difference(EntryMatch& match, const LoadOptions& options, const std::string& name, const std::string& what);

@@ -13,8 +13,7 @@ namespace {
 
 using layout::RowRange;
 
-// Returns the rows that this replica writes. All replicas have the same rows and write equally many of them, as far as
-// the number of rows allows.
+// Returns the rows that this replica writes. All replicas have the same rows and divide them as evenly as possible.
 RowRange share_of(RowRange rows, int replica, int replicas) {
   const auto begin = rows.count * replica / replicas, end = rows.count * (replica + 1) / replicas;
   return {rows.first + begin, end - begin};
@@ -47,7 +46,7 @@ std::vector<int64_t> whole_sizes(at::IntArrayRef sizes, const std::optional<Tens
 void require_takes_parts(bool takes_parts, const TensorCut& cut, const std::string& name,
                          const std::string& operation) {
   require(takes_parts, cut.axis->where(operation), "'", name, "' is split over the ranks of a ",
-          "tensor axis, and this call does not put the parts together. Use fsdp::save_checkpoint and ",
+          "tensor axis, and this call does not join the parts. Use fsdp::save_checkpoint and ",
           "load_checkpoint, whose files have whole tensors");
 }
 
@@ -64,8 +63,8 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, bool ta
   if (slot.cut()) require_takes_parts(takes_parts, *slot.cut(), slot.name(), operation);
   require(
       !slot.cut() || slot.cut()->dim == 0 || slot.joined_dims() == 1, group.where(operation), "'", slot.name(),
-      "' has fewer rows than the ranks that shard it, and its columns are split over a tensor axis, so it cannot be ",
-      "put together. Leave this parameter out of the groups, or shard it over fewer ranks");
+      "' has fewer rows than its shard axis has ranks, and its columns are split over a tensor axis. Such a parameter ",
+      "cannot be saved or loaded. Leave it out of the groups, or shard it over fewer ranks");
   return {{whole_sizes(slot.sizes(), slot.cut()), slot.joined_dims(), slot.rows(), share, slot.cut()}, {}, tensor};
 }
 
@@ -135,8 +134,8 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
               "call fsdp::to_empty, which gives parameters and buffers memory");
       const auto found = cuts.find(tensor.unsafeGetTensorImpl());
       const auto cut = found == cuts.end() ? std::nullopt : std::optional(found->second);
-      // Tensors that are not sharded: rank 0 writes those that are not split, and the ranks of its tensor axis write
-      // their parts of the others. For stages, join_stages decides.
+      // Of the tensors that are not sharded, rank 0 writes those that are not split either, and the ranks of rank 0's
+      // tensor axis write their parts of the others. For stages, join_stages decides.
       const bool writes =
           stages || (cut ? cut->axis->global_ranks().front() == tensors.ranks->global_ranks().front() : is_first);
       tensors.all.push_back(part ? sharded(tensor, *part, cut.has_value(), operation) : plain(tensor, cut, writes));

@@ -24,7 +24,7 @@ struct OwnRows {
   /// Number of leading dims whose indices together number the rows; see ParamSlot::joined_dims.
   size_t joined_dims = 1;
   /// `rows` are the rows that this rank has, and `share` are those of them that it writes to checkpoints. If the ranks
-  /// of a tensor axis split the tensor, both count the rows of this rank's part.
+  /// of a tensor axis split the tensor, both number the rows within this rank's part.
   layout::RowRange rows, share;
   /// How the ranks of a tensor axis split the tensor, if they do.
   std::optional<TensorCut> cut = {};
@@ -40,7 +40,7 @@ struct OwnRows {
   };
   /// Returns the positions of some of this rank's rows in the whole tensor: one run, possibly empty, for each fused
   /// matrix (TensorCut::fused). In a tensor that is not split, or that is split by columns, rows have the same index in
-  /// both, and the result is one run.
+  /// the part and in the whole tensor, and the result is one run.
   std::vector<Run> runs_of(layout::RowRange some) const;
 };
 
@@ -50,7 +50,7 @@ struct ModelTensor : OwnRows {
   std::vector<std::string> names;
   /// The module's own tensor. It shows this rank's rows.
   at::Tensor tensor;
-  /// The number of the pipeline stage that has the tensor, or 0 if the model is no pipeline.
+  /// The number of the pipeline stage that has the tensor, or 0 if the model is not a pipeline.
   int stage = 0;
 
   const std::string& name() const { return names.front(); }

@@ -93,8 +93,8 @@ std::string name_of_state(const std::string& parameter, const std::string& field
 
 void require_known(const Optimizer& optimizer, const ModelTensors& tensors, const std::string& where) {
   require(!kind_of(optimizer).empty(), where,
-          "this optimizer is not supported; its state must have the layout of the parameters, as that of AdamW, Adam, ",
-          "SGD, Adagrad, RMSprop and Adadelta. Save this optimizer with torch::save on each rank, and pass no "
+          "expected AdamW, Adam, SGD, Adagrad, RMSprop or Adadelta, whose state has the parameters' sizes, found ",
+          "a different optimizer. Save this optimizer with torch::save on each rank, and pass no "
           "optimizer to this call");
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     const auto& parameters = optimizer.param_groups()[g].params();

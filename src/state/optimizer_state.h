@@ -25,9 +25,9 @@ std::string name_of_state(const std::string& parameter, const std::string& field
 
 /// Throws UsageError if the optimizer's type is not supported, or if it has parameters that the model does not have.
 void require_known(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors, const std::string& where);
-/// Returns JSON with the state's numbers of each parameter whose first row this rank writes. On rank 0 it also contains
-/// the optimizer's type, and the options and parameter names of each parameter group. joined_objects merges the texts
-/// of all ranks.
+/// Returns JSON with the numbers in the state of each parameter whose first row this rank writes. On rank 0 the JSON
+/// also contains the optimizer's type, and the options and parameter names of each parameter group. joined_objects
+/// merges the texts of all ranks.
 std::string numbers_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors);
 /// Returns the dtype of the optimizer's state tensors for a floating-point parameter.
 at::ScalarType dtype_of_state(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kRandom[] = "random.";
 
-// Returns the device that computes with a tensor. Its rows may be in host memory nevertheless (CPUOffloadPolicy).
+// Returns the device that computes with a tensor, even if its rows are in host memory (CPUOffloadPolicy).
 at::Device device_that_computes(const at::Tensor& tensor) {
   const auto part = runtime::registry().find(tensor);
   return part ? part->group->slots()[part->slot].form().device : tensor.device();

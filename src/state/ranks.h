@@ -35,7 +35,7 @@ class Ranks {
   /// Does nothing on CPUs. Collective.
   void compare_issued() const;
   /// Runs `action` on this rank and returns the results of all ranks, by rank. If `action` threw on any rank, every
-  /// rank throws an Error that names these ranks and has their messages. Collective.
+  /// rank throws an Error that names these ranks and contains their messages. Collective.
   std::vector<std::string> together(const std::function<std::string()>& action) const;
   /// Does the same as `together` for an action without a result.
   void all_do(const std::function<void()>& action) const;

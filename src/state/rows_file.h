@@ -13,7 +13,7 @@
 
 namespace fsdp::state {
 
-/// The rows of a tensor that this rank has in `values`. It writes those in `share`.
+/// This rank's rows of a tensor. `values` contains all of them; the rank writes only those in `share`.
 struct RowsToWrite : OwnRows {
   std::string name;
   at::Tensor values;

@@ -50,7 +50,7 @@ void require_names(const ModuleNode& tree, const std::string& where) {
 
 using WholeTensors = std::unordered_map<const at::TensorImpl*, at::Tensor>;
 
-// Writes a module in the way in which torch::nn::Module::save writes it, but with the tensors of `whole`.
+// Writes a module as torch::nn::Module::save does, but with the tensors of `whole`.
 void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchive& archive) {
   for (const auto& [name, tensor] : node.parameters)
     if (tensor.defined()) archive.write(own_name(name), whole.at(tensor.unsafeGetTensorImpl()));

@@ -107,7 +107,7 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
 at::Tensor rows_of_state(const at::Tensor& whole, const ModelTensor& parameter, const std::string& field,
                          const std::string& path) {
   if (whole.sizes() != at::IntArrayRef(parameter.sizes))
-    throw FormatError(path + ": expected " + field + " of " + parameter.name() + " of sizes " +
+    throw FormatError(path + ": " + field + " of " + parameter.name() + ": expected sizes " +
                       text_of(parameter.sizes) + ", found " + text_of(whole.sizes()) +
                       ". Load the file into an optimizer of the same parameters; if torch::save wrote the rows of one "
                       "rank, read them with torch::load");

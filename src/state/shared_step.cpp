@@ -12,7 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-// Each rank sends one of these words to the others after it has written: whether it created its disk's folder.
+// After a rank has written, it tells the others by one of these words whether it created its disk's folder.
 constexpr char kMadeIt[] = "made it", kFoundIt[] = "found it";
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace fsdp::state {
 
 /// One rank's view of the checkpoint. On each disk, one rank has the folder's lock and completes the checkpoint there.
-/// If the checkpoint is incomplete, the destructor of this rank's object removes it.
+/// If the checkpoint is incomplete, the destructor of that rank's object removes it.
 class SharedStep {
  public:
   /// Rank 0 creates the checkpoint's folder in ranks.path() and removes the files of interrupted saves. Collective.

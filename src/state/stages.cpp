@@ -53,9 +53,9 @@ void join_stages(ModelTensors& tensors, const torch::optim::Optimizer* optimizer
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const auto of_rank = json::parse(texts[rank]);
     const auto groups = of_rank["groups"].get<size_t>();
-    require(groups == param_groups.value_or(groups), ranks.where(), "expected optimizers of all stages with ",
-            param_groups.value_or(0), " parameter groups, as rank 0 has, found ", groups, " on rank ", rank,
-            ". Give each rank an optimizer with the same groups, which may be empty");
+    require(groups == param_groups.value_or(groups), ranks.where(), "rank ", rank, "'s optimizer has ", groups,
+            " parameter groups, but rank 0's has ", param_groups.value_or(0),
+            ". Give each rank an optimizer with the same number of groups, some of which can be empty");
     param_groups = groups;
     for (const auto& tensor : of_rank["tensors"]) {
       const auto stage = tensor["stage"].get<int>();
@@ -63,8 +63,8 @@ void join_stages(ModelTensors& tensors, const torch::optim::Optimizer* optimizer
       for (const auto& name : tensor["names"].get<std::vector<std::string>>()) {
         const auto [known, is_new] = stage_of.try_emplace(name, stage);
         require(known->second == stage, ranks.where(), "stages ", known->second, " and ", stage,
-                " both have a tensor called '", name,
-                "', which are different tensors. Register the layers of a stage by the names that they have in the "
+                " have different tensors that are both called '", name,
+                "'. Register the layers of a stage by the names that they have in the "
                 "whole model, as fsdp::split_stages does");
         if (is_new) tensors.elsewhere.emplace(name, std::nullopt);
       }

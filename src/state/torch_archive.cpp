@@ -72,7 +72,7 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
 
 void read_archive(const std::string& path, const std::function<void(torch::serialize::InputArchive&)>& read) {
   const std::string what_was_expected =
-      path + ": expected an archive of torch::save or fsdp::save of the same kind of object, found ";
+      path + ": expected an archive of torch::save or fsdp::save with the same kind of object, found an error: ";
   const InputFile file(path);  // throws FileError, unlike LibTorch's own reader of files
   try {
     torch::serialize::InputArchive archive;

@@ -17,7 +17,7 @@ namespace fsdp::state {
 /// FileError.
 void write_archive(const std::string& path, const std::function<void(torch::serialize::OutputArchive&)>& fill);
 /// Opens an archive and calls `read` with it. Throws FormatError if the file is not such an archive, or if `read`
-/// throws another exception than FileError.
+/// throws an exception other than FileError.
 void read_archive(const std::string& path, const std::function<void(torch::serialize::InputArchive&)>& read);
 /// Returns those names of tensors and modules that LibTorch can write to an archive but not read back: names with
 /// quotes, backslashes or newlines, and keywords of TorchScript.

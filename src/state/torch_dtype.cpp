@@ -39,7 +39,7 @@ Dtype dtype_of(at::ScalarType type, const std::string& name) {
     if (scalar_type == type) return dtype;
   throw UsageError(str_cat("tensor '", name, "' has the dtype ", type,
                            ", which the file format does not support; expected one of ", dtype_names(),
-                           ". Convert it before saving"));
+                           ". Convert the tensor before saving"));
 }
 
 at::ScalarType scalar_type_of(Dtype dtype) {

@@ -31,7 +31,7 @@ void LogFile::append(std::string_view bytes) {
   struct stat before{};
   const bool is_regular = ::fstat(file_.number(), &before) == 0 && S_ISREG(before.st_mode);
   if (const int error = write_all(file_.number(), bytes)) {
-    // Removes the incomplete piece, because a reader could read nothing after an incomplete line or record.
+    // Removes the incomplete piece, because readers cannot read past an incomplete line or record.
     [[maybe_unused]] const int cut = is_regular ? ::ftruncate(file_.number(), before.st_size) : 0;
     fail(error);
   }

@@ -10,13 +10,13 @@
 
 namespace fsdp::train {
 
-/// A file to which text is appended. Each piece is passed to the operating system before `append` returns. Not
+/// A file to which text is appended in pieces. When `append` returns, the operating system has the piece. Not
 /// thread-safe.
 class LogFile {
  public:
   enum class Begin : uint8_t {
     kAnew,    ///< The constructor truncates the file, or creates it.
-    kBehind,  ///< The constructor keeps what the file has, or creates the file.
+    kBehind,  ///< The constructor keeps the file's contents, or creates the file.
     kNew,     ///< The constructor creates the file, which must not exist.
   };
 

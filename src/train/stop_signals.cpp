@@ -19,9 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// See Note [The only variables of a signal's handler].
+// See Note [Variables of a signal handler] in stop_signals.h.
 std::atomic<int> received_signal{0};
-std::atomic<Clock::rep> received_at{0};  // the time of the first signal; 0 if none has come
+std::atomic<Clock::rep> received_at{0};  // time of the first signal; 0 if none has come
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<Clock::rep>::is_always_lock_free);
 
 extern "C" void remember_signal(int number) { received_signal.store(number, std::memory_order_relaxed); }
@@ -51,7 +51,7 @@ bool is_ours(const struct sigaction& action) {
   return action.sa_handler == count_signal || action.sa_handler == remember_signal;
 }
 
-// The state of the process that all StopSignals share.
+// The process's state, which all StopSignals share.
 struct Installed {
   Mutex mutex;
   std::weak_ptr<const StopSignals> current FSDP_GUARDED_BY(mutex);

@@ -13,10 +13,10 @@ namespace fsdp::train {
 /// this process only records them. Ignored signals stay ignored.
 ///
 /// The destructor restores the previous handlers, unless a signal has come. In that case the handlers stay until the
-/// process ends, or until another object is destroyed without a signal. The reason is that the launcher may repeat a
-/// request that the terminal has already sent, and this repetition must not end a process that has saved.
+/// process ends, or until another object that has received no signal is destroyed. The reason is that the launcher may
+/// repeat a request that the terminal has already sent, and this repetition must not end a process that has saved.
 ///
-/// Note [The only variables of a signal's handler]
+/// Note [Variables of a signal handler]
 /// A handler belongs to the process and receives only the signal's number, so it must use global variables. Ranks that
 /// are threads of one process share these variables, so one object serves all of these ranks.
 class StopSignals {

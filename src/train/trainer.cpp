@@ -42,7 +42,7 @@ void check_options(const TrainerOptions& options) {
   };
   const int ranks = world_size();
   require(options.devices == 0 || options.devices == ranks, where("devices"), ranks,
-          ", the number of running ranks, found ", options.devices,
+          ", because ", ranks, ranks == 1 ? " rank is" : " ranks are", " running, found ", options.devices,
           ". Start the ranks with Trainer::run, or leave devices at 0 if a launcher starts them.");
   require(options.epochs > 0, where("epochs"), "at least 1, found ", options.epochs, ".");
   require(options.accumulate > 0, where("accumulate"), "at least 1 batch for each step, found ", options.accumulate,
@@ -53,18 +53,19 @@ void check_options(const TrainerOptions& options) {
   require(options.save.every >= 0, where("save.every"), "a number of steps, or 0 to save only at the end, found ",
           options.save.every, ".");
   const auto& names = options.mesh_dim_names;
-  require(options.mesh_shape.size() <= 2 || !names.empty(), where("mesh_shape"), "one size or two, found ",
+  require(options.mesh_shape.size() <= 2 || !names.empty(), where("mesh_shape"), "one or two unnamed sizes, found ",
           options.mesh_shape.size(), ". Name the axes in mesh_dim_names.");
   require(options.mesh_shape.empty() || !options.sharding.mesh || !names.empty(), where("mesh_shape"),
-          "no sizes if sharding.mesh is set. Set only one of them.");
+          "no sizes, because sharding.mesh is set. Set only one of the two options.");
   constexpr std::array kKnown = {kData, kPipe, kSequence, kTensor};
   const auto is_known = [&](const std::string& name) { return std::ranges::find(kKnown, name) != kKnown.end(); };
   require(names.empty() || (has_name(names, kData) && std::ranges::all_of(names, is_known)), where("mesh_dim_names"),
-          "\"data\" and some of \"", str_join("\", \"", std::span(kKnown).subspan(1)), "\", found \"",
+          "\"data\" and any of \"", str_join("\", \"", std::span(kKnown).subspan(1)), "\", found \"",
           str_join("\", \"", names), "\".");
 }
 
-// Returns the mesh that fully_shard gets: the axes "data" and "sequence" if the axes have these names, else all axes.
+// Returns the mesh for fully_shard: the axis "data", joined with the axis "sequence" if there is one, or the whole mesh
+// if no axis is called "data".
 DeviceMesh mesh_of_rows(const DeviceMesh& mesh) {
   if (!has_axis(mesh, kData)) return mesh;
   if (!has_axis(mesh, kSequence)) return mesh[kData];
@@ -186,9 +187,9 @@ bool Trainer::has_more_steps() const { return !is_stopped_ && (!options_.steps |
 bool Trainer::has_more_epochs() const { return has_more_steps() && place_.epoch < options_.epochs; }
 
 // Begins an epoch. If a resumed training continues in the middle of an epoch, skips the batches that it has completed.
-// While the callbacks and the data draw again what they drew before the checkpoint, such as the order of samples, the
-// generators have the states from the start of the epoch. Then the generators get their states of the checkpoint. This
-// repeats all draws exactly, because the loop takes batches from the data only after the previous step.
+// For this, the generators get their states from the start of the epoch, so the callbacks and the data draw again what
+// they drew before the checkpoint, such as the order of samples. Then the generators get their states from the
+// checkpoint. All draws are repeated exactly, because the loop takes a step's batches only after the previous step.
 void Trainer::begin_epoch(detail::MicroBatches& batches) {
   const auto current = random_states(device_);
   if (place_.batches == 0) epochs_random_states_.clear();
@@ -313,8 +314,8 @@ std::optional<at::ScalarType> Trainer::autocast_dtype() const {
 UsageError Trainer::no_batch(const char* operation) const {
   return UsageError(str_cat(default_process_group()->where(std::string("Trainer::") + operation),
                             "expected data with at least one batch, found none in epoch ", place_.epoch,
-                            ". If its sampler does not start over, a data loader has batches for one epoch only; pass "
-                            "a function that makes a data loader for each epoch."));
+                            ". A data loader has batches for one epoch only, unless its sampler starts over. Pass a "
+                            "function that makes a data loader for each epoch."));
 }
 
 }  // namespace fsdp

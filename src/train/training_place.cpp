@@ -20,8 +20,9 @@ ResumedPlace place_in(const LoadedCheckpoint& loaded, int world_size, int64_t ac
     return {.place = {.epoch = state.at("epoch").get<int64_t>(), .batches = batches * then / now, .step = loaded.step},
             .may_lack = then == now ? 0 : 1 + (then - 1) / now};
   } catch (const nlohmann::json::exception&) {
-    throw Error("[fsdp] Trainer::resume: the state 'trainer' of " + loaded.path +
-                " was not written by Trainer: " + found->second + ". Load it with fsdp::load_checkpoint.");
+    throw Error("[fsdp] Trainer::resume: the state 'trainer' in the checkpoint " + loaded.path +
+                " was not written by a Trainer. Load the checkpoint with fsdp::load_checkpoint. The state is: " +
+                found->second);
   }
 }
 

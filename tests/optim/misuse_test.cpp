@@ -110,7 +110,7 @@ TEST(OptimMisuse, FactorsAndEditedOptionsThatCannotBeRightAreRefusedInAStep) {
                    {"optim::AdamW::step_scaled", "finite and at least 0, found"});
     optim::AdamW adamw(t.group.parameters(), AdamWOptions(0.1));
     static_cast<AdamWOptions&>(adamw.param_groups()[0].options()).betas({0.9, 1.0});
-    expect_error([&] { adamw.step(); }, {"optim::AdamW: expected the second of betas from 0 to below 1, found 1"});
+    expect_error([&] { adamw.step(); }, {"optim::AdamW: expected the second of betas in [0, 1), found 1"});
     optim::SGD sgd(t.group.parameters(), SGDOptions(0.1));
     static_cast<SGDOptions&>(sgd.param_groups()[0].options()).nesterov(true);
     expect_error([&] { sgd.step(); }, {"expected momentum above 0"});
@@ -147,9 +147,9 @@ TEST(OptimMisuse, OptionsThatCannotBeRightAreRefused) {
       {[=] { Adam(p, AdamOptions(-1.0)); }, "optim::Adam: expected lr of at least 0, found -1"},
       {[=] { Adam(p, AdamOptions().eps(-1)); }, "expected eps of at least 0"},
       {[=] { Adam(p, AdamOptions().eps(NAN)); }, "expected eps of at least 0, found nan"},
-      {[=] { Adam(p, AdamOptions().betas({0.9, 1.0})); }, "expected the second of betas from 0 to below 1, found 1"},
+      {[=] { Adam(p, AdamOptions().betas({0.9, 1.0})); }, "expected the second of betas in [0, 1), found 1"},
       {[=] { AdamW(p, AdamWOptions().betas({-0.1, 0.9})); },
-       "optim::AdamW: expected the first of betas from 0 to below 1, found -0.1"},
+       "optim::AdamW: expected the first of betas in [0, 1), found -0.1"},
       {[=] { RMSprop(p, RMSpropOptions().alpha(-1)); }, "optim::RMSprop: expected alpha of at least 0"},
       {[=] { Adagrad(p, AdagradOptions().initial_accumulator_value(-1)); },
        "optim::Adagrad: expected initial_accumulator_value of at least 0"},

@@ -74,7 +74,7 @@ class Example(Runs):
         output = self.run_to_end(FSDPRUN, "--nproc_per_node", 2, *self.train("run", 1))
         self.assertRegex(output, r"\[rank 0\] accuracy")
         refused = self.start(FSDPRUN, "--nproc_per_node", 3, *self.train("run", 1))
-        self.read_until(refused, "the option devices: expected 3, the number of running ranks, found 2")
+        self.read_until(refused, "the option devices: expected 3, because 3 ranks are running, found 2")
         refused.communicate()
         self.assertNotEqual(refused.returncode, 0)
 

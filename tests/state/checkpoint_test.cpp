@@ -154,9 +154,9 @@ TEST(StateCheckpoint, ManifestsHaveEachElementOnce) {
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {3}, {1}}}),
               HasSubstr("manifest.json: tensor 'w' of sizes [4]: the elements from 3 on are missing"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {3}, {1}}, {"f", {2}, {2}, {1}}}),
-              HasSubstr("expected elements from 3 on, found those of sizes [2] at [2]"));
+              HasSubstr("expected a part with consecutive elements from 3 on, found one of sizes [2] at [2]"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {0}, {}}, {"f", {0}, {4}, {1}}}), HasSubstr("sizes [0] at [0]"));
-  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {5}, {1}}}), HasSubstr("found those of sizes [5] at [0]"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {5}, {1}}}), HasSubstr("found one of sizes [5] at [0]"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {4}, {}}}), HasSubstr("a checksum for each MiB"));
   EXPECT_THAT(error_of_parts({4}, {{"g", {0}, {4}, {1}}}), HasSubstr("'g' is not listed"));
   // The boxes are two and a half rows, and the rest.
@@ -166,8 +166,8 @@ TEST(StateCheckpoint, ManifestsHaveEachElementOnce) {
                                          {"f", {0, 3, 0}, {1, 1, 2}, {1}}}),
               IsEmpty());
   EXPECT_THAT(error_of_parts({2, 2}, {{"f", {0, 0}, {2, 1}, {1}}, {"f", {0, 1}, {2, 1}, {1}}}),
-              HasSubstr("expected elements from 0 on, found those of sizes [2, 1] at [0, 0]"));
-  EXPECT_THAT(error_of_parts({1, 4}, {{"f", {0, 3}, {1, 2}, {1}}}), HasSubstr("found those of sizes [1, 2] at [0, 3]"));
+              HasSubstr("expected a part with consecutive elements from 0 on, found one of sizes [2, 1] at [0, 0]"));
+  EXPECT_THAT(error_of_parts({1, 4}, {{"f", {0, 3}, {1, 2}, {1}}}), HasSubstr("found one of sizes [1, 2] at [0, 3]"));
 }
 
 TEST(StateCheckpoint, ManifestsCountRowsOfDim0UnlessAPartHasOthers) {
@@ -192,7 +192,7 @@ TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
   second.model["w"] = {Dtype::kFloat32, {4}, {{"g", {0}, {3}, {1}}}};
   second.training["w"] = {Dtype::kFloat32, {1}, {{"g", {0}, {1}, {1}}}};
   EXPECT_THAT(text_of_error([&] { parse_manifest(manifest_text(first), "whole"); }),
-              HasSubstr("expected elements from 0 on"));
+              HasSubstr("consecutive elements from 0 on"));
   JoinedManifest joined;
   for (const auto* part : {&first, &second}) joined.add(manifest_text(*part), "part");
   const auto all = parse_manifest(manifest_text(joined.take()), "whole");
@@ -251,7 +251,7 @@ TEST(StateCheckpoint, ManifestsOfLaterVersionsSayWhoCanReadThem) {
   EXPECT_THAT(text_of_error([&] { parse_manifest(text, "manifest.json"); }), HasSubstr("with the checksum"));
   text = signed_text(text);
   EXPECT_THAT(text_of_error([&] { parse_manifest(text, "manifest.json"); }),
-              HasSubstr("expected version 2 of the format, found 3. Read it with the release of fsdp that wrote it"));
+              HasSubstr("found 3. Read the checkpoint with the release of fsdp that wrote it"));
 }
 
 }  // namespace

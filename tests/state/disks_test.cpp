@@ -138,8 +138,9 @@ TEST(StateDisks, AbsenceOfAHostsPartIsNamedOnEveryRank) {
   save_on(disks, {0, 0, 1});
   for (const Hosts& hosts : {Hosts{0, 0}, Hosts{0, 2}, Hosts{0}})
     for (const auto& error : errors_of_load(disks, hosts))
-      EXPECT_THAT(error, AllOf(HasSubstr("00002-of-00003.safetensors: the file is not here: the host '" +
-                                         state::host_name() + "' wrote this file to its own disk"),
+      EXPECT_THAT(error, AllOf(HasSubstr("00002-of-00003.safetensors: the file is not on this disk, because the host "
+                                         "'" +
+                                         state::host_name() + "' wrote it to its own disk"),
                                HasSubstr("step-000000000002")));
 }
 
@@ -322,7 +323,7 @@ TEST(StateDisks, TheNamesOfHostsAreTheirOwn) {
   for (const int r : {0, 1}) EXPECT_EQ(ranks.wait(r).exit_code, 0) << ranks.wait(r).output;
   SavedRun plain;
   EXPECT_THAT(error_of([&] { load_checkpoint(folder / "one", *plain.net); }),
-              HasSubstr("the host 'other' wrote this file to its own disk"));
+              HasSubstr("the host 'other' wrote it to its own disk"));
 }
 
 }  // namespace

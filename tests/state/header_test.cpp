@@ -72,9 +72,11 @@ TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
       // Complex numbers are pairs. These pairs have another dtype, a last size other than 2, or a dtype that does not
       // exist.
       {R"("__metadata__":{"fsdp.dtype.a":"C128"},)" + entry("F32", "1,2", "0,8"),
-       "the metadata gives the dtype 'C128'"},
-      {R"("__metadata__":{"fsdp.dtype.a":"C32"},)" + entry("F16", "4", "0,8"), "the metadata gives the dtype 'C32'"},
-      {R"("__metadata__":{"fsdp.dtype.a":"C3"},)" + entry("F16", "2,2", "0,8"), "the metadata gives the dtype 'C3'"},
+       "the metadata gives this entry the dtype 'C128'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C32"},)" + entry("F16", "4", "0,8"),
+       "the metadata gives this entry the dtype 'C32'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C3"},)" + entry("F16", "2,2", "0,8"),
+       "the metadata gives this entry the dtype 'C3'"},
       // Sizes overflow or are negative.
       {entry("F32", "4611686018427387905", "0,4"), "expected sizes that fit into memory"},
       {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that fit into memory", 0},

@@ -49,7 +49,7 @@ TEST(Serialize, WhatDoesNotFitChangesNothingOnAnyRank) {
     EXPECT_TRUE(torch::equal(before, full_tensor(net->first->weight)));
     optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.5));
     EXPECT_THAT(error_of([&] { load(optimizer, folder / "other.pt"); }),
-                HasSubstr("expected an archive of torch::save or fsdp::save of the same kind of object"));
+                HasSubstr("expected an archive of torch::save or fsdp::save with the same kind of object"));
     ForwardScope scope(group);
     EXPECT_THROW(save(group, folder / "model.pt"), UsageError);
   });

@@ -264,10 +264,10 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
       value.backward();
       return value;
     });
-    EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element-wise"));
+    EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is unknown or not element-wise"));
     torch::optim::AdamW unsharded(model.net->parameters(), torch::optim::AdamWOptions(1e-2));
     give_state(unsharded, model.net->head->weight, torch::zeros({4, 11}));  // no rank has so many rows
-    EXPECT_THAT(refusal(unsharded), HasSubstr("expected those of this rank's rows"));
+    EXPECT_THAT(refusal(unsharded), HasSubstr("expected the sizes of this rank's rows"));
     auto leaf = torch::ones({1}, torch::requires_grad());
     const auto elsewhere = leaf * 2;
     elsewhere.register_hook([&](const Tensor&) { EXPECT_THAT(refusal(*model.optimizer), HasSubstr(kOpen)); });

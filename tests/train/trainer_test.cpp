@@ -400,13 +400,13 @@ TEST(Trainer, AnErrorInTheMiddleOfAStepLeavesAModelThatIsReducedAsBefore) {
 TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
   run_thread_ranks(1, [&](int) {
     for (const auto& [options, says] : std::vector<std::pair<TrainerOptions, const char*>>{
-             {{.devices = 4}, "the option devices: expected 1, the number of running ranks, found 4"},
+             {{.devices = 4}, "the option devices: expected 1, because 1 rank is running, found 4"},
              {{.epochs = 0}, "the option epochs: expected at least 1, found 0"},
              {{.accumulate = 0}, "the option accumulate"},
              {{.max_grad_norm = -1}, "the option max_grad_norm"},
              {{.mesh_shape = {1, 1, 1}}, "the option mesh_shape"},
              {{.mesh_shape = {1}, .mesh_dim_names = {"rows"}},
-              "mesh_dim_names: expected \"data\" and some of \"pipe\", \"sequence\", \"tensor\", found \"rows\""}})
+              "mesh_dim_names: expected \"data\" and any of \"pipe\", \"sequence\", \"tensor\", found \"rows\""}})
       EXPECT_THAT(error_of<UsageError>([&, o = options] { Trainer trainer(o); }), HasSubstr(says));
     Trainer of_no_options({});
   });

@@ -27,8 +27,8 @@
 // - Without a step-N, the older checkpoint counts as step-N, and the next save renames it back.
 // - Beside a step-N that has all its files on this disk, the older checkpoint is not needed.
 // - Beside a step-N with files on other disks, those disks may still have only the older checkpoint. A load then takes
-//   the one of the two that all disks together have. The older one is removed when a save of this step reaches all
-//   disks, or together with step-N.
+//   the one of the two whose files are on all disks together. The older one is removed when a save of this step reaches
+//   all disks, or together with step-N.
 //
 // Note [Checkpoints of a training that was given up]
 // A training that resumes from an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
@@ -48,8 +48,8 @@ constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
 
-// Returns a name that is unique to this attempt to save, so that ranks that still write for an earlier attempt do not
-// write into this one's folder.
+// Returns a name that is unique to this attempt to save. Ranks that still write for an earlier attempt therefore do not
+// write into the folder of this attempt.
 std::string name_of_attempt(int64_t step) {
   char digits[20];
   std::snprintf(digits, sizeof digits, ".%08x", std::random_device{}());
@@ -89,7 +89,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// Renames the folder before removing it, so that nobody takes a partly removed checkpoint for a complete one.
+// Renames the folder before removing it, so that no reader mistakes a partly removed checkpoint for a complete one.
 void remove_checkpoint(const fs::path& path) {
   const auto rubbish = path.parent_path() / (std::string(kPartial) + path.filename().string());
   fs::rename(path, rubbish);
@@ -193,13 +193,13 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
-// Opens the lock file of the folder, and creates both if necessary.
+// Opens the lock file of the folder. Creates the folder and the file if necessary.
 Descriptor open_lock_of(const std::string& folder) {
   translated([&] { return fs::create_directories(folder); });
   Descriptor file(::open((folder + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file.is_open())
     throw FormatError(folder + ": cannot write to the folder: " + std::generic_category().message(errno) +
-                      ". Name a folder that this user may write to");
+                      ". Name a folder that this user can write to");
   return file;
 }
 
@@ -207,16 +207,16 @@ Descriptor open_lock_of(const std::string& folder) {
 std::string writer_in(const std::string& path) {
   std::string writer;
   std::getline(std::ifstream(path), writer);
-  return writer.empty() ? "one" : writer;
+  return writer.empty() ? "it" : writer;
 }
 
-// Returns the path of the current attempt. A locked folder has only one.
+// Returns the path of the current attempt to save. A locked folder has only one attempt.
 std::string path_of_attempt(const std::string& folder, int64_t step) {
   for (const auto& name : incomplete_names(folder))
     if (name.starts_with(partial_name(step) + ".")) return folder + "/" + name;
   throw FormatError(folder + ": the folder " + partial_name(step) +
-                    " with the files that were written no longer exists. Something " +
-                    "has removed it in the meantime: save again");
+                    " with the files of this save no longer exists, because " +
+                    "something else has removed it. Save again");
 }
 
 }  // namespace
@@ -233,9 +233,9 @@ FolderLock::FolderLock(const std::string& folder) : lock_(open_lock_of(folder)) 
     throw FormatError(folder + ": another job writes checkpoints to this folder: " + writer_in(path) + " has locked " +
                       path +
                       ". Give each job a folder of its own. If that host is lost, the file server releases the lock "
-                      "after a while; save again then, or remove the file");
+                      "after a while; save again then, or remove the lock file");
   const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
-  // Other jobs read this text only for the error message above, so remains of a longer text after it do no harm.
+  // Other jobs read the text only for the error message above, so the end of an older, longer text does no harm.
   if (::pwrite(lock_.number(), text.data(), text.size(), 0) < 0) return;
 }
 
@@ -332,7 +332,7 @@ std::vector<std::string> checkpoint_names(const std::string& path) {
   std::ranges::reverse(names);
   // A folder named step-N is a checkpoint even if its manifest is missing; the error comes when the manifest is read.
   if (names.empty() && step_in(last_name_in(path))) return {"."};
-  // `next` comes second, so it takes precedence over `latest`.
+  // Moves the checkpoint that `latest` names to the front, and then the one that `next` announced, which is newer.
   for (const auto& newest : {line_of(path, kLatest), named_by_next(path, names).value_or("")})
     if (const auto named = std::ranges::find(names, newest); named != names.end())
       std::rotate(names.begin(), named, named + 1);
@@ -347,7 +347,7 @@ std::string find_checkpoint(const std::string& path) {
     return places.empty() ? newest : places.front();
   }
   if (!fs::is_directory(path))
-    throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
+    throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, but no such folder exists");
   throw FormatError(path + ": expected a checkpoint, found none" +
                     (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
 }
@@ -362,7 +362,7 @@ std::vector<std::string> places_of(const std::string& checkpoint) {
 
 std::string read_manifest_text(const std::string& path) {
   if (!translated([&] { return fs::exists(path + "/" + kManifestName); }))
-    throw FormatError(path + ": expected manifest.json, found none. The checkpoint is damaged: take another one");
+    throw FormatError(path + ": expected manifest.json, found none. The checkpoint is damaged: use another one");
   return text_of_file(path + "/" + kManifestName, kMostManifestBytes);
 }
 
@@ -373,12 +373,12 @@ Manifest read_manifest(const std::string& path) {
 SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkpoint, const std::string& name) {
   const auto& expected = manifest.files.at(name);
   if (!expected.host.empty() && !fs::exists(checkpoint + "/" + name))
-    throw FormatError(checkpoint + "/" + name + ": the file is not here: the host '" + expected.host +
-                      "' wrote this file to its own disk. Start a rank on that host, or copy the file here");
+    throw FormatError(checkpoint + "/" + name + ": the file is not on this disk, because the host '" + expected.host +
+                      "' wrote it to its own disk. Start a rank on that host, or copy the file here");
   SafetensorsFile file(checkpoint + "/" + name);
   if (file.bytes() != expected.bytes)
     throw FormatError(file.path() + ": expected " + std::to_string(expected.bytes) + " bytes, found " +
-                      std::to_string(file.bytes()) + ". The checkpoint is damaged: take another one");
+                      std::to_string(file.bytes()) + ". The checkpoint is damaged: use another one");
   if (file.header_checksum() != expected.header_checksum)
     throw FormatError(file.path() + ": expected a header with the checksum " + hex_of(expected.header_checksum) +
                       ", found " + hex_of(file.header_checksum()) +

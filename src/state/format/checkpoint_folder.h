@@ -40,12 +40,11 @@ std::vector<int64_t> complete_steps(const std::string& folder);
 std::vector<std::string> incomplete_names(const std::string& folder);
 
 /// Creates an empty folder for a checkpoint of this step and returns its path. First removes the files of interrupted
-/// saves, and renames checkpoints of larger steps than the newest checkpoint's to abandoned-step-N. The caller must
-/// hold the lock.
+/// saves, and renames checkpoints whose steps are larger than that of the newest checkpoint to abandoned-step-N. The
+/// caller must hold the lock.
 std::string begin_step(const std::string& folder, int64_t step, const FolderLock& lock);
 /// The ranks that did not call begin_step call this function. If the checkpoint's folder `name` is missing, `folder` is
-/// on another disk: one rank then creates `name` there, and this function returns that disk's lock to this rank. To all
-/// other ranks it returns nullopt.
+/// on another disk: one of its ranks then creates `name` there and gets that disk's lock. All other ranks get nullopt.
 std::optional<FolderLock> join_step(const std::string& folder, const std::string& name);
 /// Writes the manifest, renames the checkpoint to its final name and updates `latest`. An existing checkpoint of the
 /// same step is renamed to replaced-step-N, which keep_newest removes. The caller must hold the lock.
@@ -70,7 +69,7 @@ std::vector<std::string> places_of(const std::string& checkpoint);
 std::string read_manifest_text(const std::string& path);
 Manifest read_manifest(const std::string& path);
 /// Opens a file of the checkpoint. Throws FormatError if its size or header differs from the manifest, or if it is
-/// missing; the message then names the host that wrote the file, if the manifest has it.
+/// missing; the message then names the host that wrote the file, if the manifest does.
 SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkpoint, const std::string& name);
 
 }  // namespace fsdp::state

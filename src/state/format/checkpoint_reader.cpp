@@ -56,8 +56,8 @@ void CheckpointReader::read(const std::string& name, const TensorRecord& tensor,
   if (first < 0 || count < 0 || count > tensor.numel() || first > tensor.numel() - count ||
       out.size() != static_cast<uint64_t>(count) * element_bytes)
     throw FormatError(path_ + ": tensor '" + name + "' of sizes " + text_of(tensor.sizes) + ": cannot read " +
-                      std::to_string(count) + " elements from number " + std::to_string(first) +
-                      " on into a buffer of " + std::to_string(out.size()) + " bytes");
+                      std::to_string(count) + " elements, beginning with element " + std::to_string(first) +
+                      ", into a buffer of " + std::to_string(out.size()) + " bytes");
   for (const auto& part : tensor.parts) {
     const auto of_part = tensor.elements_of(part), common = overlap(elements, of_part);
     if (common.count == 0) continue;

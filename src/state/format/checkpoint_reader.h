@@ -25,8 +25,8 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Reads elements of a tensor of the manifest into `out`, whose size must match. Reads all chunks that contain some
-  /// of the elements completely and compares their checksums. Throws FormatError.
+  /// Reads elements of a tensor of the manifest into `out`, whose size must match. Chunks that contain some of
+  /// the elements are read as a whole, so that their checksums can be compared. Throws FormatError.
   void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
 
  private:

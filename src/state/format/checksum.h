@@ -13,10 +13,10 @@
 namespace fsdp::state {
 
 uint64_t checksum_of(std::span<const std::byte> bytes);
-/// Returns the checksum as 16 hexadecimal digits. Manifests have this text, since not every JSON reader supports 64-bit
-/// numbers.
+/// Returns the checksum as 16 hexadecimal digits. Manifests contain this text, since not every JSON reader supports
+/// 64-bit numbers.
 std::string hex_of(uint64_t checksum);
-/// Reverts hex_of. Returns nullopt for any other text.
+/// The inverse of hex_of. Returns nullopt for any other text.
 std::optional<uint64_t> checksum_in(std::string_view hex);
 
 /// Number of bytes of a chunk. Each chunk of a tensor has a checksum of its own, so a reader of a few rows has to read
@@ -31,7 +31,7 @@ class ChunkChecksums {
   ChunkChecksums(const ChunkChecksums&) = delete;
   ChunkChecksums& operator=(const ChunkChecksums&) = delete;
   void add(std::span<const std::byte> bytes);
-  /// Returns the checksums of all chunks since the last call, the last of which may be shorter, and starts anew.
+  /// Returns the checksums of all chunks since the last call, and starts anew. The last chunk may be shorter.
   std::vector<uint64_t> take();
 
  private:

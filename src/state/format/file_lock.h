@@ -11,7 +11,7 @@
 
 namespace fsdp::state {
 
-/// A file that this process may lock. The destructor unlocks the file explicitly, because a forked child that still has
+/// A file that this process can lock. The destructor unlocks the file explicitly, because a forked child that still has
 /// the file open would otherwise keep the lock. In such a child the destructor does not unlock the file.
 class FileLock {
  public:

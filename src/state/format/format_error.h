@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The error that malformed checkpoint files and folders cause. The sources in state/format depend neither on LibTorch
+/// The error for malformed checkpoint files and folders. The sources in state/format depend neither on LibTorch
 /// nor on ranks.
 
 #include "comm/posix/file.h"

@@ -12,7 +12,7 @@
 namespace fsdp::state {
 namespace {
 
-constexpr std::string_view kNotWhole = ". The file is damaged or incomplete: take another copy or checkpoint";
+constexpr std::string_view kNotWhole = ". The file is damaged or incomplete: use another copy or another checkpoint";
 
 void require_bytes(const Entry& entry, const std::string& path) {
   const auto expected = bytes_of(entry.dtype, entry.sizes);
@@ -30,7 +30,7 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
   for (const auto& entry : entries) {
     if (entry.begin != end)
       throw FormatError(path + ": entry '" + entry.name + "': expected its data at byte " + std::to_string(end) +
-                        ", where the previous entry ends, found " + std::to_string(entry.begin) +
+                        ", where the previous entry ends, but the data begins at byte " + std::to_string(entry.begin) +
                         std::string(kNotWhole));
     end = entry.end;
   }
@@ -41,13 +41,13 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
 
 constexpr std::string_view kDtypeOf = "fsdp.dtype.";
 
-// Gives an entry that is stored as pairs the tensor's own dtype and sizes.
+// Replaces the dtype and sizes of an entry that is stored as pairs by those of the tensor.
 void undo_pairs(Entry& entry, std::string_view dtype_name, const std::string& path) {
   const auto dtype = dtype_named(dtype_name);
   if (!dtype || stored_as_pairs_of(*dtype) != entry.dtype || entry.sizes.empty() || entry.sizes.back() != 2)
     throw FormatError(path + ": entry '" + entry.name + "' of sizes " + text_of(entry.sizes) + " and dtype " +
-                      std::string(name_of(entry.dtype)) + ": the metadata gives the dtype '" + std::string(dtype_name) +
-                      "', whose values are stored as pairs of numbers" + std::string(kNotWhole));
+                      std::string(name_of(entry.dtype)) + ": expected pairs of numbers, because the metadata gives " +
+                      "this entry the dtype '" + std::string(dtype_name) + "'" + std::string(kNotWhole));
   entry.dtype = *dtype;
   entry.sizes.pop_back();
 }
@@ -95,13 +95,15 @@ void lay_out(std::vector<Entry>& entries, const std::string& path) {
   std::set<std::string_view> names;
   uint64_t end = 0;
   for (auto& entry : entries) {
-    if (entry.name == "__metadata__" || !names.insert(entry.name).second)
-      throw FormatError(path + ": expected unique names other than '__metadata__', found '" + entry.name +
-                        "'. Give each tensor a different name");
+    if (entry.name == "__metadata__")
+      throw FormatError(path + ": safetensors files reserve the name '__metadata__'. Rename the tensor of this name");
+    if (!names.insert(entry.name).second)
+      throw FormatError(path + ": two tensors have the name '" + entry.name + "'. Rename one of them");
     const auto bytes = bytes_of(entry.dtype, entry.sizes);
     if (!bytes || stored_sizes(entry).size() > kMaxDims)
-      throw FormatError(path + ": entry '" + entry.name + "': a safetensors file cannot store a tensor of sizes " +
-                        text_of(entry.sizes));
+      throw FormatError(path + ": entry '" + entry.name + "': expected at most " + std::to_string(kMaxDims) +
+                        " dims and fewer than 2^63 bytes, found sizes " + text_of(entry.sizes) +
+                        ". Reshape the tensor before saving");
     entry.begin = end;
     entry.end = end += *bytes;
   }

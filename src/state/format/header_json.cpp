@@ -89,7 +89,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
                    const nlohmann::json::exception& /*error*/) override {
     throw FormatError(path_ + ": expected JSON in the header, found something else at byte " +
                       std::to_string(kLengthBytes + position) +
-                      ". The file is damaged or is not a safetensors file: take another copy or checkpoint");
+                      ". The file is damaged or is not a safetensors file: use another copy or another checkpoint");
   }
 
  private:
@@ -107,7 +107,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   [[noreturn]] void fail(const std::string& found) const {
     throw FormatError(path_ + ": entry '" + name_ + "'" + (field_.empty() ? "" : ", field '" + field_ + "'") +
                       ": expected {\"NAME\": {\"dtype\", \"shape\", \"data_offsets\"}} with whole numbers, found " +
-                      found + ". The file is damaged or is not a safetensors file: take another copy or checkpoint");
+                      found +
+                      ". The file is damaged or is not a safetensors file: use another copy or another checkpoint");
   }
 
   const std::string& path_;
@@ -124,7 +125,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
 Header header_in_json(std::string_view text, const std::string& path) {
   if (text.find('\0') != text.npos)  // the parser would stop there and ignore the rest
     throw FormatError(
-        path + ": expected JSON in the header, found a byte 0. The file is damaged or is not a safetensors file");
+        path + ": expected JSON in the header, found a zero byte. The file is damaged or is not a safetensors file");
   HeaderReader reader(path);
   nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &reader);
   return reader.take();

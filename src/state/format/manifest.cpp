@@ -20,7 +20,7 @@ using json = nlohmann::ordered_json;
 constexpr std::string_view kFormat = "fsdp checkpoint";
 // The newest version of the format. A manifest has version 1 if each of its parts consists of rows of dim 0.
 constexpr int64_t kVersion = 2;
-// The text begins with its own checksum. The checksum is computed over a text that has these zeros in its place.
+// The text begins with its own checksum, which is computed over the text with these zeros in the checksum's place.
 constexpr std::string_view kBegin = "{\n \"checksum\": \"", kNoChecksum = "0000000000000000";
 
 // Maximum nesting depth of lists and objects in the user's JSON, and in the whole manifest. The depth is limited
@@ -86,7 +86,7 @@ json json_of(const TensorRecords& records) {
 }
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw FormatError(path + ": " + what + ". The checkpoint is damaged: take another one");
+  throw FormatError(path + ": " + what + ". The checkpoint is damaged: use another one");
 }
 
 uint64_t digits_in(const json& value, const std::string& path) {
@@ -132,8 +132,9 @@ void require_whole(const TensorRecord& record, const std::string& name, const Ma
     const bool is_in = is_range(part, record.sizes);
     const auto [first, count] = is_in ? record.elements_of(part) : ElementRange{};
     if (!is_in || first != next || (count == 0 && record.numel() > 0))
-      fail(path, what + ": expected elements from " + std::to_string(next) + " on, found those of sizes " +
-                     text_of(part.sizes) + " at " + text_of(part.offsets) + " in " + part.file);
+      fail(path, what + ": expected a part with consecutive elements from " + std::to_string(next) +
+                     " on, found one of sizes " + text_of(part.sizes) + " at " + text_of(part.offsets) + " in " +
+                     part.file);
     next += count;
     if (!manifest.files.contains(part.file)) fail(path, what + ": its file '" + part.file + "' is not listed");
     const auto bytes = static_cast<uint64_t>(count) * bytes_of(record.dtype);
@@ -239,7 +240,7 @@ Manifest parse_manifest_part(std::string_view text, const std::string& path) try
   if (all.at("version").get<int64_t>() > kVersion)
     throw FormatError(path + ": expected version " + std::to_string(kVersion) + " of the format, found " +
                       all.at("version").dump() +
-                      ". Read it with the release of fsdp that wrote it: " + all.at("versions").dump());
+                      ". Read the checkpoint with the release of fsdp that wrote it: " + all.at("versions").dump());
   return manifest_in(all, path);
 } catch (const json::exception& error) {
   fail(path, std::string("expected the fields of a manifest, found: ") + error.what());

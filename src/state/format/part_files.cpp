@@ -48,22 +48,22 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   std::mutex mutex;
   std::condition_variable_any looks;
   std::unique_lock waiting(mutex);
-  // The loop polls, because nothing would end a blocking call of flock if the writer hangs.
+  // The loop polls, because a blocking call of flock would not return if the writer hung.
   for (;;) {
     const bool ended = lock.try_lock(LOCK_SH);
     if (!ended && errno != EWOULDBLOCK && errno != EINTR)
       throw FormatError(lock_path(folder, number) + ": cannot find out whether the file is locked: " +
                         std::generic_category().message(errno) + ". Check that the folder still exists");
-    // Looks for the text only after the lock was tried: a writer that has ended has written its text before, if it
-    // succeeded. A text file gets its name when it is complete.
+    // Looks for the text only after trying the lock, because a writer that succeeds writes its text before it ends. A
+    // text file gets its name when it is complete.
     if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);
     if (ended)
       throw FormatError(
-          folder + ": writer " + std::to_string(number) +
+          folder + ": the writer of part " + std::to_string(number) +
           " ended before its rows were written. This checkpoint was abandoned; earlier checkpoints are complete");
     if (stop.stop_requested())
       throw FormatError(
-          folder + ": writer " + std::to_string(number) +
+          folder + ": the writer of part " + std::to_string(number) +
           " has not written its rows, and waiting for it was cancelled. Earlier checkpoints are complete");
     looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Synchronisation of the threads that write a checkpoint, by files only. Each writer keeps a file locked while it
+/// Synchronisation of the threads that write a checkpoint, through files only. Each writer keeps a file locked while it
 /// writes, and writes a text file when it is done. The kernel releases the lock of a process that ends, so no other
 /// writer waits for such a process.
 

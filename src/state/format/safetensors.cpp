@@ -22,8 +22,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
 const Entry& SafetensorsFile::entry(const std::string& name) const {
   const auto found = index_.find(name);
   if (found == index_.end())
-    throw FormatError(path() + ": expected an entry '" + name + "', found none among " +
-                      std::to_string(header_.entries.size()));
+    throw FormatError(path() + ": expected an entry '" + name + "', found " +
+                      std::to_string(header_.entries.size()) + " entries with other names");
   return header_.entries[found->second];
 }
 
@@ -52,7 +52,7 @@ void SafetensorsFile::read_checked(const Entry& entry, std::span<const uint64_t>
     if (const auto found = checksum_of(all); found != checksums[chunk])
       throw FormatError(path() + ": entry '" + entry.name + "': expected the checksum " + hex_of(checksums[chunk]) +
                         " of bytes " + std::to_string(begin) + " to " + std::to_string(begin + bytes) + ", found " +
-                        hex_of(found) + ". The file is damaged: take another copy or checkpoint");
+                        hex_of(found) + ". The file is damaged: use another copy or another checkpoint");
     if (wanted < bytes) std::copy_n(around.begin() + static_cast<ptrdiff_t>(offset - begin), wanted, out.begin());
     offset += wanted;
     out = out.subspan(wanted);
@@ -78,8 +78,7 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
     if (entry_ == header_.entries.size())
       throw FormatError(file_.path() + ": " + std::to_string(bytes.size()) +
                         " more bytes were written than the entries have");
-    // Pieces are small, so that a piece is still in the processor's cache when it is written after its checksum was
-    // computed.
+    // Pieces are so small that computing the checksum leaves a piece in the processor's cache for the write.
     const auto most = std::min(kChunkBytes, header_.entries[entry_].end - data_bytes_);
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), most));
     checksums_.add(part);

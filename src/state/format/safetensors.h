@@ -20,7 +20,7 @@ namespace fsdp::state {
 /// A safetensors file with a valid header. Thread-safe.
 class SafetensorsFile {
  public:
-  /// Opens the file and reads its header. Throws FormatError if either is invalid.
+  /// Opens the file and reads its header. Throws FileError if this fails, and FormatError if the header is invalid.
   explicit SafetensorsFile(const std::string& path);
   const std::string& path() const { return file_.path(); }
   uint64_t bytes() const { return file_.bytes(); }
@@ -45,7 +45,7 @@ class SafetensorsFile {
   std::unordered_map<std::string, size_t> index_;
 };
 
-/// What the manifest records of a file that was written.
+/// What the manifest records about a file that was written.
 struct WrittenFile {
   uint64_t bytes = 0, header_checksum = 0;
   /// The checksums of each entry's chunks (see ChunkChecksums), by the entry's name.
