@@ -198,7 +198,7 @@ class OtherCommands(unittest.TestCase):
         for row in rows:
             headers, calls, _goal, operations, _peers, joining = map(int, row[4:10])
             self.assertEqual(headers, 0)
-            self.assertLessEqual(calls, 2 * (operations // 64 + 4))  # Each of four orders may end a window.
+            self.assertLessEqual(calls, 2 * (operations // 64 + 4))  # Each of four queues may end a window.
             self.assertLessEqual(joining, 8)
 
 

@@ -7,7 +7,7 @@
 #include "comm/c10d/issued_windows.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/mail.h"
-#include "comm/c10d/native_order.h"
+#include "comm/c10d/native_queue.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/front.h"
@@ -45,7 +45,7 @@ struct Family {
   // Returns when every rank has come to start over. Collective. Throws PeerLost if a rank does not come or if rank 0
   // hosted the store and the store is gone.
   void meet_again() const;
-  // Makes a backend for the ranks of one order. No two orders (sequences of operations) may have the same `name`.
+  // Makes a backend for the ranks of one queue. No two queues (sequences of operations) may have the same `name`.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
                                             int world_size) const {
     const std::string prefix = str_cat("lane/", beginnings, '/', name);
@@ -238,15 +238,15 @@ class C10dCommunicator : public Front {
   }
 
  private:
-  // One order of operations: its thread and what carries its data.
-  struct Order {
+  // One queue of operations: its thread and what carries its data.
+  struct Queue {
     std::shared_ptr<Mail> mail;
     std::shared_ptr<DirectExchange> messages;
-    std::shared_ptr<NativeOrder> native;  // carries data on a device; null if there is no device
+    std::shared_ptr<NativeQueue> native;  // carries data on a device; null if there is no device
     std::shared_ptr<Lane> lane;
   };
 
-  // Runs `act` in the order of the collectives, once all ranks have arrived.
+  // Runs `act` in the queue of the collectives, once all ranks have arrived.
   std::shared_ptr<Work> meet(const Fingerprint& fingerprint, std::function<void()> act) const {
     return all_.lane->submit(fingerprint, [exchange = all_.messages, act = std::move(act)] {
       exchange->barrier();
@@ -254,7 +254,7 @@ class C10dCommunicator : public Front {
     });
   }
 
-  // Runs `act` inside each host, in the order of the collectives.
+  // Runs `act` inside each host, in the queue of the collectives.
   void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
     meet(make_fingerprint(Operation::kBarrier, tag), [&] { by_hosts_->run_inside(act); })->wait();
   }
@@ -279,7 +279,7 @@ class C10dCommunicator : public Front {
     if (connects)
       family_->transport =
           std::make_shared<Transport>(family_->connect(options.control, "control", rank(), world_size()));
-    all_ = make_order(others, 0);
+    all_ = make_queue(others, 0);
     if (connects) meet(*all_.mail, *all_.messages);
     if (host_)
       all_.messages = by_hosts_ = std::make_shared<HierarchicalExchange>(all_.mail, host_, options.grid, ranks());
@@ -288,12 +288,12 @@ class C10dCommunicator : public Front {
     all_.native->connect();
   }
 
-  // `path` is the same on every rank of the order, and no other order has it. `rank` is this rank's number in the
-  // order.
-  std::shared_ptr<NativeOrder> make_native(const std::string& path, int rank, int size,
+  // `path` is the same on every rank of the queue, and no other queue has it. `rank` is this rank's number in the
+  // queue.
+  std::shared_ptr<NativeQueue> make_native(const std::string& path, int rank, int size,
                                            std::shared_ptr<IssuedWindows> windows = nullptr) const {
     const auto& options = family_->options;
-    return NativeOrder::start({.name = name_,
+    return NativeQueue::start({.name = name_,
                                .ranks = ranks(),
                                .device = options.data_device,
                                .timeout = options.timeout,
@@ -316,54 +316,54 @@ class C10dCommunicator : public Front {
 
   // `number` is 0 for the communicator's collectives, 1 for messages from a lower to a higher rank, and 2 for messages
   // from a higher to a lower rank.
-  Order make_order(std::vector<int> peers, int number) const {
+  Queue make_queue(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
-    require(3 * number_ + number < Mail::kOrders, "fsdp ", name_, ": a process group over Gloo has at most ",
-            Mail::kOrders / 3,
+    require(3 * number_ + number < Mail::kQueues, "fsdp ", name_, ": a process group over Gloo has at most ",
+            Mail::kQueues / 3,
             " communicators. Make fewer duplicates of this process group, or make a second process group");
-    Order order;
-    order.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
+    Queue queue;
+    queue.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
                                                                           .peers = std::move(peers),
                                                                           .compares_first = options.compares_first,
                                                                           .timeout = options.timeout,
-                                                                          .order = 3 * number_ + number,
+                                                                          .queue = 3 * number_ + number,
                                                                           .traffic = options.traffic});
-    order.messages = std::make_shared<DirectExchange>(order.mail, rank(), world_size());
-    order.lane = Lane::start(order.mail, family_->roll_call, name_, ranks());
-    return order;
+    queue.messages = std::make_shared<DirectExchange>(queue.mail, rank(), world_size());
+    queue.lane = Lane::start(queue.mail, family_->roll_call, name_, ranks());
+    return queue;
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
     const int peer = fingerprint.peer;
     const bool sends = fingerprint.operation == Operation::kSend;
-    const auto& order = messages_with(peer, sends);
+    const auto& queue = messages_with(peer, sends);
     if (tensor.is_cpu())
-      return run(order, fingerprint, tensor,
+      return run(queue, fingerprint, tensor,
                  [=](Exchange& exchange) { sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer); });
-    return order.native->run_in(
-        *order.lane, fingerprint, [mail = order.mail] { mail->meet(); },
+    return queue.native->run_in(
+        *queue.lane, fingerprint, [mail = queue.mail] { mail->meet(); },
         [=](Exchange& exchange) { sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0); });
   }
 
-  // Returns the order of messages to or from `peer`. Each of the two ranks makes it when its first message comes.
-  const Order& messages_with(int peer, bool sends) {
-    auto& order = messages_[{peer, sends}];
-    if (order.lane) return order;
+  // Returns the queue of messages to or from `peer`. Each of the two ranks makes it when its first message comes.
+  const Queue& messages_with(int peer, bool sends) {
+    auto& queue = messages_[{peer, sends}];
+    if (queue.lane) return queue;
     const bool upwards = sends == (rank() < peer);
     const std::string path = str_cat(number_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
-    order = make_order({peer}, upwards ? 1 : 2);
+    queue = make_queue({peer}, upwards ? 1 : 2);
     // If all messages used one backend, two ranks that both send first would wait for each other.
-    if (family_->options.data) order.native = make_native(path, sends ? 0 : 1, 2);
-    return order;
+    if (family_->options.data) queue.native = make_native(path, sends ? 0 : 1, 2);
+    return queue;
   }
 
-  std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
+  std::shared_ptr<Work> run(const Queue& queue, const Fingerprint& fingerprint, const at::Tensor& like,
                             std::function<void(Exchange&)> move_data) const {
     if (like.is_cpu())
-      return order.lane->submit(
-          fingerprint, [messages = order.messages, move_data = std::move(move_data)] { move_data(*messages); });
-    if (family_->options.compares_first) order.lane->submit(fingerprint, [] {})->wait();
-    return order.native->run(fingerprint, std::move(move_data));
+      return queue.lane->submit(
+          fingerprint, [messages = queue.messages, move_data = std::move(move_data)] { move_data(*messages); });
+    if (family_->options.compares_first) queue.lane->submit(fingerprint, [] {})->wait();
+    return queue.native->run(fingerprint, std::move(move_data));
   }
 
   // Returns whether every output lies in memory that the ranks of this host share.
@@ -385,10 +385,10 @@ class C10dCommunicator : public Front {
   const std::shared_ptr<Communicator> host_;
   const std::string name_;
   const int number_;
-  Order all_;
+  Queue all_;
   std::shared_ptr<HierarchicalExchange> by_hosts_;  // all_.messages if it is hierarchical, otherwise null
   std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
-  std::map<std::pair<int, bool>, Order> messages_;  // the key is the peer and whether this rank sends
+  std::map<std::pair<int, bool>, Queue> messages_;  // the key is the peer and whether this rank sends
 };
 
 }  // namespace

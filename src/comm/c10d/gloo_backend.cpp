@@ -42,7 +42,7 @@ class StartsBatchThreads {
 // A backend connects all pairs of ranks when it is made. Gloo's devices can also connect a pair when it is first used
 // (`lazyInit`). Then, on the rank with the lower address, the first send or recv with a peer blocks until the peer
 // sends or receives, too. Gloo bounds this wait by five times the timeout, names no rank in its error, and cannot abort
-// it, and the other orders on these connections (see Transport) would wait meanwhile. So a rank that is lost before
+// it, and the other queues on these connections (see Transport) would wait meanwhile. So a rank that is lost before
 // first contact would be found too late.
 c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
                                               std::chrono::milliseconds timeout) {

@@ -19,9 +19,9 @@
 
 namespace fsdp {
 
-/// The operations that a rank issued over a device's backend, in each order of a communicator and its duplicates.
+/// The operations that a rank issued over a device's backend, in each queue of a communicator and its duplicates.
 ///
-/// Note [Windows]. A rank keeps a rolling hash of each order's fingerprints. Every 64 operations are a window. When a
+/// Note [Windows]. A rank keeps a rolling hash of each queue's fingerprints. Every 64 operations are a window. When a
 /// window is complete, the ranks compare their hashes through the store while later operations already run: the first
 /// rank to come sets the window's key, the others read it, and rank 0 deletes old keys. After a failure each rank
 /// publishes the fingerprints of the window that differs, or its newest ones. The first fingerprint that differs
@@ -33,7 +33,7 @@ class IssuedWindows {
       : store_(std::move(store)), ranks_(std::move(ranks)) {}
 
   /// Records an operation that is about to be issued. Its sequence number counts from 1.
-  void note(const std::string& order, const Fingerprint& fingerprint);
+  void note(const std::string& queue, const Fingerprint& fingerprint);
   /// Ends the windows that are not complete. Every rank must call it at the same place.
   void close();
   /// Compares the windows that ended since the last call. Returns a verdict if one differs.
@@ -52,12 +52,12 @@ class IssuedWindows {
     std::vector<Fingerprint> newest;  // operation n is at n % kKept
   };
   struct Closed {
-    std::string order;
+    std::string queue;
     uint64_t number, hash;
   };
 
-  void close(const std::string& order, const Sequence& sequence) FSDP_REQUIRES(mutex_) {
-    closed_.push_back({order, sequence.number, sequence.hash});
+  void close(const std::string& queue, const Sequence& sequence) FSDP_REQUIRES(mutex_) {
+    closed_.push_back({queue, sequence.number, sequence.hash});
   }
   std::optional<Verdict> disagreement_with(int peer);
 
@@ -65,7 +65,7 @@ class IssuedWindows {
   const Ranks ranks_;
   Mutex comparing_;  // held by the thread that compares
   Mutex mutex_;
-  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // the key is the order
+  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // the key is the queue
   std::deque<Closed> closed_ FSDP_GUARDED_BY(mutex_);                  // windows that are not compared yet
 };
 

@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time in which an order whose timeout has broken the connections of other orders can raise the alarm first.
-constexpr std::chrono::milliseconds kWordOfAnotherOrder{10};
+// Time in which a queue whose timeout has broken the connections of other queues can raise the alarm first.
+constexpr std::chrono::milliseconds kWordOfAnotherQueue{10};
 // The longest time for which a lane waits for its operation in progress to end.
 constexpr std::chrono::seconds kLongestEnd{10};
 
@@ -175,8 +175,8 @@ void Lane::attempt(Job& job) {
     const int peer = mail_->waiting_for();
     const auto cause = mail_->is_out_of_time() ? Cause::kTimeout : Cause::kTransport;
     const std::string detail = without_source_line(first_line(error.what()));
-    // The timeout of another order has broken the connections of all orders. That order is about to raise the alarm.
-    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherOrder);
+    // The timeout of another queue has broken the connections of all queues. That queue is about to raise the alarm.
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherQueue);
     raise(roll_call_->alarm(cause, peer, describe(mine, ranks_), detail), mine);
   }
 }

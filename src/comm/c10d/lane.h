@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One order of operations: a thread that runs them in the order in which they were queued.
+/// One queue of operations: a thread that runs them in the order in which they were queued.
 
 #include <fsdp/communicator.h>
 
@@ -26,7 +26,7 @@ namespace fsdp {
 ///
 /// Every wait ends, by the mail's timeout or by the roll call. After a failure all operations that are queued or come
 /// later fail with the same error. Only one thread at a time may call `submit`.
-class Lane : public RollCall::Order {
+class Lane : public RollCall::Queue {
  public:
   /// Makes a lane. `name` appears in errors. When the pointer is destroyed, the operation in progress ends within
   /// seconds, or the thread is left behind.

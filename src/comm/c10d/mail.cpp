@@ -246,7 +246,7 @@ void Mail::meet() {
 int Mail::tag(Channel channel) const {
   constexpr int kHashes = 1 << 15;
   const int hash = channel == Channel::kHeader ? 0 : static_cast<int>(hash_of(mine_) % kHashes);
-  return (4 * options_.order + static_cast<int>(channel)) * kHashes + hash;
+  return (4 * options_.queue + static_cast<int>(channel)) * kHashes + hash;
 }
 
 Mail::Transfer Mail::post_send(const at::Tensor& tensor, int peer, Channel channel) {

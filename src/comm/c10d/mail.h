@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The messages of one order over a c10d backend. The first message between two ranks in an operation describes the
+/// The messages of one queue over a c10d backend. The first message between two ranks in an operation describes the
 /// operation. Every wait for a message ends.
 
 #include <ATen/core/Tensor.h>
@@ -53,7 +53,7 @@ struct Disagreement : std::exception {
   Fingerprint mine, theirs;
 };
 
-/// The connections of one backend, shared by several orders (sequences of operations). The mutex serialises the calls
+/// The connections of one backend, shared by several queues (sequences of operations). The mutex serialises the calls
 /// of the backend.
 struct Transport {
   explicit Transport(c10::intrusive_ptr<c10d::Backend> its_backend) : backend(std::move(its_backend)) {}
@@ -76,17 +76,17 @@ struct Transport {
 class Mail {
  public:
   static constexpr int64_t kEnclosedBytes = int64_t{8} << 10;
-  /// The most orders of one transport; Gloo's tags have no room for more.
-  static constexpr int kOrders = 1 << 14;
+  /// The most queues of one transport; Gloo's tags have no room for more.
+  static constexpr int kQueues = 1 << 14;
 
   struct Options {
     int rank = 0;
-    std::vector<int> peers = {};  ///< the other ranks of the order
+    std::vector<int> peers = {};  ///< the other ranks of the queue
     /// True if each operation begins with meet().
     bool compares_first = false;
     std::chrono::milliseconds timeout{};
-    /// The number of this order among the transport's orders, the same on both ranks.
-    int order = 0;
+    /// The number of this queue among the transport's queues, the same on both ranks.
+    int queue = 0;
     std::shared_ptr<const CountByPeer> traffic = nullptr;  ///< counts messages and bytes; may be null
   };
   Mail(std::shared_ptr<Transport> transport, Options options)

@@ -21,7 +21,7 @@ enum class Track : uint8_t { kCompute, kCommunication };
 struct TimelineEntry {
   Track track = Track::kCompute;
   std::string name = {}, subject = {};  ///< `subject`: the parameter group or other subject of the work
-  /// For a collective: its number in its order, and the bytes of all ranks' data.
+  /// For a collective: its number in its queue, and the bytes of all ranks' data.
   uint64_t sequence = 0, bytes = 0;
   bool has_failed = false;
   /// The entry's number on this rank; entries are numbered from 1 in the order in which they begin.

@@ -24,30 +24,30 @@
 
 namespace fsdp {
 
-/// One order of operations over one c10d backend. An operation begins after the work that the caller's current stream
+/// One queue of operations over one c10d backend. An operation begins after the work that the caller's current stream
 /// had at the call or, in a continuation (`Work::then`), after the operation that it follows. Work that a stream gets
 /// after `Work::wait()` comes after the operation. No host thread waits for an operation.
 ///
 /// Note [Tensors that cross streams]: when the host frees memory, an allocator reuses it at once on the stream on which
 /// it was allocated. So the tensors of an operation, which `move_data` holds, are kept until the caller's stream has
 /// been made to wait for the operation: by `Work::wait()`, or when the Work is destroyed. Memory that an operation
-/// allocates for itself belongs to a stream that lives as long as the order.
+/// allocates for itself belongs to a stream that lives as long as the queue.
 ///
 /// Note [A failure on a device]: a thread watches the operations in flight. When it finds an error or a passed
-/// deadline, or when the roll call has a verdict, every order of the device fails with that verdict. Then all their
+/// deadline, or when the roll call has a verdict, every queue of the device fails with that verdict. Then all their
 /// backends are aborted at once, because a kernel may wait for a kernel of another communicator, and the host for any
 /// kernel. Operations in flight and later ones throw the verdict. If the verdict names no lost rank and the ranks
 /// differ in an operation, they throw a Mismatch about the first such operation instead (Note [Windows]).
 ///
 /// Only one thread at a time may call `run` and `run_in`; any thread may call the other functions.
-class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<NativeOrder> {
+class NativeQueue : public RollCall::Queue, public std::enable_shared_from_this<NativeQueue> {
  public:
   using MoveData = std::function<void(Exchange&)>;
   /// Returns the verdict that operations throw after a failure. The first thread that asks computes it.
   using Failure = std::shared_future<Verdict>;
 
   struct Options {
-    std::string name = {};  ///< name of the order in error messages
+    std::string name = {};  ///< name of the queue in error messages
     Ranks ranks = {};
     c10::Device device;
     std::chrono::milliseconds timeout{};
@@ -59,7 +59,7 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
     std::string path = {};
   };
 
-  static std::shared_ptr<NativeOrder> start(Options options);
+  static std::shared_ptr<NativeQueue> start(Options options);
 
   /// Makes the backend now.
   void connect() { exchange(); }
@@ -67,7 +67,7 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   /// Issues the operation in the lane's thread after `meet`, which returns when all ranks that take part have arrived.
   std::shared_ptr<Work> run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
                                MoveData move_data);
-  /// Compares with the other ranks which operations were issued so far in all orders of the device. Throws as
+  /// Compares with the other ranks which operations were issued so far in all queues of the device. Throws as
   /// `require_intact` does.
   void require_agreement(const std::string& operation);
   /// Throws the verdict if there was a failure. Does not wait for operations.
@@ -81,7 +81,7 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   struct Progress;
   class Operation;
 
-  explicit NativeOrder(Options options) : options_(std::move(options)) {}
+  explicit NativeQueue(Options options) : options_(std::move(options)) {}
   Exchange& exchange();
   std::shared_ptr<Operation> prepare(Fingerprint fingerprint, MoveData move_data);
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail);
