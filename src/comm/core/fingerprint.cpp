@@ -111,7 +111,7 @@ std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint) {
   if (ranks.timeline == nullptr || !ranks.timeline->is_on()) return {};
   return {ranks.timeline,
-          {.track = Track::kCommunication,
+          {.is_communication = true,
            .name = std::string(name_of(fingerprint.operation)),
            .subject = fingerprint.subject(),
            .sequence = fingerprint.sequence,
