@@ -41,10 +41,42 @@ struct Family {
   Family& operator=(const Family&) = delete;
 
   // Starts the roll call and the windows, at first or anew, with new keys of the store.
-  void begin();
+  void begin() {
+    if (roll_call) roll_call->leave();
+    transport = nullptr;
+    const auto connect = [this] { return own_connection(); };
+    roll_call = RollCall::start(connect, options.ranks, options.roll_call, beginnings);
+    if (options.data)
+      windows = std::make_shared<IssuedWindows>(
+          c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
+  }
+
   // Returns when every rank has come to start over. Collective. Throws PeerLost if a rank does not come or if rank 0
   // hosted the store and the store is gone.
-  void meet_again() const;
+  void meet_again() const {
+    const auto& ranks = options.ranks;
+    const auto key = [&](int who) { return str_cat("again/", beginnings, '/', who); };
+    std::vector<std::string> keys;
+    for (int peer = 0; peer < ranks.world_size; ++peer) keys.push_back(key(peer));
+    try {
+      store->set(key(ranks.rank), "");
+      fault_point("starting over");
+      store->wait(keys, options.timeout);
+    } catch (const std::exception& error) {
+      int missing = 0;
+      const auto find = [&] {
+        while (missing + 1 < ranks.world_size && store->check({key(missing)})) ++missing;
+      };
+      if (!try_to(find)) raise(lost_store(first_line(error.what())), ranks, kStartingOver);
+      const int name = ranks.name_of(missing);
+      throw PeerLost(
+          name,
+          str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ", in_seconds(options.timeout),
+                  ". Call reset_iter_state() on every rank; if that rank has ended, look at its output "
+                  "and start all ranks again."));
+    }
+  }
+
   // Makes a backend for the ranks of one queue. No two queues (sequences of operations) may have the same `name`.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
                                             int world_size) const {
@@ -63,25 +95,8 @@ struct Family {
   std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
 
  private:
-  c10::intrusive_ptr<c10d::Store> own_connection() const;
-  Verdict lost_store(const std::string& detail) const {
-    return store_lost(options.ranks.name(), options.roll_call.store_in_rank_0, detail, "");
-  }
-};
-
-void Family::begin() {
-  if (roll_call) roll_call->leave();
-  transport = nullptr;
-  const auto connect = [this] { return own_connection(); };
-  roll_call = RollCall::start(connect, options.ranks, options.roll_call, beginnings);
-  if (options.data)
-    windows = std::make_shared<IssuedWindows>(
-        c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
-}
-
-// Returns a second connection, because another thread may be waiting on `store`.
-c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
-  try {
+  // Returns a second connection, because another thread may be waiting on `store`.
+  c10::intrusive_ptr<c10d::Store> own_connection() const try {
     return store->clone();
   } catch (const c10::DistError& error) {
     const std::string detail = first_line(error.what());
@@ -92,31 +107,11 @@ c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
                           "store: raise the limit."));
     raise(lost_store(detail), options.ranks, kConnecting);
   }
-}
 
-void Family::meet_again() const {
-  const auto& ranks = options.ranks;
-  const auto key = [&](int who) { return str_cat("again/", beginnings, '/', who); };
-  std::vector<std::string> keys;
-  for (int peer = 0; peer < ranks.world_size; ++peer) keys.push_back(key(peer));
-  int missing = 0;
-  try {
-    store->set(key(ranks.rank), "");
-    fault_point("starting over");
-    store->wait(keys, options.timeout);
-  } catch (const std::exception&) {
-    try {
-      while (missing + 1 < ranks.world_size && store->check({key(missing)})) ++missing;
-    } catch (const std::exception& error) {
-      raise(lost_store(first_line(error.what())), ranks, kStartingOver);
-    }
-    const int name = ranks.name_of(missing);
-    throw PeerLost(name, str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
-                                 in_seconds(options.timeout),
-                                 ". Call reset_iter_state() on every rank; if that rank has ended, look at its output "
-                                 "and start all ranks again."));
+  Verdict lost_store(const std::string& detail) const {
+    return store_lost(options.ranks.name(), options.roll_call.store_in_rank_0, detail, "");
   }
-}
+};
 
 class C10dCommunicator : public Front {
  public:
@@ -142,19 +137,17 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto fingerprint = checked_all_gather(planes, tag);
-    const auto inputs = inputs_of(planes);
     if (by_hosts_ && is_on_host(planes))
       return all_.lane->submit(fingerprint, [planes, by_hosts = by_hosts_] { by_hosts->gather_for_host(planes); });
-    return run(all_, fingerprint, inputs.front(), [planes](Exchange& exchange) { exchange.all_gather(planes); });
+    return run(all_, fingerprint, planes.front().input, [planes](Exchange& exchange) { exchange.all_gather(planes); });
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const auto fingerprint = checked_reduce_scatter(planes, tag);
-    const auto outputs = outputs_of(planes);
-    if (!outputs.front().is_cpu() || !by_hosts_)
+    if (!planes.front().output.is_cpu() || !by_hosts_)
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
-    return run(all_, fingerprint, outputs.front(), [planes, scale](Exchange& exchange) {
+    return run(all_, fingerprint, planes.front().output, [planes, scale](Exchange& exchange) {
       exchange.reduce_scatter(planes);
       for (const auto& plane : planes) scale_in_place(plane.output, scale);
     });
@@ -202,7 +195,9 @@ class C10dCommunicator : public Front {
                                                          c10::Device device) override {
     if (!by_hosts_ || !device.is_cpu() || parts.empty()) return {};
     std::vector<std::shared_ptr<HostBuffer>> buffers;
-    act_inside({"shared memory of hosts"}, [&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
+    meet(make_fingerprint(Operation::kBarrier, {"shared memory of hosts"}), [&] {
+      by_hosts_->run_inside([&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
+    })->wait();
     std::erase_if(host_buffers_, [](const auto& buffer) { return buffer.expired(); });
     host_buffers_.insert(host_buffers_.end(), buffers.begin(), buffers.end());
     return buffers;
@@ -254,38 +249,31 @@ class C10dCommunicator : public Front {
     });
   }
 
-  // Runs `act` inside each host, in the queue of the collectives.
-  void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
-    meet(make_fingerprint(Operation::kBarrier, tag), [&] { by_hosts_->run_inside(act); })->wait();
-  }
-
   // Connects, or asks the roll call what failed: a rank that died meanwhile does not answer it.
-  void connect() {
-    try {
-      make_connections();
-    } catch (const std::exception& error) {
-      const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
-      raise(verdict, ranks(), kConnecting);
-    }
-  }
-
-  void make_connections() {
+  void connect() try {
     const PipeSignalBlocked no_pipe_signal;
     const auto& options = family_->options;
-    messages_.clear();
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
     const bool connects = !family_->transport;
     if (connects)
-      family_->transport =
-          std::make_shared<Transport>(family_->connect(options.control, "control", rank(), world_size()));
+      family_->transport.reset(new Transport{family_->connect(options.control, "control", rank(), world_size())});
     all_ = make_queue(others, 0);
-    if (connects) meet(*all_.mail, *all_.messages);
+    if (connects) {
+      // Without this barrier a rank could go on and end while another rank still connects, and Gloo would wait for each
+      // of its connections for the whole timeout.
+      all_.mail->begin(make_fingerprint(Operation::kBarrier, {}));
+      all_.messages->barrier();
+      all_.mail->finish();
+    }
     if (host_)
       all_.messages = by_hosts_ = std::make_shared<HierarchicalExchange>(all_.mail, host_, options.grid, ranks());
     if (!options.data) return;
     all_.native = make_native(str_cat(number_, "/data"), rank(), world_size(), family_->windows);
     all_.native->connect();
+  } catch (const std::exception& error) {
+    const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
+    raise(verdict, ranks(), kConnecting);
   }
 
   // `path` is the same on every rank of the queue, and no other queue has it. `rank` is this rank's number in the
@@ -304,14 +292,6 @@ class C10dCommunicator : public Front {
                                .roll_call = family_->roll_call,
                                .windows = std::move(windows),
                                .path = path});
-  }
-
-  // A barrier after connecting. Without it a rank could go on and end while another rank still connects, and Gloo would
-  // wait for each of its connections for the whole timeout.
-  static void meet(Mail& mail, DirectExchange& exchange) {
-    mail.begin(make_fingerprint(Operation::kBarrier, {}));
-    exchange.barrier();
-    mail.finish();
   }
 
   // `number` is 0 for the communicator's collectives, 1 for messages from a lower to a higher rank, and 2 for messages
@@ -337,12 +317,12 @@ class C10dCommunicator : public Front {
     const int peer = fingerprint.peer;
     const bool sends = fingerprint.operation == Operation::kSend;
     const auto& queue = messages_with(peer, sends);
-    if (tensor.is_cpu())
-      return run(queue, fingerprint, tensor,
-                 [=](Exchange& exchange) { sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer); });
-    return queue.native->run_in(
-        *queue.lane, fingerprint, [mail = queue.mail] { mail->meet(); },
-        [=](Exchange& exchange) { sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0); });
+    const int other = tensor.is_cpu() ? peer : sends ? 1 : 0;  // on a device the sender is 0 and the receiver 1
+    const auto move_data = [=](Exchange& exchange) {
+      sends ? exchange.send(tensor, other) : exchange.recv(tensor, other);
+    };
+    if (tensor.is_cpu()) return run(queue, fingerprint, tensor, move_data);
+    return queue.native->run(fingerprint, move_data, queue.lane.get(), [mail = queue.mail] { mail->meet(); });
   }
 
   // Returns the queue of messages to or from `peer`. Each of the two ranks makes it when its first message comes.
@@ -368,15 +348,12 @@ class C10dCommunicator : public Front {
 
   // Returns whether every output lies in memory that the ranks of this host share.
   bool is_on_host(std::span<const GatherPlane> planes) const {
-    const auto lies_in = [](const HostBuffer& buffer, const at::Tensor& output) {
-      const auto* begin = static_cast<const std::byte*>(buffer.data());
-      const auto* first = static_cast<const std::byte*>(output.const_data_ptr());
-      return begin <= first && first + output.nbytes() <= begin + buffer.bytes();
-    };
     return std::ranges::all_of(planes, [&](const GatherPlane& plane) {
+      const auto* first = static_cast<const std::byte*>(plane.output.const_data_ptr());
       return plane.output.numel() == 0 || std::ranges::any_of(host_buffers_, [&](const auto& weak) {
                const auto buffer = weak.lock();
-               return buffer && lies_in(*buffer, plane.output);
+               const auto* begin = buffer ? static_cast<const std::byte*>(buffer->data()) : nullptr;
+               return buffer && begin <= first && first + plane.output.nbytes() <= begin + buffer->bytes();
              });
     });
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <vector>
 
 #include "comm/core/check.h"
 #include "comm/core/store_message.h"
@@ -36,15 +35,15 @@ void IssuedWindows::note(const std::string& queue, const Fingerprint& fingerprin
   auto& sequence = sequences_[queue];
   sequence.number = fingerprint.sequence;
   sequence.hash = hash_compared(fingerprint, sequence.hash);
-  sequence.newest.resize(kKept);
-  sequence.newest[sequence.number % kKept] = fingerprint;
-  if (sequence.number % kWindow == 0) close(queue, sequence);
+  sequence.newest.push_back(fingerprint);
+  if (sequence.newest.size() > kKept) sequence.newest.pop_front();
+  if (sequence.number % kWindow == 0) closed_.push_back({queue, sequence.number, sequence.hash});
 }
 
 void IssuedWindows::close() {
   const MutexLock lock(mutex_);
   for (const auto& [queue, sequence] : sequences_)
-    if (sequence.number % kWindow != 0) close(queue, sequence);
+    if (sequence.number % kWindow != 0) closed_.push_back({queue, sequence.number, sequence.hash});
 }
 
 std::optional<Verdict> IssuedWindows::compare() {
@@ -75,11 +74,9 @@ void IssuedWindows::publish() {
     const MutexLock lock(mutex_);
     for (const auto& [queue, sequence] : sequences_) {
       const uint64_t last = std::min(sequence.number, differs);
-      for (uint64_t i = last - std::min(last, 2 * kWindow) + 1; i <= last; ++i) {
-        if (i + kKept <= sequence.number) continue;  // it has been overwritten
-        const auto& newest = sequence.newest[i % kKept];
-        records[queue].append(reinterpret_cast<const char*>(&newest), sizeof(newest));
-      }
+      for (const auto& newest : sequence.newest)
+        if (newest.sequence <= last && newest.sequence + 2 * kWindow > last)
+          records[queue].append(reinterpret_cast<const char*>(&newest), sizeof(newest));
     }
   }
   store_->set(records_of(ranks_.rank), encode(records));

@@ -49,16 +49,13 @@ class IssuedWindows {
   static constexpr uint64_t kWindow = 64, kKept = 16 * kWindow;
   struct Sequence {
     uint64_t hash = 0, number = 0;
-    std::vector<Fingerprint> newest;  // operation n is at n % kKept
+    std::deque<Fingerprint> newest;
   };
   struct Closed {
     std::string queue;
     uint64_t number, hash;
   };
 
-  void close(const std::string& queue, const Sequence& sequence) FSDP_REQUIRES(mutex_) {
-    closed_.push_back({queue, sequence.number, sequence.hash});
-  }
   std::optional<Verdict> disagreement_with(int peer);
 
   const c10::intrusive_ptr<c10d::Store> store_;

@@ -15,6 +15,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,19 +43,13 @@ class Lane : public RollCall::Queue {
 
  private:
   class Ticket;
-  struct Job {
-    Fingerprint fingerprint;
-    std::function<void()> move_data;
-    std::shared_ptr<Ticket> ticket;
-  };
 
   Lane(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name, Ranks ranks)
       : mail_(std::move(mail)), roll_call_(std::move(roll_call)), name_(std::move(name)), ranks_(std::move(ranks)) {}
   void run();
   void stop();
-  void execute(Job& job);
-  void attempt(Job& job);
-  [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
+  void execute(Ticket& ticket);
+  void attempt(Ticket& ticket);
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what) const;
 
   const std::shared_ptr<Mail> mail_;
@@ -62,11 +57,12 @@ class Lane : public RollCall::Queue {
   const std::string name_;
   const Ranks ranks_;
   std::thread thread_;
+  std::promise<void> ended_;
 
   mutable Mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Job> jobs_ FSDP_GUARDED_BY(mutex_);
-  bool stopping_ FSDP_GUARDED_BY(mutex_) = false, ended_ FSDP_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Ticket>> queued_ FSDP_GUARDED_BY(mutex_);
+  bool stopping_ FSDP_GUARDED_BY(mutex_) = false;
   // The operation in progress or the last one.
   std::optional<Fingerprint> operation_ FSDP_GUARDED_BY(mutex_);
   bool busy_ FSDP_GUARDED_BY(mutex_) = false;

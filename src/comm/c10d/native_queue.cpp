@@ -15,7 +15,6 @@
 #include "comm/core/check.h"
 #include "comm/core/current_stream.h"
 #include "comm/core/fault_point.h"
-#include "comm/core/fingerprint.h"
 #include "comm/posix/of_this_process.h"
 
 namespace fsdp {
@@ -31,56 +30,41 @@ constexpr std::chrono::seconds kLongestAbort{10};
 // tensors of operations that the continuation starts belong to this stream.
 thread_local const c10::Stream* t_caller = nullptr;
 
-NativeQueue::Failure failure_of(std::function<Verdict()> find_out) {
-  return std::async(std::launch::deferred, std::move(find_out)).share();
-}
-
-bool has_failed(c10d::Backend& backend) {
-  try {
-    return backend.getError() != c10d::ErrorType::SUCCESS;
-  } catch (const c10::Error&) {
-    return false;  // this backend does not report errors
-  }
-}
-
 }  // namespace
 
 // The thread that watches the operations on accelerators, one in each process. While there are queues, it looks at the
 // oldest operation of each queue ten times a second. Thread-safe.
 class NativeQueue::Watch {
  public:
-  using Queues = std::vector<std::shared_ptr<NativeQueue>>;
-
   void add(std::weak_ptr<NativeQueue> queue) {
     const MutexLock lock(mutex_);
     queues_.push_back(std::move(queue));
     if (!std::exchange(runs_, true)) std::thread([this] { run(); }).detach();
   }
 
-  Queues queues() {
+  // Returns the queues of the device, or all queues.
+  std::vector<std::shared_ptr<NativeQueue>> queues(std::optional<c10::Device> device = std::nullopt) {
     const MutexLock lock(mutex_);
-    Queues alive;
+    std::vector<std::shared_ptr<NativeQueue>> alive;
     for (const auto& weak : queues_)
-      if (auto queue = weak.lock()) alive.push_back(std::move(queue));
+      if (auto queue = weak.lock(); queue && queue->options_.device == device.value_or(queue->options_.device))
+        alive.push_back(std::move(queue));
     return alive;
-  }
-  Queues queues_of(c10::Device device) {
-    auto all = queues();
-    std::erase_if(all, [&](const auto& queue) { return queue->options_.device != device; });
-    return all;
   }
 
   // Makes every queue of the device fail and then aborts all at once. Returns when the aborts have returned, or after
-  // some seconds.
-  void fail_all(c10::Device device, const Failure& failure) {
-    auto failed = queues_of(device);
+  // some seconds. The first thread that needs the verdict calls `find_out`.
+  void fail_all(c10::Device device, std::function<Verdict()> find_out) {
+    const Failure failure = std::async(std::launch::deferred, std::move(find_out)).share();
+    auto failed = queues(device);
     std::erase_if(failed, [&](const auto& queue) { return !queue->fail(failure); });
     std::vector<std::future<void>> aborts;
     for (auto& queue : failed) {
       std::promise<void> aborted;
       aborts.push_back(aborted.get_future());
       std::thread([failure, queue = std::move(queue), aborted = std::move(aborted)]() mutable {
-        queue->abort();
+        // The backend may have failed already.
+        if (const auto backend = queue->backend()) try_to([&] { backend->abort(); });
         aborted.set_value();
         // The failure may have been found in another group, so the ranks of this queue may not know of it yet.
         const auto verdict = failure.get();
@@ -161,21 +145,21 @@ class NativeQueue::Operation : public Work, public std::enable_shared_from_this<
     }
     fault_point("native issued");
   }
-  /// Sets the lane's Work, which is done when the lane has issued the operation.
-  void set_issued_by(std::shared_ptr<Work> lane) { lane_ = std::move(lane); }
-
   void wait() override {
-    if (lane_) lane_->wait();
+    if (lane) lane->wait();
     // This is needed after a failure too: release() drops the tensors, and the device may still use them.
     progress_->finished.block(current_stream(device()));
     release();
     require_intact();
   }
-  bool lets_others_go_on() const override { return lane_ != nullptr; }
+  bool lets_others_go_on() const override { return lane != nullptr; }
   void then(Next next) override {
-    if (!lane_) return follow(next);
-    lane_->then([operation = shared_from_this(), next = std::move(next)] { operation->follow(next); });
+    if (!lane) return follow(next);
+    lane->then([operation = shared_from_this(), next = std::move(next)] { operation->follow(next); });
   }
+
+  /// The lane's Work, which is done when the lane has issued the operation; null if no lane issues it.
+  std::shared_ptr<Work> lane;
 
  private:
   c10::Device device() const { return queue_->options_.device; }
@@ -202,7 +186,6 @@ class NativeQueue::Operation : public Work, public std::enable_shared_from_this<
   const c10::Stream caller_;
   const std::shared_ptr<Progress> progress_;
   MoveData move_data_;
-  std::shared_ptr<Work> lane_;
   std::once_flag once_;
 };
 
@@ -213,44 +196,34 @@ std::shared_ptr<NativeQueue> NativeQueue::start(Options options) {
   return queue;
 }
 
-std::shared_ptr<Work> NativeQueue::run(Fingerprint fingerprint, MoveData move_data) {
-  auto operation = prepare(fingerprint, std::move(move_data));
-  operation->issue();
-  return operation;
-}
-
-std::shared_ptr<Work> NativeQueue::run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
-                                          MoveData move_data) {
-  auto operation = prepare(fingerprint, std::move(move_data));
-  operation->set_issued_by(lane.submit(fingerprint, [operation, meet = std::move(meet)] {
-    meet();
-    operation->issue();
-  }));
-  return operation;
-}
-
-std::shared_ptr<NativeQueue::Operation> NativeQueue::prepare(Fingerprint fingerprint, MoveData move_data) {
+std::shared_ptr<Work> NativeQueue::run(Fingerprint fingerprint, MoveData move_data, Lane* lane,
+                                       std::function<void()> meet) {
   const auto device = options_.device;
   if (!stream_) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   fingerprint.sequence = ++number_;
   if (options_.windows) options_.windows->note(options_.path, fingerprint);
-  return std::make_shared<Operation>(shared_from_this(), fingerprint, std::move(move_data));
+  auto operation = std::make_shared<Operation>(shared_from_this(), fingerprint, std::move(move_data));
+  if (lane)
+    operation->lane = lane->submit(fingerprint, [operation, meet = std::move(meet)] {
+      meet();
+      operation->issue();
+    });
+  else
+    operation->issue();
+  return operation;
 }
 
 Exchange& NativeQueue::exchange() {
-  {
-    const MutexLock lock(mutex_);
-    if (exchange_) return *exchange_;
-  }
+  if (exchange_) return *exchange_;
   auto backend = options_.connect();
+  exchange_ = make_native_exchange(backend);
   const MutexLock lock(mutex_);
   backend_ = std::move(backend);
-  exchange_ = std::make_unique<NativeExchange>(backend_);
   return *exchange_;
 }
 
 void NativeQueue::require_agreement(const std::string& operation) {
-  for (const auto& queue : watch().queues_of(options_.device)) {
+  for (const auto& queue : watch().queues(options_.device)) {
     if (queue->options_.windows) queue->options_.windows->close();
     queue->compare_windows();
   }
@@ -267,7 +240,7 @@ void NativeQueue::require_intact(const std::string& operation) {
 void NativeQueue::raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail) {
   const auto verdict = options_.roll_call->alarm(cause, -1, describe(fingerprint, options_.ranks), detail);
   // The roll call has interrupted this queue, unless the store is gone.
-  if (!failure().valid()) watch().fail_all(options_.device, failure_of([verdict] { return verdict; }));
+  if (!failure().valid()) watch().fail_all(options_.device, [verdict] { return verdict; });
 }
 
 void NativeQueue::compare_windows() {
@@ -285,13 +258,14 @@ void NativeQueue::look() {
     try {
       if (progress->is_issued && progress->finished.query()) {
         const MutexLock lock(mutex_);
-        if (!in_flight_.empty()) in_flight_.pop_front();  // a failure clears the queue
+        if (!in_flight_.empty()) in_flight_.pop_front();  // a failure clears it
         continue;
       }
-      MutexLock lock(mutex_);
-      const auto backend = backend_;
-      lock.unlock();
-      if (backend && has_failed(*backend)) {
+      bool has_failed = false;
+      const auto backend = this->backend();
+      // A backend that does not report errors throws.
+      try_to([&] { has_failed = backend && backend->getError() != c10d::ErrorType::SUCCESS; });
+      if (has_failed) {
         raise_alarm(Cause::kTransport, progress->fingerprint, "the device's backend failed");
       } else if (!progress->ready) {
         if (progress->given.query()) progress->ready = Clock::now();
@@ -313,13 +287,6 @@ bool NativeQueue::fail(const Failure& failure) {
   return true;
 }
 
-void NativeQueue::abort() {
-  MutexLock lock(mutex_);
-  const auto backend = backend_;
-  lock.unlock();
-  if (backend) try_to([&] { backend->abort(); });  // the backend may have failed already
-}
-
 // The roll call calls it. Which operation differs is found out later, by the first thread that throws.
 void NativeQueue::interrupt() {
   const auto explain = [call = options_.roll_call, windows = options_.windows] {
@@ -329,7 +296,7 @@ void NativeQueue::interrupt() {
     return found.value_or(verdict);
   };
   // If this queue failed before, the device's queues may be new ones that began after a restart, which must not fail.
-  if (!failure().valid()) watch().fail_all(options_.device, failure_of(explain));
+  if (!failure().valid()) watch().fail_all(options_.device, explain);
   // If the store is gone, no rank is left to tell.
   if (options_.windows) try_to([this] { options_.windows->publish(); });
 }
@@ -349,6 +316,11 @@ std::shared_ptr<NativeQueue::Progress> NativeQueue::oldest() const {
 NativeQueue::Failure NativeQueue::failure() const {
   const MutexLock lock(mutex_);
   return failure_;
+}
+
+c10::intrusive_ptr<c10d::Backend> NativeQueue::backend() const {
+  const MutexLock lock(mutex_);
+  return backend_;
 }
 
 }  // namespace fsdp

@@ -39,7 +39,7 @@ namespace fsdp {
 /// kernel. Operations in flight and later ones throw the verdict. If the verdict names no lost rank and the ranks
 /// differ in an operation, they throw a Mismatch about the first such operation instead (Note [Windows]).
 ///
-/// Only one thread at a time may call `run` and `run_in`; any thread may call the other functions.
+/// Only one thread at a time may call `run`; any thread may call the other functions.
 class NativeQueue : public RollCall::Queue, public std::enable_shared_from_this<NativeQueue> {
  public:
   using MoveData = std::function<void(Exchange&)>;
@@ -63,10 +63,10 @@ class NativeQueue : public RollCall::Queue, public std::enable_shared_from_this<
 
   /// Makes the backend now.
   void connect() { exchange(); }
-  std::shared_ptr<Work> run(Fingerprint fingerprint, MoveData move_data);
-  /// Issues the operation in the lane's thread after `meet`, which returns when all ranks that take part have arrived.
-  std::shared_ptr<Work> run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
-                               MoveData move_data);
+  /// Issues an operation: now or, if there is a lane, in the lane's thread after `meet`, which returns when all ranks
+  /// that take part have arrived.
+  std::shared_ptr<Work> run(Fingerprint fingerprint, MoveData move_data, Lane* lane = nullptr,
+                            std::function<void()> meet = nullptr);
   /// Compares with the other ranks which operations were issued so far in all queues of the device. Throws as
   /// `require_intact` does.
   void require_agreement(const std::string& operation);
@@ -83,7 +83,6 @@ class NativeQueue : public RollCall::Queue, public std::enable_shared_from_this<
 
   explicit NativeQueue(Options options) : options_(std::move(options)) {}
   Exchange& exchange();
-  std::shared_ptr<Operation> prepare(Fingerprint fingerprint, MoveData move_data);
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail);
 
   static Watch& watch();
@@ -93,17 +92,16 @@ class NativeQueue : public RollCall::Queue, public std::enable_shared_from_this<
   void compare_windows();
   // Makes all later operations fail. Returns false if they failed already.
   bool fail(const Failure& failure);
-  // Ends the operations in flight. Called after `fail`.
-  void abort();
   std::shared_ptr<Progress> oldest() const;
   Failure failure() const;
+  c10::intrusive_ptr<c10d::Backend> backend() const;
 
   const Options options_;
   std::optional<c10::Stream> stream_;  // for memory that operations need beside the caller's tensors
   uint64_t number_ = 0;                // number of the newest operation
+  std::unique_ptr<Exchange> exchange_;
   mutable Mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_ FSDP_GUARDED_BY(mutex_);
-  std::unique_ptr<Exchange> exchange_ FSDP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Progress>> in_flight_ FSDP_GUARDED_BY(mutex_);
   Failure failure_ FSDP_GUARDED_BY(mutex_);  // not valid before a failure
 };
