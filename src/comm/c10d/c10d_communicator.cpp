@@ -314,12 +314,12 @@ class C10dCommunicator : public Front {
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
-    const int peer = fingerprint.peer;
     const bool sends = fingerprint.operation == Operation::kSend;
-    const auto& queue = messages_with(peer, sends);
-    const int other = tensor.is_cpu() ? peer : sends ? 1 : 0;  // on a device the sender is 0 and the receiver 1
+    const auto& queue = messages_with(fingerprint.peer, sends);
+    // A device's queue has two ranks: the sender is 0, and the receiver is 1.
+    const int peer = tensor.is_cpu() ? fingerprint.peer : sends ? 1 : 0;
     const auto move_data = [=](Exchange& exchange) {
-      sends ? exchange.send(tensor, other) : exchange.recv(tensor, other);
+      sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
     };
     if (tensor.is_cpu()) return run(queue, fingerprint, tensor, move_data);
     return queue.native->run(fingerprint, move_data, queue.lane.get(), [mail = queue.mail] { mail->meet(); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "comm/core/check.h"
 #include "comm/core/store_message.h"

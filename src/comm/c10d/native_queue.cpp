@@ -145,6 +145,7 @@ class NativeQueue::Operation : public Work, public std::enable_shared_from_this<
     }
     fault_point("native issued");
   }
+
   void wait() override {
     if (lane) lane->wait();
     // This is needed after a failure too: release() drops the tensors, and the device may still use them.
