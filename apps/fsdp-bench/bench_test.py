@@ -196,9 +196,9 @@ class OtherCommands(unittest.TestCase):
         rows = [line.split() for line in output("scale --ranks 8,64").splitlines()[1:]]
         self.assertEqual([row[2:4] for row in rows], 2 * [["8", "8"], ["64", "64"], ["8", "2x4"], ["64", "8x8"]])
         for row in rows:
-            headers, calls, _goal, operations, _peers, joining = map(int, row[4:10])
+            headers, calls, _goal, operations, joining = map(int, row[4:9])
             self.assertEqual(headers, 0)
-            self.assertLessEqual(calls, 2 * (operations // 64 + 4))  # Each of four orders may end a window.
+            self.assertLessEqual(calls, 2 * (operations // 64 + 4))  # Each of four queues may end a window.
             self.assertLessEqual(joining, 8)
 
 

@@ -67,7 +67,7 @@ int replicas_of(int ranks) { return 1 << (static_cast<int>(std::log2(ranks)) / 2
 
 void print_heading() {
   std::cout << std::left << std::setw(13) << "model" << std::right;
-  for (const char* name : {"ranks", "mesh", "headers", "store", "goal", "data", "peers", "joining"})
+  for (const char* name : {"ranks", "mesh", "headers", "store", "goal", "data", "joining"})
     std::cout << std::setw(9) << name;
   for (const char* name : {"MB sent", "MB state", "B layout"}) std::cout << std::setw(11) << name;
   std::cout << std::endl;
@@ -77,9 +77,8 @@ void print(const Llama& model, int ranks, int replicas, const RankCounts& counts
   const auto costs = costs_of(model, ranks / replicas, replicas);
   std::cout << std::left << std::setw(13) << model.name << std::right << std::setw(9) << ranks << std::setw(9)
             << (replicas == 1 ? str_cat(ranks) : str_cat(replicas, 'x', ranks / replicas)) << std::fixed;
-  for (const int64_t number :
-       {counts.headers, counts.calls, 4 + static_cast<int64_t>(std::log2(ranks)),
-        counts.messages + counts.gathers + counts.reductions, counts.peers, counts.joining_calls})
+  for (const int64_t number : {counts.headers, counts.calls, 4 + static_cast<int64_t>(std::log2(ranks)),
+                               counts.messages + counts.gathers + counts.reductions, counts.joining_calls})
     std::cout << std::setw(9) << number;
   std::cout << std::setprecision(1) << std::setw(11) << static_cast<double>(costs.sent) / 1e6 << std::setw(11)
             << static_cast<double>(costs.state) / 1e6 << std::setw(11) << costs.layout << std::endl;
@@ -117,8 +116,7 @@ bool have_equal_messages(const RankCounts& a, const RankCounts& b) {
 
 std::string text_of(const RankCounts& counts) {
   return str_cat(counts.headers, " headers, ", counts.messages, " messages, ", counts.sent_bytes, " bytes, ",
-                 counts.calls, " calls to the store, ", counts.peers, " peers, ", counts.joining_calls,
-                 " calls to join");
+                 counts.calls, " calls to the store, ", counts.joining_calls, " calls to join");
 }
 
 void run_real_rank(const Job& job, int64_t layers, int replicas) {

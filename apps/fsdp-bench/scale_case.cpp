@@ -23,8 +23,7 @@ RankCounts now(const fsdp::ProcessGroup& group, const Job& job, const Counters& 
           .messages = traffic->messages,
           .sent_bytes = sent_bytes(traffic->total(), job),
           .gathers = counters.issued->gathers,
-          .reductions = counters.issued->reductions,
-          .peers = traffic->peers()};
+          .reductions = counters.issued->reductions};
 }
 
 }  // namespace

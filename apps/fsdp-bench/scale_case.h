@@ -21,13 +21,12 @@ struct RankCounts {
   int64_t sent_bytes = 0;     ///< number of bytes sent in a step
   int64_t gathers = 0;        ///< number of all-gathers that a device's backend runs in a step
   int64_t reductions = 0;     ///< number of reductions that a device's backend runs in a step
-  int64_t peers = 0;          ///< number of ranks to which this rank has connections
   bool operator==(const RankCounts&) const = default;
 };
 
 inline constexpr std::array kRankNumbers{&RankCounts::joining_calls, &RankCounts::calls,      &RankCounts::headers,
                                          &RankCounts::messages,      &RankCounts::sent_bytes, &RankCounts::gathers,
-                                         &RankCounts::reductions,    &RankCounts::peers};
+                                         &RankCounts::reductions};
 
 /// Trains the small model, which has `layers` blocks, over `group`, which this rank has just joined. There are
 /// `replicas` replicas, each sharded over an equal part of the ranks. Returns the counts of this rank. Collective.

@@ -22,7 +22,7 @@ class VirtualCommunicator : public fsdp::Front {
     std::shared_ptr<Issued> issued;
     std::shared_ptr<fsdp::IssuedWindows> windows = nullptr;
     bool shares_memory = false;
-    std::string order = "main";
+    std::string queue = "main";
   };
 
   VirtualCommunicator(fsdp::Ranks ranks, Options options)
@@ -51,7 +51,7 @@ class VirtualCommunicator : public fsdp::Front {
   std::shared_ptr<Work> barrier(Tag) override { return std::make_shared<Done>(); }
   std::shared_ptr<fsdp::Communicator> duplicate(const std::string& name) override {
     auto options = options_;
-    options.order += '.' + name;
+    options.queue += '.' + name;
     return std::make_shared<VirtualCommunicator>(ranks(), std::move(options));
   }
   std::vector<std::shared_ptr<fsdp::SharedBuffer>> share(std::span<const fsdp::SharedPart> parts,
@@ -73,7 +73,7 @@ class VirtualCommunicator : public fsdp::Front {
     options_.issued->bytes += times * static_cast<int64_t>(fingerprint.bytes) * (world_size() - 1) / world_size();
     fingerprint.sequence = ++sequence_;
     if (options_.windows) {
-      options_.windows->note(options_.order, fingerprint);
+      options_.windows->note(options_.queue, fingerprint);
       if (const auto verdict = options_.windows->compare()) raise(*verdict, ranks(), "windows");
     }
     return std::make_shared<Done>();

@@ -85,7 +85,7 @@ Connect connect_virtually(const Job& job, std::shared_ptr<Issued> issued) {
     options.ranks = ranks;
     options.control = mirror_backends();
     options.roll_call.alarm = rendezvous.alarm;
-    options.traffic.reset(new fsdp::CountByPeer{rendezvous.traffic, hosts, ranks});
+    options.traffic.reset(new fsdp::CountByPeer{rendezvous.traffic, hosts, ranks.rank});
     if (carrier == fsdp::Carrier::kHierarchical) {
       const auto grid = fsdp::grid_of(hosts, ranks.rank);
       std::vector<int> inside;

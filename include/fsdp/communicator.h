@@ -219,7 +219,7 @@ class Communicator {
   /// Copies `root`'s tensor to the other ranks' tensors.
   [[nodiscard]] virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) = 0;
   /// Sends a tensor to one peer: the n-th `send` to a peer matches the peer's n-th `recv` from this rank. Each
-  /// direction between two ranks has its own order, independent of collectives, and no call blocks. Any pattern of
+  /// direction between two ranks has its own queue, independent of collectives, and no call blocks. Any pattern of
   /// matching sends and receives therefore completes, provided that each rank makes the calls that other ranks need
   /// before it waits. A send is done only after the peer's matching recv; two ranks that both wait for their sends
   /// before they call recv block until the timeout.
@@ -234,7 +234,7 @@ class Communicator {
   /// Returns a Work that is done when every rank has called `barrier`.
   [[nodiscard]] virtual std::shared_ptr<Work> barrier(Tag tag) = 0;
 
-  /// Creates a communicator over the same ranks. Its operations have an order of their own, so operations of the two
+  /// Creates a communicator over the same ranks. Its operations have a queue of their own, so operations of the two
   /// communicators do not wait for each other. `name` appears in error messages. Collective; returns when this rank can
   /// use the new communicator.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;
@@ -262,7 +262,7 @@ class Communicator {
   }
 
   /// Restarts this communicator and its duplicates after a failure. Collectives in flight on any rank are dropped
-  /// (`wait` throws Error), and orders of operations begin anew. A rank that calls another function meanwhile gets a
+  /// (`wait` throws Error), and queues of operations begin anew. A rank that calls another function meanwhile gets a
   /// `Mismatch` that says so. Collective; returns when every rank has called `start_over`. Throws `PeerLost` if a rank
   /// was lost or does not call it within the timeout; the communicator then stays unusable.
   virtual void start_over() = 0;

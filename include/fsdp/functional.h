@@ -19,7 +19,7 @@ namespace fsdp::functional {
 /// the rank's own tensor. If all ranks compute the same loss, divide it by the number of ranks.
 ///
 /// Collective: all ranks call the functions in the same order with tensors of the same sizes, dtype and device. Their
-/// backwards must run in the same order too, so each rank's loss must depend on the same calls. The calls have an order
+/// backwards must run in the same order too, so each rank's loss must depend on the same calls. The calls have a queue
 /// of their own, independent of the gathers and reductions of sharded parameters. Only one thread at a time may call
 /// the functions. Tensors are on the CPU or a device that the group's backend supports, need not be contiguous, and may
 /// have any dtype, except that reduce_scatter needs a floating-point dtype. Autograd saves no tensor for backward, and

@@ -91,7 +91,7 @@ class ProcessGroup {
   std::string where(const std::string& operation) const;
   /// Returns the communicator for gathers and for other operations whose results are needed immediately.
   Communicator& communicator() const { return *communicator_; }
-  /// Returns the communicator for gradient reductions. It has its own order of operations, because a rank that misses a
+  /// Returns the communicator for gradient reductions. It has its own queue of operations, because a rank that misses a
   /// gradient reduces later than others.
   Communicator& reductions() const { return *reductions_; }
   /// Returns the bytes that this rank has exchanged, since it joined, over the group from which all others were split

@@ -26,7 +26,7 @@ struct TraceEvent {
   int64_t end_ns = 0;             ///< end, in nanoseconds since 1970; 0 for an unfinished event
   bool has_failed = false;        ///< true if the event ended with an exception
   int32_t thread = 0;             ///< operating system's ID of the thread in which the event began
-  uint64_t sequence = 0;          ///< number of a collective in its order of operations
+  uint64_t sequence = 0;          ///< number of a collective in its queue of operations
   uint64_t bytes = 0;             ///< number of bytes of all ranks' data, for a collective
 };
 

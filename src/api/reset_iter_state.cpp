@@ -52,16 +52,16 @@ AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::P
                                  "the rank starts over after an exception. Call reset_iter_state() on every rank");
     for (const auto* ranks : groups) ranks->communicator().start_over();
   };
-  // Tensor-parallel layers use further orders over the tensor axis, which the barriers below do not cover. With such
+  // Tensor-parallel layers use further queues over the tensor axis, which the barriers below do not cover. With such
   // layers everything therefore starts over at once.
   const auto is_split = [](const auto& member) { return member->placement().tensor_axis != nullptr; };
   try {
     if (std::ranges::any_of(members, is_split)) start_over();
-    // Barriers begin in all orders at once, because a peer may wait for this rank in any of them. After they are done,
-    // no first step of a reduction is in flight that could begin a second step, so those orders can be joined too.
+    // Barriers begin in all queues at once, because a peer may wait for this rank in any of them. After they are done,
+    // no first step of a reduction is in flight that could begin a second step, so those queues can be joined too.
     std::vector<std::shared_ptr<Work>> barriers;
     for (const auto* ranks : groups)
-      for (auto* order : {&ranks->communicator(), &ranks->reductions()}) barriers.push_back(order->barrier(tag));
+      for (auto* queue : {&ranks->communicator(), &ranks->reductions()}) barriers.push_back(queue->barrier(tag));
     for (const auto& barrier : barriers) group.rank_state().wait(*barrier);
     for (const auto& steps : further_steps) group.rank_state().wait(*steps->barrier(tag));
     group.rank_state().wait(*compare());

@@ -124,8 +124,7 @@ void meet(const Groups& groups, const std::string& call) {
     for (const auto& [group, writes] : barriers)
       works.push_back(group->placement().shard().communicator().barrier(
           first.tag("forward scope of " + first.name(), writes, call)));
-    const Span waiting(works.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
-                       first.name());
+    const Span waiting(works.empty() ? nullptr : first.rank_state().timeline, "wait for scope", first.name());
     for (const auto& work : works) first.rank_state().wait(*work);
   } catch (...) {
     for (const auto& group : std::span(groups).first(begun)) group->cancel_scope();
@@ -176,8 +175,7 @@ class OpenScope {
 };
 
 OpenScope::OpenScope(Groups groups, const std::string& call)
-    : groups_(std::move(groups)),
-      span_(groups_.front()->rank_state().timeline, Track::kCompute, "forward", groups_.front()->name()) {
+    : groups_(std::move(groups)), span_(groups_.front()->rank_state().timeline, "forward", groups_.front()->name()) {
   auto& rank = groups_.front()->rank_state();
   const MutexLock lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;

@@ -126,7 +126,7 @@ std::optional<at::Tensor> plain(const at::Tensor& parameter, c10::ScalarType dty
 }  // namespace
 
 SyncGroup sync_group_of(const std::shared_ptr<ProcessGroup>& ranks, const std::string& name) {
-  return {ranks, Attachment::order_for(*ranks, ranks, "batch norms"), name, Attachment::of<runtime::RankState>(*ranks)};
+  return {ranks, Attachment::queue_for(*ranks, ranks, "batch norms"), name, Attachment::of<runtime::RankState>(*ranks)};
 }
 
 at::Tensor synced_batch_norm(const NormOperands& operands, const SyncGroup& group) {

@@ -135,8 +135,7 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
       actions.check(update);
     }
   const auto written = groups_of(rounds);
-  const Span span(written.empty() ? nullptr : written.front()->rank_state().timeline, Track::kCompute, "optimizer step",
-                  operation);
+  const Span span(written.empty() ? nullptr : written.front()->rank_state().timeline, "optimizer step", operation);
   locks.clear();
   wait_to_write(written);
   locks = runtime::lock_ranks(written);

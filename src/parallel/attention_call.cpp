@@ -18,7 +18,7 @@ at::Tensor selected(const at::Tensor& mask, int64_t dim, const std::vector<int64
 
 }  // namespace
 
-std::shared_ptr<Communicator> AttentionPlan::order() const { return Attachment::order_for(*group, group, "attention"); }
+std::shared_ptr<Communicator> AttentionPlan::queue() const { return Attachment::queue_for(*group, group, "attention"); }
 
 void keep_plan(torch::autograd::AutogradContext& context, const c10::intrusive_ptr<AttentionPlan>& plan) {
   context.saved_data["plan"] = c10::IValue::make_capsule(plan);

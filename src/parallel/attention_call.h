@@ -31,7 +31,7 @@ struct AttentionPlan : torch::CustomClassHolder {
   int64_t rank() const { return group->rank(); }
   int64_t ranks() const { return group->world_size(); }
   /// Returns the communicator that exchanges the tensors of attention. The first call for a group is collective.
-  std::shared_ptr<Communicator> order() const;
+  std::shared_ptr<Communicator> queue() const;
 };
 
 /// Note [Outputs that are saved]. When activation checkpointing runs a region again, it stops as soon as it has the

@@ -68,30 +68,30 @@ at::Tensor run(const Collective& collective, const at::Tensor& input) {
     const int64_t size = input.size(dim) / collective.group->world_size();
     return input.narrow(dim, collective.group->rank() * size, size).clone();
   }
-  const auto order = Attachment::order_for(*collective.group, collective.group, "functional");
-  const int64_t ranks = order->world_size();
+  const auto queue = Attachment::queue_for(*collective.group, collective.group, "functional");
+  const int64_t ranks = queue->world_size();
   const Tag tag{str_cat(collective.name, " of sizes ", input.sizes()), {}};
-  if (kind == kShift) return shifted(input, dim, *order, tag);
+  if (kind == kShift) return shifted(input, dim, *queue, tag);
   if (kind == kAllReduce) {
     const auto sum = input.clone(at::MemoryFormat::Contiguous);
-    order->all_reduce(sum, ReduceOp::kSum, tag)->wait();
+    queue->all_reduce(sum, ReduceOp::kSum, tag)->wait();
     return sum;
   }
   if (kind == kAllGather) {
     auto sizes = input.sizes().vec();
     sizes.insert(sizes.begin(), ranks);
     const auto parts = at::empty(sizes, input.options());
-    order->all_gather(flat(parts), flat(input), tag)->wait();
+    queue->all_gather(flat(parts), flat(input), tag)->wait();
     return join(parts, dim);
   }
   const auto parts = cut(input, dim, ranks);
   if (kind == kReduceScatter) {
     const auto own = at::empty_like(parts[0]);
-    order->reduce_scatter(flat(own), flat(parts), tag)->wait();
+    queue->reduce_scatter(flat(own), flat(parts), tag)->wait();
     return own;
   }
   const auto received = at::empty_like(parts);
-  order->all_to_all(flat(received), flat(parts), tag)->wait();
+  queue->all_to_all(flat(received), flat(parts), tag)->wait();
   return join(received, concat);
 }
 

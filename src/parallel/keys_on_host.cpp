@@ -134,19 +134,19 @@ class Segments {
 std::optional<KeysOnHost> keys_on_host(const AttentionPlan& plan, const at::Tensor& key, const at::Tensor& value) {
   if (plan.ranks() == 1 || !key.is_cpu()) return std::nullopt;
   const at::NoGradGuard no_grad;
-  const auto order = plan.order();
+  const auto queue = plan.queue();
   const Tag tag{str_cat(kSubject, " in shared memory, ", plan.name), {}};
   constexpr size_t kLine = 64;
   const auto bytes_of_all = [&](const at::Tensor& own) {
     return (own.nbytes() * static_cast<size_t>(plan.ranks()) + kLine - 1) / kLine * kLine;
   };
   const size_t bytes = bytes_of_all(key) + bytes_of_all(value);
-  const auto memory = Attachment::of<Segments>(*plan.group)->take(*order, bytes, tag);
+  const auto memory = Attachment::of<Segments>(*plan.group)->take(*queue, bytes, tag);
   if (!memory) return std::nullopt;
   try {
     shm::take_pages(memory.get(), bytes);
   } catch (const shm::Obstacle& obstacle) {
-    order->fail(tag.subject, obstacle.what());
+    queue->fail(tag.subject, obstacle.what());
     throw Error(plan.group->where(tag.subject) + obstacle.what() + '.');
   }
   const auto whole = [&](const at::Tensor& own, size_t first_byte) {
@@ -157,7 +157,7 @@ std::optional<KeysOnHost> keys_on_host(const AttentionPlan& plan, const at::Tens
     return all;
   };
   KeysOnHost all{whole(key, 0), whole(value, bytes_of_all(key))};
-  order->barrier(tag)->wait();
+  queue->barrier(tag)->wait();
   return all;
 }
 

@@ -44,7 +44,7 @@ struct Held {
       }
       return;
     }
-    go_round(plan.order(), {kHeld + plan.name, {}}, packed(keys, values), [&](int64_t source, const at::Tensor& flat) {
+    go_round(plan.queue(), {kHeld + plan.name, {}}, packed(keys, values), [&](int64_t source, const at::Tensor& flat) {
       const auto [its_keys, its_values] = unpacked(flat, keys, values);
       visit(source, its_keys, its_values);
     });
@@ -89,7 +89,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const auto grad = grads[0].contiguous();
     const auto dtype = at::toOpMathType(query.scalar_type());
     const auto of_query = at::zeros_like(query, query.options().dtype(dtype));
-    Rotation rotation(plan.order(), {"gradients of keys and values, " + plan.name, {}});
+    Rotation rotation(plan.queue(), {"gradients of keys and values, " + plan.name, {}});
     at::Tensor sum;
     held.for_each_rank([&](int64_t source, const at::Tensor& keys, const at::Tensor& values) {
       const auto block = block_of(plan.queries, plan.keys, plan.rank(), source, plan.is_causal);

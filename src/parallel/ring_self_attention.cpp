@@ -30,7 +30,7 @@ struct Columns {
 // each rank `source`, without padding, and with their columns of the scores.
 template <class Visit>
 void for_each_rank(const AttentionPlan& plan, const char* what, const at::Tensor& own, const Visit& visit) {
-  go_round(plan.order(), {what + plan.name, {}}, own.reshape({-1}), [&](int64_t source, const at::Tensor& held) {
+  go_round(plan.queue(), {what + plan.name, {}}, own.reshape({-1}), [&](int64_t source, const at::Tensor& held) {
     const Columns columns{source * plan.keys.own_length(), plan.keys.valid_length(source)};
     if (columns.count > 0) visit(source, held.view(own.sizes()).narrow(2, 0, columns.count), columns);
   });
@@ -100,7 +100,7 @@ struct RingSelfAttention : torch::autograd::Function<RingSelfAttention> {
       of_query.add_(at::matmul(columns.of(of_scores), repeated_heads(keys, query)));
       put(of_keys, source, summed_heads(at::matmul(columns.of(of_scores).transpose(2, 3), query), keys));
     });
-    plan.order()
+    plan.queue()
         ->all_reduce({of_keys, of_values}, ReduceOp::kSum, {"gradients of keys and values, " + plan.name, {}})
         ->wait();
     return {of_query.to(saved[0].scalar_type()), of_keys[plan.rank()].to(key.scalar_type()),

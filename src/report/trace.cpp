@@ -22,7 +22,7 @@ namespace {
 TraceEvent event_of(const TimelineEntry& entry) {
   return {.name = entry.name,
           .group = entry.subject,
-          .is_communication = entry.track == Track::kCommunication,
+          .is_communication = entry.is_communication,
           .begin_ns = entry.begun,
           .end_ns = entry.ended,
           .has_failed = entry.has_failed,
@@ -62,8 +62,8 @@ Trace::Trace(TraceOptions options) {
           "a process group over a user-defined communicator cannot be traced. Trace a different process group");
   require(options.max_events > 0, where, "expected max_events of at least 1, found 0");
   auto operators = options.operators ? std::make_unique<report::OperatorProfile>(where) : nullptr;
-  state_ = std::make_unique<State>(State{group, timeline, std::make_shared<TimelineEntries>(options.max_events),
-                                         timeline->now(), std::move(operators)});
+  const std::shared_ptr<TimelineEntries> entries(new TimelineEntries{options.max_events});
+  state_ = std::make_unique<State>(State{group, timeline, entries, timeline->now(), std::move(operators)});
   timeline->record_into(state_->entries);
 }
 
@@ -71,7 +71,7 @@ Trace::~Trace() { state_->timeline->forget(state_->entries); }
 
 std::vector<TraceEvent> Trace::events() const {
   std::vector<TraceEvent> events;
-  for (const auto& entry : state_->timeline->read(*state_->entries)) events.push_back(event_of(entry));
+  for (const auto& [number, entry] : state_->timeline->read(*state_->entries)) events.push_back(event_of(entry));
   return events;
 }
 
@@ -115,8 +115,7 @@ struct TraceSpan::State {
 
 TraceSpan::TraceSpan(std::string_view name, std::string_view about) {
   const auto timeline = Attachment::ranks_of(*default_process_group()).timeline;
-  if (timeline != nullptr && timeline->is_on())
-    state_ = std::make_unique<State>(State{Span(timeline, Track::kCompute, name, about)});
+  if (timeline != nullptr && timeline->is_on()) state_ = std::make_unique<State>(State{Span(timeline, name, about)});
 }
 
 TraceSpan::~TraceSpan() = default;

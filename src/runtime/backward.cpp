@@ -197,12 +197,11 @@ std::shared_ptr<BackwardTask> open_task(RankState& rank, const ParamGroup& group
   const auto token = std::make_shared<char>();
   torch::autograd::Engine::get_default_engine().queue_callback(
       [shared = group.shared_rank_state(), id, token] { end_task(*shared, id); });
-  return rank.backwards[id] =
-             std::make_shared<BackwardTask>(BackwardTask{.id = id,
-                                                         .restricted = is_restricted_to_inputs(),
-                                                         .runs = token,
-                                                         .thread = std::this_thread::get_id(),
-                                                         .span = {rank.timeline, Track::kCompute, "backward", ""}});
+  return rank.backwards[id] = std::make_shared<BackwardTask>(BackwardTask{.id = id,
+                                                                          .restricted = is_restricted_to_inputs(),
+                                                                          .runs = token,
+                                                                          .thread = std::this_thread::get_id(),
+                                                                          .span = {rank.timeline, "backward", ""}});
 }
 
 }  // namespace

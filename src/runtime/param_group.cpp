@@ -74,7 +74,7 @@ Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& cal
   return tag;
 }
 
-Span ParamGroup::span(std::string_view name) const { return {rank_state().timeline, Track::kCompute, name, name_}; }
+Span ParamGroup::span(std::string_view name) const { return {rank_state().timeline, name, name_}; }
 
 void ParamGroup::rename_slot(size_t index, std::string name) {
   auto& slot = slots()[index];

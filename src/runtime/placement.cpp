@@ -18,7 +18,7 @@ Placement::Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<Proces
                         shard_->world_size(), " x ", replicas(), " ranks on ", ranks_->world_size());
   auto before = shard_->world_size() > 1 ? shard_ : nullptr;
   for (const auto& axis : replicate_) {
-    further_steps_.push_back(before ? Attachment::order_for(*axis, before, "further steps")
+    further_steps_.push_back(before ? Attachment::queue_for(*axis, before, "further steps")
                                     : std::shared_ptr<Communicator>(axis, &axis->reductions()));
     before = axis;
   }

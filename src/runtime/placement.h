@@ -35,7 +35,7 @@ class Placement {
   /// The axes over which the gradients of rows are all-reduced, one axis after the other; empty if there is one
   /// replica.
   const Axes& replicate() const { return replicate_; }
-  /// The communicators of these all-reduces, one for each replicate axis. Each has an order of its own, because the
+  /// The communicators of these all-reduces, one for each replicate axis. Each has a queue of its own, because the
   /// all-reduces may begin on any thread and between any other collectives: see Note [When the second step begins].
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
   int replicas() const;

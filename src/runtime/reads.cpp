@@ -135,7 +135,7 @@ void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
   for (GroupId id : next) {
     auto* group = rank.group(id);
     if (group == nullptr || !group->is_inside() || group->state() != GatherState::kSharded) continue;
-    const Span span(rank.timeline, Track::kCompute, "prefetch", group->name());
+    const Span span(rank.timeline, "prefetch", group->name());
     group->unshard();
   }
 }

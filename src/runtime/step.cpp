@@ -338,7 +338,7 @@ void ParamGroup::start_reduction(size_t index) {
   bucket.is_begun = true;
   auto subject = name_;
   if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
-  const Span reducing(rank_state().timeline, Track::kCompute, "reduce", subject);
+  const Span reducing(rank_state().timeline, "reduce", subject);
   auto tag = this->tag(subject);
   // With replicas the ranks compare how often rows were written. Without replicas they compare how often the group was
   // gathered before the backward, because gathers in shared memory are not collectives and have compared nothing.

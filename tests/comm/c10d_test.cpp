@@ -84,14 +84,14 @@ TEST(Mail, IsCompleteThoughAPeerLeftOnceItsHeaderWasHere) {
   });
 }
 
-// Runs `fn` on two ranks with two orders that share a connection.
+// Runs `fn` on two ranks with two queues that share a connection.
 void run_mails(const std::function<void(int rank, Mail& first, Mail& second)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::barrier done(2);
   run_threads(2, [&](int rank) {
     const std::shared_ptr<Transport> transport(new Transport{gloo(store, rank, 2, kPatience)});
-    const auto options = [&](int order) {
-      return Mail::Options{.rank = rank, .peers = {1 - rank}, .timeout = std::chrono::seconds(10), .order = order};
+    const auto options = [&](int queue) {
+      return Mail::Options{.rank = rank, .peers = {1 - rank}, .timeout = std::chrono::seconds(10), .queue = queue};
     };
     Mail first(transport, options(0)), second(transport, options(1));
     fn(rank, first, second);
@@ -120,7 +120,7 @@ TEST(Mail, PostsReceivesOfLargeDataBeforeTheSenderIsThere) {
   });
 }
 
-TEST(Mail, OfAnOrderGoesOnThoughDataOfAnotherLengthCameInAnotherOrder) {
+TEST(Mail, OfAQueueGoesOnThoughDataOfAnotherLengthCameInAnotherQueue) {
   std::barrier sent(2);
   run_mails([&](int rank, Mail& first, Mail& second) {
     const int64_t numel = 100'000 * (rank + 1);
@@ -239,7 +239,7 @@ int count_sockets() {
   return count;
 }
 
-TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyOrdersThereAre) {
+TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyQueuesThereAre) {
   constexpr int kWorld = 4;
   const int before = count_sockets();
   C10dOptions options;
@@ -250,10 +250,10 @@ TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyOrdersThereAre) {
     ranks.barrier({})->wait();
     const auto first = ranks.duplicate("first"), second = first->duplicate("second");
     const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 3) % kWorld;
-    for (auto* order : {&ranks, first.get(), second.get()}) {
+    for (auto* queue : {&ranks, first.get(), second.get()}) {
       const at::Tensor sum = at::ones({1000}), arrived = at::zeros({1000});
-      const auto reduced = order->all_reduce(sum, ReduceOp::kSum, {"w", {}});
-      order->send_recv(at::full({1000}, static_cast<float>(ranks.rank())), next, arrived, previous, {"w", {}})->wait();
+      const auto reduced = queue->all_reduce(sum, ReduceOp::kSum, {"w", {}});
+      queue->send_recv(at::full({1000}, static_cast<float>(ranks.rank())), next, arrived, previous, {"w", {}})->wait();
       reduced->wait();
       EXPECT_TRUE(sum.eq(kWorld).all().item<bool>());
       EXPECT_TRUE(arrived.eq(previous).all().item<bool>());

@@ -50,7 +50,7 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
       {gather_of("w"), gather_of("w"), ""},
       {gather_of("w"), gather_of("v"), "subject"},
       {gather_of("w"), different,
-       "operation, subject, position in the order, bytes, dtype, device"},
+       "operation, subject, position in the queue, bytes, dtype, device"},
       {reduction_of({floats(3), floats(5)}), reduction_of({floats(3), floats(5)}), ""},
       {reduction_of({floats(3), floats(5)}), reduction_of({floats(3)}), "bytes, number of tensors"},
       {reduction_of({floats(3), floats(5)}), reduction_of({floats(3), floats(0), floats(5)}), "number of tensors"},

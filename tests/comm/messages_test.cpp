@@ -133,7 +133,7 @@ TEST(CommMessagesBesides, CollectivesWaitForNone) {
   });
 }
 
-TEST(CommMessagesBesides, ADuplicateHasAnOrderOfItsOwn) {
+TEST(CommMessagesBesides, ADuplicateHasAQueueOfItsOwn) {
   run_thread_ranks(2, [](int rank) {
     const auto other = all_ranks().duplicate("other");
     const int peer = 1 - rank;

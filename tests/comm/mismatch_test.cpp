@@ -223,10 +223,10 @@ TEST(CommTimeout, NamesARankThatIsAliveWithItsLastOperation) {
 }
 
 TEST(CommTimeout, EndsRanksThatWaitForEachOther) {
-  const auto in_two_orders = [](int rank) {
+  const auto in_two_queues = [](int rank) {
     const auto group = default_process_group();
-    auto& order = rank == 1 ? group->reductions() : group->communicator();
-    order.barrier({rank == 1 ? "backward" : "forward", {}})->wait();
+    auto& queue = rank == 1 ? group->reductions() : group->communicator();
+    queue.barrier({rank == 1 ? "backward" : "forward", {}})->wait();
   };
   const auto both_send = [](int rank) {
     rank == 2 ? fsdp::barrier() : all_ranks().send(at::zeros({5}), 1 - rank, {"w", {}})->wait();
@@ -237,7 +237,7 @@ TEST(CommTimeout, EndsRanksThatWaitForEachOther) {
       parts.emplace_back(part);
     expect_error_of_ranks(3, act, parts, milliseconds(1000));
   };
-  expect_timeout(in_two_orders, {"barrier of 'forward' (#", "barrier of 'backward' (#"});
+  expect_timeout(in_two_queues, {"barrier of 'forward' (#", "barrier of 'backward' (#"});
   expect_timeout(both_send, {"send of 'w' to rank 1", "send of 'w' to rank 0"});
 }
 

@@ -58,7 +58,7 @@ TEST(CommSplit, TwiceOfTheSameRanksGivesTwoGroups) {
   run_and_meet(2, [](int rank) {
     const auto all = default_process_group();
     std::array groups{all->split({{0, 1}}, "first"), all->split({{1, 0}}, "second")};
-    if (rank == 1) std::swap(groups[0], groups[1]);  // the groups share no order of operations
+    if (rank == 1) std::swap(groups[0], groups[1]);  // the groups share no queue of operations
     const auto a = groups[0]->communicator().barrier({}), b = groups[1]->communicator().barrier({});
     a->wait();
     b->wait();

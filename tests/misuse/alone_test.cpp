@@ -54,7 +54,7 @@ struct Call {
   std::function<void(Rank&)> act;
   /// Backend for the call; empty uses the backend under test.
   std::string backend = {};
-  /// Timeout of the process group. A collective in an order of its own is found only after the timeout.
+  /// Timeout of the process group. A collective in a queue of its own is found only after the timeout.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 

@@ -313,7 +313,7 @@ TEST(FullyShard, OfANullPointerIsRefused) {
   expect_error<c10::Error>([] { fully_shard(nn::Linear(nullptr)); }, {"empty ModuleHolder"});
 }
 
-// Each process group has its own scopes, orders and memory.
+// Each process group has its own scopes, queues and memory.
 TEST(FullyShard, OverTwoProcessGroupsInOneTreeIsRefused) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_thread_ranks(2, [&](int r) {

@@ -221,7 +221,7 @@ TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
 }
 
 // This test calls Communicator::start_over directly.
-TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
+TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryQueueAnew) {
   for (int world : {2, 4})
     run_thread_ranks(world, [&](int rank) {
       auto& main = default_process_group()->communicator();

@@ -133,7 +133,7 @@ TEST(Threads, ThatOpenTwoModelsFinishIfTheirOrderIsTheSameOnEachRankAndAreToldIf
               Each(HasSubstr("threads that issue them in a different order on each rank")));
 }
 
-// Scopes and reductions each have their own order, so this is no error.
+// Scopes and reductions each have their own queue, so this is no error.
 TEST(Threads, OneOfWhichReducesWhileTheOtherOpensAScopeInOppositeOrderFinish) {
   torch::Tensor loss[2];
   const auto errors = run_two_models(

@@ -44,7 +44,7 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
 
 // On one replica the first step is done before the next operation over the replicas begins, on the other one only
 // after.
-TEST(BothAxes, SecondStepsHaveAnOrderOfTheirOwn) {
+TEST(BothAxes, SecondStepsHaveAQueueOfTheirOwn) {
   for (const char* backend : {"shm", "gloo"}) {
     std::latch is_next_under_way(1);
     const auto act = [&](int rank) {

@@ -123,7 +123,7 @@ TEST(ZooLosses, ActorAndCriticOverASharedTrunkInTwoScopesOrInOneEqualTheUnsharde
   }
 }
 
-// One operator takes parameters of models from both process groups. Each process group keeps its own order and memory.
+// One operator takes parameters of models from both process groups. Each process group keeps its own queues and memory.
 TEST(ZooLosses, ModelsOverTwoProcessGroupsInOneOperatorEqualTheUnshardedRun) {
   const auto loss_of_three = [](const std::vector<nn::Linear>& m) {
     return torch::mse_loss(m[0]->weight, m[1]->weight) + (m[0]->weight + m[2]->weight).square().sum() +

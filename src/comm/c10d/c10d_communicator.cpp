@@ -7,7 +7,7 @@
 #include "comm/c10d/issued_windows.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/mail.h"
-#include "comm/c10d/native_order.h"
+#include "comm/c10d/native_queue.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/front.h"
@@ -41,11 +41,43 @@ struct Family {
   Family& operator=(const Family&) = delete;
 
   // Starts the roll call and the windows, at first or anew, with new keys of the store.
-  void begin();
+  void begin() {
+    if (roll_call) roll_call->leave();
+    transport = nullptr;
+    const auto connect = [this] { return own_connection(); };
+    roll_call = RollCall::start(connect, options.ranks, options.roll_call, beginnings);
+    if (options.data)
+      windows = std::make_shared<IssuedWindows>(
+          c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
+  }
+
   // Returns when every rank has come to start over. Collective. Throws PeerLost if a rank does not come or if rank 0
   // hosted the store and the store is gone.
-  void meet_again() const;
-  // Makes a backend for the ranks of one order. No two orders (sequences of operations) may have the same `name`.
+  void meet_again() const {
+    const auto& ranks = options.ranks;
+    const auto key = [&](int who) { return str_cat("again/", beginnings, '/', who); };
+    std::vector<std::string> keys;
+    for (int peer = 0; peer < ranks.world_size; ++peer) keys.push_back(key(peer));
+    try {
+      store->set(key(ranks.rank), "");
+      fault_point("starting over");
+      store->wait(keys, options.timeout);
+    } catch (const std::exception& error) {
+      int missing = 0;
+      const auto find = [&] {
+        while (missing + 1 < ranks.world_size && store->check({key(missing)})) ++missing;
+      };
+      if (!try_to(find)) raise(lost_store(first_line(error.what())), ranks, kStartingOver);
+      const int name = ranks.name_of(missing);
+      throw PeerLost(
+          name,
+          str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ", in_seconds(options.timeout),
+                  ". Call reset_iter_state() on every rank; if that rank has ended, look at its output "
+                  "and start all ranks again."));
+    }
+  }
+
+  // Makes a backend for the ranks of one queue. No two queues (sequences of operations) may have the same `name`.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
                                             int world_size) const {
     const std::string prefix = str_cat("lane/", beginnings, '/', name);
@@ -63,25 +95,8 @@ struct Family {
   std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
 
  private:
-  c10::intrusive_ptr<c10d::Store> own_connection() const;
-  Verdict lost_store(const std::string& detail) const {
-    return store_lost(options.ranks.name(), options.roll_call.store_in_rank_0, detail, "");
-  }
-};
-
-void Family::begin() {
-  if (roll_call) roll_call->leave();
-  transport = nullptr;
-  const auto connect = [this] { return own_connection(); };
-  roll_call = RollCall::start(connect, options.ranks, options.roll_call, beginnings);
-  if (options.data)
-    windows = std::make_shared<IssuedWindows>(
-        c10::make_intrusive<c10d::PrefixStore>(str_cat("windows/", beginnings), connect()), options.ranks);
-}
-
-// Returns a second connection, because another thread may be waiting on `store`.
-c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
-  try {
+  // Returns a second connection, because another thread may be waiting on `store`.
+  c10::intrusive_ptr<c10d::Store> own_connection() const try {
     return store->clone();
   } catch (const c10::DistError& error) {
     const std::string detail = first_line(error.what());
@@ -92,31 +107,11 @@ c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
                           "store: raise the limit."));
     raise(lost_store(detail), options.ranks, kConnecting);
   }
-}
 
-void Family::meet_again() const {
-  const auto& ranks = options.ranks;
-  const auto key = [&](int who) { return str_cat("again/", beginnings, '/', who); };
-  std::vector<std::string> keys;
-  for (int peer = 0; peer < ranks.world_size; ++peer) keys.push_back(key(peer));
-  int missing = 0;
-  try {
-    store->set(key(ranks.rank), "");
-    fault_point("starting over");
-    store->wait(keys, options.timeout);
-  } catch (const std::exception&) {
-    try {
-      while (missing + 1 < ranks.world_size && store->check({key(missing)})) ++missing;
-    } catch (const std::exception& error) {
-      raise(lost_store(first_line(error.what())), ranks, kStartingOver);
-    }
-    const int name = ranks.name_of(missing);
-    throw PeerLost(name, str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
-                                 in_seconds(options.timeout),
-                                 ". Call reset_iter_state() on every rank; if that rank has ended, look at its output "
-                                 "and start all ranks again."));
+  Verdict lost_store(const std::string& detail) const {
+    return store_lost(options.ranks.name(), options.roll_call.store_in_rank_0, detail, "");
   }
-}
+};
 
 class C10dCommunicator : public Front {
  public:
@@ -142,19 +137,17 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto fingerprint = checked_all_gather(planes, tag);
-    const auto inputs = inputs_of(planes);
     if (by_hosts_ && is_on_host(planes))
       return all_.lane->submit(fingerprint, [planes, by_hosts = by_hosts_] { by_hosts->gather_for_host(planes); });
-    return run(all_, fingerprint, inputs.front(), [planes](Exchange& exchange) { exchange.all_gather(planes); });
+    return run(all_, fingerprint, planes.front().input, [planes](Exchange& exchange) { exchange.all_gather(planes); });
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const auto fingerprint = checked_reduce_scatter(planes, tag);
-    const auto outputs = outputs_of(planes);
-    if (!outputs.front().is_cpu() || !by_hosts_)
+    if (!planes.front().output.is_cpu() || !by_hosts_)
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
-    return run(all_, fingerprint, outputs.front(), [planes, scale](Exchange& exchange) {
+    return run(all_, fingerprint, planes.front().output, [planes, scale](Exchange& exchange) {
       exchange.reduce_scatter(planes);
       for (const auto& plane : planes) scale_in_place(plane.output, scale);
     });
@@ -202,7 +195,9 @@ class C10dCommunicator : public Front {
                                                          c10::Device device) override {
     if (!by_hosts_ || !device.is_cpu() || parts.empty()) return {};
     std::vector<std::shared_ptr<HostBuffer>> buffers;
-    act_inside({"shared memory of hosts"}, [&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
+    meet(make_fingerprint(Operation::kBarrier, {"shared memory of hosts"}), [&] {
+      by_hosts_->run_inside([&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
+    })->wait();
     std::erase_if(host_buffers_, [](const auto& buffer) { return buffer.expired(); });
     host_buffers_.insert(host_buffers_.end(), buffers.begin(), buffers.end());
     return buffers;
@@ -238,15 +233,15 @@ class C10dCommunicator : public Front {
   }
 
  private:
-  // One order of operations: its thread and what carries its data.
-  struct Order {
+  // One queue of operations: its thread and what carries its data.
+  struct Queue {
     std::shared_ptr<Mail> mail;
     std::shared_ptr<DirectExchange> messages;
-    std::shared_ptr<NativeOrder> native;  // carries data on a device; null if there is no device
+    std::shared_ptr<NativeQueue> native;  // carries data on a device; null if there is no device
     std::shared_ptr<Lane> lane;
   };
 
-  // Runs `act` in the order of the collectives, once all ranks have arrived.
+  // Runs `act` in the queue of the collectives, once all ranks have arrived.
   std::shared_ptr<Work> meet(const Fingerprint& fingerprint, std::function<void()> act) const {
     return all_.lane->submit(fingerprint, [exchange = all_.messages, act = std::move(act)] {
       exchange->barrier();
@@ -254,46 +249,39 @@ class C10dCommunicator : public Front {
     });
   }
 
-  // Runs `act` inside each host, in the order of the collectives.
-  void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
-    meet(make_fingerprint(Operation::kBarrier, tag), [&] { by_hosts_->run_inside(act); })->wait();
-  }
-
   // Connects, or asks the roll call what failed: a rank that died meanwhile does not answer it.
-  void connect() {
-    try {
-      make_connections();
-    } catch (const std::exception& error) {
-      const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
-      raise(verdict, ranks(), kConnecting);
-    }
-  }
-
-  void make_connections() {
+  void connect() try {
     const PipeSignalBlocked no_pipe_signal;
     const auto& options = family_->options;
-    messages_.clear();
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
     const bool connects = !family_->transport;
     if (connects)
-      family_->transport =
-          std::make_shared<Transport>(family_->connect(options.control, "control", rank(), world_size()));
-    all_ = make_order(others, 0);
-    if (connects) meet(*all_.mail, *all_.messages);
+      family_->transport.reset(new Transport{family_->connect(options.control, "control", rank(), world_size())});
+    all_ = make_queue(others, 0);
+    if (connects) {
+      // Without this barrier a rank could go on and end while another rank still connects, and Gloo would wait for each
+      // of its connections for the whole timeout.
+      all_.mail->begin(make_fingerprint(Operation::kBarrier, {}));
+      all_.messages->barrier();
+      all_.mail->finish();
+    }
     if (host_)
       all_.messages = by_hosts_ = std::make_shared<HierarchicalExchange>(all_.mail, host_, options.grid, ranks());
     if (!options.data) return;
     all_.native = make_native(str_cat(number_, "/data"), rank(), world_size(), family_->windows);
     all_.native->connect();
+  } catch (const std::exception& error) {
+    const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
+    raise(verdict, ranks(), kConnecting);
   }
 
-  // `path` is the same on every rank of the order, and no other order has it. `rank` is this rank's number in the
-  // order.
-  std::shared_ptr<NativeOrder> make_native(const std::string& path, int rank, int size,
+  // `path` is the same on every rank of the queue, and no other queue has it. `rank` is this rank's number in the
+  // queue.
+  std::shared_ptr<NativeQueue> make_native(const std::string& path, int rank, int size,
                                            std::shared_ptr<IssuedWindows> windows = nullptr) const {
     const auto& options = family_->options;
-    return NativeOrder::start({.name = name_,
+    return NativeQueue::start({.name = name_,
                                .ranks = ranks(),
                                .device = options.data_device,
                                .timeout = options.timeout,
@@ -306,77 +294,66 @@ class C10dCommunicator : public Front {
                                .path = path});
   }
 
-  // A barrier after connecting. Without it a rank could go on and end while another rank still connects, and Gloo would
-  // wait for each of its connections for the whole timeout.
-  static void meet(Mail& mail, DirectExchange& exchange) {
-    mail.begin(make_fingerprint(Operation::kBarrier, {}));
-    exchange.barrier();
-    mail.finish();
-  }
-
   // `number` is 0 for the communicator's collectives, 1 for messages from a lower to a higher rank, and 2 for messages
   // from a higher to a lower rank.
-  Order make_order(std::vector<int> peers, int number) const {
+  Queue make_queue(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
-    require(3 * number_ + number < Mail::kOrders, "fsdp ", name_, ": a process group over Gloo has at most ",
-            Mail::kOrders / 3,
+    require(3 * number_ + number < Mail::kQueues, "fsdp ", name_, ": a process group over Gloo has at most ",
+            Mail::kQueues / 3,
             " communicators. Make fewer duplicates of this process group, or make a second process group");
-    Order order;
-    order.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
+    Queue queue;
+    queue.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
                                                                           .peers = std::move(peers),
                                                                           .compares_first = options.compares_first,
                                                                           .timeout = options.timeout,
-                                                                          .order = 3 * number_ + number,
+                                                                          .queue = 3 * number_ + number,
                                                                           .traffic = options.traffic});
-    order.messages = std::make_shared<DirectExchange>(order.mail, rank(), world_size());
-    order.lane = Lane::start(order.mail, family_->roll_call, name_, ranks());
-    return order;
+    queue.messages = std::make_shared<DirectExchange>(queue.mail, rank(), world_size());
+    queue.lane = Lane::start(queue.mail, family_->roll_call, name_, ranks());
+    return queue;
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
-    const int peer = fingerprint.peer;
     const bool sends = fingerprint.operation == Operation::kSend;
-    const auto& order = messages_with(peer, sends);
-    if (tensor.is_cpu())
-      return run(order, fingerprint, tensor,
-                 [=](Exchange& exchange) { sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer); });
-    return order.native->run_in(
-        *order.lane, fingerprint, [mail = order.mail] { mail->meet(); },
-        [=](Exchange& exchange) { sends ? exchange.send(tensor, 1) : exchange.recv(tensor, 0); });
+    const auto& queue = messages_with(fingerprint.peer, sends);
+    // A device's queue has two ranks: the sender is 0, and the receiver is 1.
+    const int peer = tensor.is_cpu() ? fingerprint.peer : sends ? 1 : 0;
+    const auto move_data = [=](Exchange& exchange) {
+      sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
+    };
+    if (tensor.is_cpu()) return run(queue, fingerprint, tensor, move_data);
+    return queue.native->run(fingerprint, move_data, queue.lane.get(), [mail = queue.mail] { mail->meet(); });
   }
 
-  // Returns the order of messages to or from `peer`. Each of the two ranks makes it when its first message comes.
-  const Order& messages_with(int peer, bool sends) {
-    auto& order = messages_[{peer, sends}];
-    if (order.lane) return order;
+  // Returns the queue of messages to or from `peer`. Each of the two ranks makes it when its first message comes.
+  const Queue& messages_with(int peer, bool sends) {
+    auto& queue = messages_[{peer, sends}];
+    if (queue.lane) return queue;
     const bool upwards = sends == (rank() < peer);
     const std::string path = str_cat(number_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
-    order = make_order({peer}, upwards ? 1 : 2);
+    queue = make_queue({peer}, upwards ? 1 : 2);
     // If all messages used one backend, two ranks that both send first would wait for each other.
-    if (family_->options.data) order.native = make_native(path, sends ? 0 : 1, 2);
-    return order;
+    if (family_->options.data) queue.native = make_native(path, sends ? 0 : 1, 2);
+    return queue;
   }
 
-  std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
+  std::shared_ptr<Work> run(const Queue& queue, const Fingerprint& fingerprint, const at::Tensor& like,
                             std::function<void(Exchange&)> move_data) const {
     if (like.is_cpu())
-      return order.lane->submit(
-          fingerprint, [messages = order.messages, move_data = std::move(move_data)] { move_data(*messages); });
-    if (family_->options.compares_first) order.lane->submit(fingerprint, [] {})->wait();
-    return order.native->run(fingerprint, std::move(move_data));
+      return queue.lane->submit(
+          fingerprint, [messages = queue.messages, move_data = std::move(move_data)] { move_data(*messages); });
+    if (family_->options.compares_first) queue.lane->submit(fingerprint, [] {})->wait();
+    return queue.native->run(fingerprint, std::move(move_data));
   }
 
   // Returns whether every output lies in memory that the ranks of this host share.
   bool is_on_host(std::span<const GatherPlane> planes) const {
-    const auto lies_in = [](const HostBuffer& buffer, const at::Tensor& output) {
-      const auto* begin = static_cast<const std::byte*>(buffer.data());
-      const auto* first = static_cast<const std::byte*>(output.const_data_ptr());
-      return begin <= first && first + output.nbytes() <= begin + buffer.bytes();
-    };
     return std::ranges::all_of(planes, [&](const GatherPlane& plane) {
+      const auto* first = static_cast<const std::byte*>(plane.output.const_data_ptr());
       return plane.output.numel() == 0 || std::ranges::any_of(host_buffers_, [&](const auto& weak) {
                const auto buffer = weak.lock();
-               return buffer && lies_in(*buffer, plane.output);
+               const auto* begin = buffer ? static_cast<const std::byte*>(buffer->data()) : nullptr;
+               return buffer && begin <= first && first + plane.output.nbytes() <= begin + buffer->bytes();
              });
     });
   }
@@ -385,10 +362,10 @@ class C10dCommunicator : public Front {
   const std::shared_ptr<Communicator> host_;
   const std::string name_;
   const int number_;
-  Order all_;
+  Queue all_;
   std::shared_ptr<HierarchicalExchange> by_hosts_;  // all_.messages if it is hierarchical, otherwise null
   std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
-  std::map<std::pair<int, bool>, Order> messages_;  // the key is the peer and whether this rank sends
+  std::map<std::pair<int, bool>, Queue> messages_;  // the key is the peer and whether this rank sends
 };
 
 }  // namespace

@@ -6,8 +6,6 @@
 #include "comm/core/pieces.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 namespace fsdp {
 namespace {
@@ -72,8 +70,7 @@ void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tenso
 }
 
 void DirectExchange::all_gather(GatherPlanes planes) {
-  const auto inputs = inputs_of(planes);
-  swap([&](int) { return inputs; }, [&](int rank) { return slices_of(planes, rank); });
+  swap([&](int) { return inputs_of(planes); }, [&](int rank) { return slices_of(planes, rank); });
 }
 
 void DirectExchange::reduce_scatter(ReducePlanes planes) {

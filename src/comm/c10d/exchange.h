@@ -107,13 +107,9 @@ class HierarchicalExchange : public DirectExchange {
   void run_inside(const std::function<void(Communicator& host)>& act) const;
 
  private:
-  using SumsByHost = std::vector<std::vector<at::Tensor>>;
   void meet_host() const;
   void gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const;
-  void gather_inside(GatherPlanes planes, int host) const;
   void sum_inside(ReducePlanes planes, int host, int64_t part, int64_t parts, std::span<const at::Tensor> sums) const;
-  void send_sums(ReducePlanes planes, int host, int64_t parts) const;
-  SumsByHost receive_sums(ReducePlanes planes, int64_t parts) const;
   void sum(std::span<const at::Tensor> flats);
 
   const std::shared_ptr<Communicator> host_;
@@ -121,32 +117,9 @@ class HierarchicalExchange : public DirectExchange {
   const Ranks ranks_;
 };
 
-/// Moves data on a device by its backend's own collectives, which choose the order of sums. The tensors of one call are
-/// issued as one if the backend supports this. Calls only issue operations: the current stream waits for the result,
-/// and the host does not wait.
-class NativeExchange : public Exchange {
- public:
-  explicit NativeExchange(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
-
-  void all_gather(GatherPlanes planes) override;
-  void reduce_scatter(ReducePlanes planes) override;
-  void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
-  void all_to_all(const at::Tensor& output, const at::Tensor& input) override;
-  void broadcast(const at::Tensor& tensor, int root) override;
-  void send(const at::Tensor& tensor, int peer) override;
-  void recv(const at::Tensor& tensor, int peer) override;
-
- private:
-  using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
-  /// Runs `all`, functions that each begin a collective, and issues the collectives as one if the backend supports it.
-  /// The current stream waits for them.
-  void run(const std::vector<Begin>& all);
-  /// Runs `begin`, which begins a broadcast or a message, on the bytes of `tensor`. Does nothing if the tensor is
-  /// empty.
-  void move(const at::Tensor& tensor,
-            const std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&)>& begin);
-
-  const c10::intrusive_ptr<c10d::Backend> backend_;
-};
+/// Makes an exchange that moves data on a device by its backend's own collectives, which choose the order of sums. The
+/// tensors of one call are issued as one if the backend supports this. Calls only issue operations: the current stream
+/// waits for the result, and the host does not wait.
+std::unique_ptr<Exchange> make_native_exchange(c10::intrusive_ptr<c10d::Backend> backend);
 
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 #define USE_C10D_GLOO
 #include "comm/c10d/backends.h"
 
+#include <c10/util/ScopeExit.h>
 #include <pthread.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -18,35 +19,25 @@ namespace {
 
 using Gloo = c10d::ProcessGroupGloo;
 
-// While it lives, threads that the calling thread starts do not preempt the threads that wake them. Otherwise Gloo's
-// thread may preempt a thread that holds a connection's lock, and would then poll for that lock for up to a tick of the
-// scheduler.
-class StartsBatchThreads {
- public:
-  StartsBatchThreads() {
-    pthread_getschedparam(pthread_self(), &policy_, &parameters_);
-    if (policy_ == SCHED_OTHER) pthread_setschedparam(pthread_self(), SCHED_BATCH, &parameters_);
-  }
-  ~StartsBatchThreads() {
-    if (policy_ == SCHED_OTHER) pthread_setschedparam(pthread_self(), policy_, &parameters_);
-  }
-  StartsBatchThreads(const StartsBatchThreads&) = delete;
-  StartsBatchThreads& operator=(const StartsBatchThreads&) = delete;
-
- private:
-  int policy_ = 0;
-  sched_param parameters_{};
-};
-
 // Note [Connections to all ranks]
 // A backend connects all pairs of ranks when it is made. Gloo's devices can also connect a pair when it is first used
 // (`lazyInit`). Then, on the rank with the lower address, the first send or recv with a peer blocks until the peer
 // sends or receives, too. Gloo bounds this wait by five times the timeout, names no rank in its error, and cannot abort
-// it, and the other orders on these connections (see Transport) would wait meanwhile. So a rank that is lost before
+// it, and the other queues on these connections (see Transport) would wait meanwhile. So a rank that is lost before
 // first contact would be found too late.
 c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
                                               std::chrono::milliseconds timeout) {
-  const StartsBatchThreads batch;
+  // Gloo's thread, which has the policy of the thread that starts it, must not preempt the threads that wake it. It may
+  // otherwise preempt a thread that holds a connection's lock, and would then poll for that lock for up to a tick of
+  // the scheduler.
+  int policy = 0;
+  sched_param parameters{};
+  pthread_getschedparam(pthread_self(), &policy, &parameters);
+  const auto set_policy = [&](int wanted) {
+    if (policy == SCHED_OTHER) pthread_setschedparam(pthread_self(), wanted, &parameters);
+  };
+  set_policy(SCHED_BATCH);
+  const auto restore = c10::make_scope_exit([&] { set_policy(policy); });
   auto options = Gloo::Options::create(timeout);
   // The device's thread sends and receives messages. The pool would run Gloo's own collectives, which fsdp does not
   // use.

@@ -1,6 +1,5 @@
 #include "comm/c10d/exchange.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
@@ -11,8 +10,6 @@
 #include "comm/core/pieces.h"
 
 #include <stdexcept>
-#include <utility>
-#include <vector>
 
 namespace fsdp {
 namespace {
@@ -34,33 +31,19 @@ void HierarchicalExchange::run_inside(const std::function<void(Communicator&)>& 
     mail_->wait_elsewhere(
         [&] { act(*host_); },
         [host = host_] { host->fail("a collective of several hosts", "the collective was interrupted."); });
-  } catch (const PeerLost& lost) {
-    mail_->blame(ranks_.number_of(lost.rank()));
-    throw std::runtime_error(first_line(lost.what()));
   } catch (const Error& error) {
+    if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) mail_->blame(ranks_.number_of(lost->rank()));
     throw std::runtime_error(first_line(error.what()));
   }
-}
-
-void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
-  std::vector<GatherPlane> passed_on;
-  for (const auto& [output, input] : planes) {
-    const int64_t length = input.numel();
-    passed_on.push_back({output.narrow(0, grid_.first_on(host) * length, grid_.ranks_per_host * length),
-                         slice_of(output, length, grid_.counterpart_on(host))});
-  }
-  run_inside([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices"})->wait(); });
 }
 
 // Sends headers to this rank's counterparts and to the ranks of its host, and waits for the headers of its host's
 // ranks. So ranks whose operations differ find out before they do anything inside the host.
 void HierarchicalExchange::meet_host() const {
   for (const int host : grid_.others()) mail_->send(grid_.counterpart_on(host));
-  std::vector<int> beside;
-  for (int number = 0; number < grid_.ranks_per_host; ++number)
-    if (const int peer = grid_.first_on(grid_.own_host()) + number; peer != rank_) beside.push_back(peer);
-  for (const int peer : beside) mail_->send(peer);
-  for (const int peer : beside) mail_->check(peer);
+  const int first = grid_.first_on(grid_.own_host());
+  for (int step = 1; step < grid_.ranks_per_host; ++step) mail_->send(first + (rank_ + step) % grid_.ranks_per_host);
+  for (int step = 1; step < grid_.ranks_per_host; ++step) mail_->check(first + (rank_ + step) % grid_.ranks_per_host);
 }
 
 // Calls `arrived` for each host when the slices of this rank's counterpart on that host have arrived.
@@ -88,7 +71,15 @@ void HierarchicalExchange::gather_for_host(GatherPlanes planes) {
 }
 
 void HierarchicalExchange::all_gather(GatherPlanes planes) {
-  gather(planes, [&](int host) { gather_inside(planes, host); });
+  gather(planes, [&](int host) {
+    std::vector<GatherPlane> passed_on;
+    for (const auto& [output, input] : planes) {
+      const int64_t length = input.numel();
+      passed_on.push_back({output.narrow(0, grid_.first_on(host) * length, grid_.ranks_per_host * length),
+                           slice_of(output, length, grid_.counterpart_on(host))});
+    }
+    run_inside([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices"})->wait(); });
+  });
 }
 
 // Sums this host's contributions to one part of the slice that belongs to this rank's counterpart on `host`.
@@ -107,42 +98,34 @@ void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, int64_t par
   run_inside([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices"})->wait(); });
 }
 
-// Sends this host's sums for `host` part by part: a part is on its way while the next one is summed.
-void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t parts) const {
-  for (int64_t part = 0; part < parts; ++part) {
-    std::vector<at::Tensor> sums;
-    for (const auto& [output, input] : planes)
-      sums.push_back(at::empty({length_of(part, parts, output.numel())}, output.options()));
-    sum_inside(planes, host, part, parts, sums);
-    fault_point("chunk sent");
-    mail_->send(grid_.counterpart_on(host), parcels_of(sums));
-  }
-}
-
-// Posts the receives of the other hosts' sums, which arrive part by part. Returns the memory for each host's sums; that
-// of this rank's own host is still empty.
-HierarchicalExchange::SumsByHost HierarchicalExchange::receive_sums(ReducePlanes planes, int64_t parts) const {
-  SumsByHost by_host(static_cast<size_t>(grid_.hosts));
-  for (const int host : grid_.others()) {
-    auto& theirs = by_host[static_cast<size_t>(host)];
-    for (const auto& plane : planes) theirs.push_back(at::empty_like(plane.output));
-    for (int64_t part = 0; part < parts; ++part) {
-      std::vector<at::Tensor> slices;
-      for (const auto& sum : theirs)
-        slices.push_back(sum.narrow(0, begin_of(part, parts, sum.numel()), length_of(part, parts, sum.numel())));
-      mail_->receive(grid_.counterpart_on(host), parcels_of(slices));
-    }
-  }
-  return by_host;
-}
-
+// Hosts exchange their sums part by part: a part is on its way while the next one is summed.
 void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
   const auto outputs = outputs_of(planes);
   const int64_t parts = 1 + bytes_of(outputs) / kPartBytes;
+  const auto part_of = [parts](const std::vector<at::Tensor>& sums, int64_t part) {
+    std::vector<at::Tensor> slices;
+    for (const auto& sum : sums)
+      slices.push_back(sum.narrow(0, begin_of(part, parts, sum.numel()), length_of(part, parts, sum.numel())));
+    return slices;
+  };
   meet_host();
-  auto by_host = receive_sums(planes, parts);
+  std::vector<std::vector<at::Tensor>> by_host(static_cast<size_t>(grid_.hosts));
+  for (const int host : grid_.others()) {
+    auto& theirs = by_host[static_cast<size_t>(host)];
+    for (const auto& output : outputs) theirs.push_back(at::empty_like(output));
+    for (int64_t part = 0; part < parts; ++part)
+      mail_->receive(grid_.counterpart_on(host), parcels_of(part_of(theirs, part)));
+  }
   mail_->agree();
-  for (const int host : grid_.others()) send_sums(planes, host, parts);
+  for (const int host : grid_.others()) {
+    for (int64_t part = 0; part < parts; ++part) {
+      std::vector<at::Tensor> sums;
+      for (const auto& slice : part_of(outputs, part)) sums.push_back(at::empty_like(slice));
+      sum_inside(planes, host, part, parts, sums);
+      fault_point("chunk sent");
+      mail_->send(grid_.counterpart_on(host), parcels_of(sums));
+    }
+  }
   by_host[static_cast<size_t>(grid_.own_host())] = outputs;
   sum_inside(planes, grid_.own_host(), 0, 1, outputs);
   mail_->finish();
@@ -182,14 +165,13 @@ void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
   const auto parcels = parcels_of({&tensor, 1});
   const bool roots_host = grid_.is_inside(root);
   const int first = grid_.first_on(grid_.own_host());
+  const bool receives = !roots_host && rank_ == first;
   fault_point("broadcast spreading");
-  if (rank_ == root) {
+  if (rank_ == root)
     for (const int host : grid_.others()) mail_->send(grid_.first_on(host), parcels);
-  } else if (!roots_host && rank_ == first) {
-    mail_->send(root);
-  }
+  if (receives) mail_->send(root);
   meet_host();
-  if (!roots_host && rank_ == first) {
+  if (receives) {
     mail_->receive(root, parcels);
     if (!parcels.empty()) mail_->wait(root);
   }

@@ -14,12 +14,12 @@ namespace {
 constexpr std::chrono::seconds kForPeers{2};
 constexpr std::chrono::milliseconds kForOthers{500};
 
-std::string key_of(const std::string& order, uint64_t number) { return str_cat("window/", order, '/', number); }
+std::string key_of(const std::string& queue, uint64_t number) { return str_cat("window/", queue, '/', number); }
 // The key under which a rank writes the number of the last operation of the window that differs.
 constexpr const char* kDiffers = "differs";
 std::string records_of(int rank) { return str_cat("records/", rank); }
 
-// The fingerprints that a rank publishes: for each order, their bytes in ascending order of their numbers.
+// The fingerprints that a rank publishes: for each queue, their bytes in ascending order of their numbers.
 using Records = std::map<std::string, std::string>;
 
 std::vector<Fingerprint> fingerprints_in(const std::string& bytes) {
@@ -31,20 +31,20 @@ std::vector<Fingerprint> fingerprints_in(const std::string& bytes) {
 
 }  // namespace
 
-void IssuedWindows::note(const std::string& order, const Fingerprint& fingerprint) {
+void IssuedWindows::note(const std::string& queue, const Fingerprint& fingerprint) {
   const MutexLock lock(mutex_);
-  auto& sequence = sequences_[order];
+  auto& sequence = sequences_[queue];
   sequence.number = fingerprint.sequence;
   sequence.hash = hash_compared(fingerprint, sequence.hash);
-  sequence.newest.resize(kKept);
-  sequence.newest[sequence.number % kKept] = fingerprint;
-  if (sequence.number % kWindow == 0) close(order, sequence);
+  sequence.newest.push_back(fingerprint);
+  if (sequence.newest.size() > kKept) sequence.newest.pop_front();
+  if (sequence.number % kWindow == 0) closed_.push_back({queue, sequence.number, sequence.hash});
 }
 
 void IssuedWindows::close() {
   const MutexLock lock(mutex_);
-  for (const auto& [order, sequence] : sequences_)
-    if (sequence.number % kWindow != 0) close(order, sequence);
+  for (const auto& [queue, sequence] : sequences_)
+    if (sequence.number % kWindow != 0) closed_.push_back({queue, sequence.number, sequence.hash});
 }
 
 std::optional<Verdict> IssuedWindows::compare() {
@@ -52,18 +52,18 @@ std::optional<Verdict> IssuedWindows::compare() {
   while (true) {
     MutexLock lock(mutex_);
     if (closed_.empty()) return std::nullopt;
-    const auto [order, number, hash] = std::move(closed_.front());
+    const auto [queue, number, hash] = std::move(closed_.front());
     closed_.pop_front();
     lock.unlock();
     const auto mine = std::to_string(hash);
-    const auto found = store_->compareSet(key_of(order, number), "", mine);
+    const auto found = store_->compareSet(key_of(queue, number), "", mine);
     if (found != mine) {
       store_->set(kDiffers, std::to_string(number));
       return Verdict{Verdict::Kind::kMismatch, ranks_.name(),
                      str_cat("ranks issued different collectives before collective #", number, '.', kLookForDifference,
                              "a branch that depends on the rank or on its data.")};
     }
-    if (ranks_.rank == 0 && number > kKept) store_->deleteKey(key_of(order, number - kKept));
+    if (ranks_.rank == 0 && number > kKept) store_->deleteKey(key_of(queue, number - kKept));
   }
 }
 
@@ -73,13 +73,11 @@ void IssuedWindows::publish() {
   Records records;
   {
     const MutexLock lock(mutex_);
-    for (const auto& [order, sequence] : sequences_) {
+    for (const auto& [queue, sequence] : sequences_) {
       const uint64_t last = std::min(sequence.number, differs);
-      for (uint64_t i = last - std::min(last, 2 * kWindow) + 1; i <= last; ++i) {
-        if (i + kKept <= sequence.number) continue;  // it has been overwritten
-        const auto& newest = sequence.newest[i % kKept];
-        records[order].append(reinterpret_cast<const char*>(&newest), sizeof(newest));
-      }
+      for (const auto& newest : sequence.newest)
+        if (newest.sequence <= last && newest.sequence + 2 * kWindow > last)
+          records[queue].append(reinterpret_cast<const char*>(&newest), sizeof(newest));
     }
   }
   store_->set(records_of(ranks_.rank), encode(records));
@@ -102,8 +100,8 @@ std::optional<Verdict> IssuedWindows::disagreement_with(int peer) {
     theirs = decode<Records>(store_->get_to_str(records_of(peer)));
   });
   if (!has_told) return std::nullopt;  // the peer is lost, and the roll call reports it
-  for (const auto& [order, own] : mine) {
-    const auto others = fingerprints_in(theirs[order]);
+  for (const auto& [queue, own] : mine) {
+    const auto others = fingerprints_in(theirs[queue]);
     for (const auto& a : fingerprints_in(own)) {
       const auto b = std::ranges::find(others, a.sequence, &Fingerprint::sequence);
       if (b == others.end()) continue;

@@ -15,13 +15,12 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace fsdp {
 
-/// The operations that a rank issued over a device's backend, in each order of a communicator and its duplicates.
+/// The operations that a rank issued over a device's backend, in each queue of a communicator and its duplicates.
 ///
-/// Note [Windows]. A rank keeps a rolling hash of each order's fingerprints. Every 64 operations are a window. When a
+/// Note [Windows]. A rank keeps a rolling hash of each queue's fingerprints. Every 64 operations are a window. When a
 /// window is complete, the ranks compare their hashes through the store while later operations already run: the first
 /// rank to come sets the window's key, the others read it, and rank 0 deletes old keys. After a failure each rank
 /// publishes the fingerprints of the window that differs, or its newest ones. The first fingerprint that differs
@@ -33,7 +32,7 @@ class IssuedWindows {
       : store_(std::move(store)), ranks_(std::move(ranks)) {}
 
   /// Records an operation that is about to be issued. Its sequence number counts from 1.
-  void note(const std::string& order, const Fingerprint& fingerprint);
+  void note(const std::string& queue, const Fingerprint& fingerprint);
   /// Ends the windows that are not complete. Every rank must call it at the same place.
   void close();
   /// Compares the windows that ended since the last call. Returns a verdict if one differs.
@@ -49,23 +48,20 @@ class IssuedWindows {
   static constexpr uint64_t kWindow = 64, kKept = 16 * kWindow;
   struct Sequence {
     uint64_t hash = 0, number = 0;
-    std::vector<Fingerprint> newest;  // operation n is at n % kKept
+    std::deque<Fingerprint> newest;
   };
   struct Closed {
-    std::string order;
+    std::string queue;
     uint64_t number, hash;
   };
 
-  void close(const std::string& order, const Sequence& sequence) FSDP_REQUIRES(mutex_) {
-    closed_.push_back({order, sequence.number, sequence.hash});
-  }
   std::optional<Verdict> disagreement_with(int peer);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
   Mutex comparing_;  // held by the thread that compares
   Mutex mutex_;
-  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // the key is the order
+  std::map<std::string, Sequence> sequences_ FSDP_GUARDED_BY(mutex_);  // the key is the queue
   std::deque<Closed> closed_ FSDP_GUARDED_BY(mutex_);                  // windows that are not compared yet
 };
 

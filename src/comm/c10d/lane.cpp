@@ -3,12 +3,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/thread_name.h>
 
-#include <future>
 #include <utility>
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
-#include "comm/core/fingerprint.h"
 #include "comm/posix/signals.h"
 
 namespace fsdp {
@@ -16,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time in which an order whose timeout has broken the connections of other orders can raise the alarm first.
-constexpr std::chrono::milliseconds kWordOfAnotherOrder{10};
+// Time in which a queue whose timeout has broken the connections of other queues can raise the alarm first.
+constexpr std::chrono::milliseconds kWordOfAnotherQueue{10};
 // The longest time for which a lane waits for its operation in progress to end.
 constexpr std::chrono::seconds kLongestEnd{10};
 
@@ -29,9 +27,12 @@ std::string without_source_line(const std::string& what) {
 
 }  // namespace
 
-// The Work of one operation.
+// One operation, and its Work.
 class Lane::Ticket : public Work {
  public:
+  Ticket(const Fingerprint& its_fingerprint, std::function<void()> its_data)
+      : fingerprint(its_fingerprint), move_data(std::move(its_data)) {}
+
   void wait() override { done_.get(); }
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
@@ -56,6 +57,10 @@ class Lane::Ticket : public Work {
     error ? promise_.set_exception(error) : promise_.set_value();
   }
 
+  // Only the lane's thread uses these.
+  Fingerprint fingerprint;
+  std::function<void()> move_data;
+
  private:
   std::promise<void> promise_;
   const std::shared_future<void> done_ = promise_.get_future();
@@ -73,9 +78,9 @@ std::shared_ptr<Lane> Lane::start(std::shared_ptr<Mail> mail, std::shared_ptr<Ro
 }
 
 std::shared_ptr<Work> Lane::submit(const Fingerprint& fingerprint, std::function<void()> move_data) {
-  auto ticket = std::make_shared<Ticket>();
+  auto ticket = std::make_shared<Ticket>(fingerprint, std::move(move_data));
   const MutexLock lock(mutex_);
-  jobs_.push_back({fingerprint, std::move(move_data), ticket});
+  queued_.push_back(ticket);
   changed_.notify_all();
   return ticket;
 }
@@ -85,11 +90,9 @@ void Lane::stop() {
   stopping_ = true;
   changed_.notify_all();
   lock.unlock();
-  mail_->interrupt();  // even if no operation is in progress: the thread may just have taken a job
-  lock.lock();
-  const bool ended = changed_.wait_for(lock, kLongestEnd, [&]() FSDP_REQUIRES(mutex_) { return ended_; });
-  lock.unlock();
-  ended ? thread_.join() : thread_.detach();
+  mail_->interrupt();  // even if no operation is in progress: the thread may just have taken a ticket
+  const bool has_ended = ended_.get_future().wait_for(kLongestEnd) == std::future_status::ready;
+  has_ended ? thread_.join() : thread_.detach();
 }
 
 std::string Lane::status() const {
@@ -111,46 +114,46 @@ void Lane::run() {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&]() FSDP_REQUIRES(mutex_) { return stopping_ || !jobs_.empty(); });
-    if (jobs_.empty()) break;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
+    changed_.wait(lock, [&]() FSDP_REQUIRES(mutex_) { return stopping_ || !queued_.empty(); });
+    if (queued_.empty()) break;
+    auto ticket = std::move(queued_.front());
+    queued_.pop_front();
     if (stopping_ && !failure_) {
-      failure_ = failure_of(job.fingerprint, "the process group was destroyed while this operation was queued");
+      failure_ = failure_of(ticket->fingerprint, "the process group was destroyed while this operation was queued");
     }
     lock.unlock();
-    execute(job);
-    job = {};
+    execute(*ticket);
+    ticket.reset();
     lock.lock();
   }
-  ended_ = true;
-  changed_.notify_all();
+  ended_.set_value();
 }
 
-void Lane::execute(Job& job) {
+void Lane::execute(Ticket& ticket) {
   if (!failure_) {
-    job.fingerprint.sequence = ++sequence_;
-    auto span = collective_span(ranks_, job.fingerprint);
+    ticket.fingerprint.sequence = ++sequence_;
+    auto span = collective_span(ranks_, ticket.fingerprint);
     try {
-      attempt(job);
+      attempt(ticket);
     } catch (...) {
       failure_ = std::current_exception();
       span.end(/*has_failed=*/true);
     }
   }
-  {
+  if (!failure_) {
     const MutexLock lock(mutex_);
-    if (!failure_) since_ = Clock::now();
-    busy_ = static_cast<bool>(failure_) && busy_;
+    since_ = Clock::now();
+    busy_ = false;
   }
-  job.move_data = nullptr;
-  job.ticket->finish(failure_);
+  ticket.move_data = nullptr;
+  ticket.finish(failure_);
   if (!failure_) mail_->prepare();
 }
 
-void Lane::attempt(Job& job) {
-  const Fingerprint& mine = job.fingerprint;
-  if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
+void Lane::attempt(Ticket& ticket) {
+  const Fingerprint& mine = ticket.fingerprint;
+  const auto raise = [&](const Verdict& verdict) { fsdp::raise(verdict, ranks_, describe(mine, ranks_)); };
+  if (const auto verdict = roll_call_->verdict()) raise(*verdict);
   {
     const MutexLock lock(mutex_);
     operation_ = mine;
@@ -160,29 +163,25 @@ void Lane::attempt(Job& job) {
   try {
     fault_point("lane handshake");
     mail_->begin(mine);
-    job.move_data();
+    ticket.move_data();
     mail_->finish();
     fault_point("lane done");
   } catch (const Error&) {
     throw;
   } catch (const Disagreement& found) {
     const auto verdict = disagreement(ranks_, found.mine, found.peer, found.theirs, found.difference);
-    raise(roll_call_->pronounce(verdict), mine);
+    raise(roll_call_->pronounce(verdict));
   } catch (const Interrupted&) {
-    if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
+    if (const auto verdict = roll_call_->verdict()) raise(*verdict);
     std::rethrow_exception(failure_of(mine, "the process group was destroyed while this operation was in progress"));
   } catch (const std::exception& error) {
     const int peer = mail_->waiting_for();
     const auto cause = mail_->is_out_of_time() ? Cause::kTimeout : Cause::kTransport;
     const std::string detail = without_source_line(first_line(error.what()));
-    // The timeout of another order has broken the connections of all orders. That order is about to raise the alarm.
-    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherOrder);
-    raise(roll_call_->alarm(cause, peer, describe(mine, ranks_), detail), mine);
+    // The timeout of another queue has broken the connections of all queues. That queue is about to raise the alarm.
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kWordOfAnotherQueue);
+    raise(roll_call_->alarm(cause, peer, describe(mine, ranks_), detail));
   }
-}
-
-void Lane::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
-  fsdp::raise(verdict, ranks_, describe(fingerprint, ranks_));
 }
 
 std::exception_ptr Lane::failure_of(const Fingerprint& fingerprint, const std::string& what) const {

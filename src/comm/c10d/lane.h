@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One order of operations: a thread that runs them in the order in which they were queued.
+/// One queue of operations: a thread that runs them in the order in which they were queued.
 
 #include <fsdp/communicator.h>
 
@@ -15,6 +15,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,7 +27,7 @@ namespace fsdp {
 ///
 /// Every wait ends, by the mail's timeout or by the roll call. After a failure all operations that are queued or come
 /// later fail with the same error. Only one thread at a time may call `submit`.
-class Lane : public RollCall::Order {
+class Lane : public RollCall::Queue {
  public:
   /// Makes a lane. `name` appears in errors. When the pointer is destroyed, the operation in progress ends within
   /// seconds, or the thread is left behind.
@@ -42,19 +43,13 @@ class Lane : public RollCall::Order {
 
  private:
   class Ticket;
-  struct Job {
-    Fingerprint fingerprint;
-    std::function<void()> move_data;
-    std::shared_ptr<Ticket> ticket;
-  };
 
   Lane(std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, std::string name, Ranks ranks)
       : mail_(std::move(mail)), roll_call_(std::move(roll_call)), name_(std::move(name)), ranks_(std::move(ranks)) {}
   void run();
   void stop();
-  void execute(Job& job);
-  void attempt(Job& job);
-  [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
+  void execute(Ticket& ticket);
+  void attempt(Ticket& ticket);
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what) const;
 
   const std::shared_ptr<Mail> mail_;
@@ -62,11 +57,12 @@ class Lane : public RollCall::Order {
   const std::string name_;
   const Ranks ranks_;
   std::thread thread_;
+  std::promise<void> ended_;
 
   mutable Mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Job> jobs_ FSDP_GUARDED_BY(mutex_);
-  bool stopping_ FSDP_GUARDED_BY(mutex_) = false, ended_ FSDP_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Ticket>> queued_ FSDP_GUARDED_BY(mutex_);
+  bool stopping_ FSDP_GUARDED_BY(mutex_) = false;
   // The operation in progress or the last one.
   std::optional<Fingerprint> operation_ FSDP_GUARDED_BY(mutex_);
   bool busy_ FSDP_GUARDED_BY(mutex_) = false;

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -15,35 +14,14 @@ namespace {
 
 using std::chrono::milliseconds, std::chrono::steady_clock;
 
-// Calls `act` with each tensor and the byte at which it begins in the parcel.
-void visit(const Parcel& parcel, const auto& act) {
-  int64_t begin = 0;
-  for (const auto& tensor : parcel) {
-    act(tensor, begin);
-    begin = align_slice(begin + static_cast<int64_t>(tensor.nbytes()));
-  }
-}
-
-void pack(std::byte* memory, const Parcel& parcel) {
-  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
-    copy_bytes(memory + begin, tensor.const_data_ptr(), tensor.nbytes());
-  });
-}
-
-void unpack(const Parcel& parcel, const std::byte* memory) {
-  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
-    copy_bytes(tensor.mutable_data_ptr(), memory + begin, tensor.nbytes());
-  });
-}
-
-// A header consists of a fingerprint, a byte that says whether a parcel is enclosed, and from kFrontBytes on that
-// parcel.
-constexpr int64_t kFrontBytes = sizeof(Fingerprint) + 64;
-static_assert(kFrontBytes % 64 == 0);
+// The beginning of a header. The enclosed parcel follows, if there is one.
+struct alignas(64) Heading {
+  Fingerprint fingerprint;
+  bool encloses;
+};
+constexpr int64_t kFrontBytes = sizeof(Heading);
+Heading& heading_of(const at::Tensor& header) { return *static_cast<Heading*>(header.mutable_data_ptr()); }
 at::Tensor empty_header() { return at::empty({kFrontBytes + Mail::kEnclosedBytes}, at::kByte); }
-
-std::byte* memory_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.mutable_data_ptr()); }
-std::byte& flag_of(const at::Tensor& header) { return memory_of(header)[sizeof(Fingerprint)]; }
 bool can_be_enclosed(const Parcel& parcel) { return bytes_of(parcel) <= Mail::kEnclosedBytes; }
 
 // Returns a hash that is equal on both ranks if their operations match.
@@ -89,16 +67,18 @@ std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most
 
 int64_t bytes_of(const Parcel& parcel) {
   int64_t end = 0;
-  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) { end = begin + static_cast<int64_t>(tensor.nbytes()); });
+  for (const auto& tensor : parcel) end = align_slice(end) + static_cast<int64_t>(tensor.nbytes());
   return end;
 }
 
 Parcel parcel_in(const at::Tensor& memory, const Parcel& parcel) {
   Parcel tensors;
-  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
+  int64_t begin = 0;
+  for (const auto& tensor : parcel) {
     const auto bytes = static_cast<int64_t>(tensor.nbytes());
     tensors.push_back(memory.narrow(0, begin, bytes).view(tensor.scalar_type()).view(tensor.sizes()));
-  });
+    begin = align_slice(begin + bytes);
+  }
   return tensors;
 }
 
@@ -115,7 +95,7 @@ void Mail::open(const Fingerprint& mine) {
   prepare();
   mine_ = mine;
   latest_[mine.sequence % latest_.size()] = mine;
-  for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = box.encloses = false;
+  for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = false;
 }
 
 // Posts the first receives from a peer only when they are needed, because posting them throws if the peer is gone.
@@ -130,7 +110,7 @@ Mail::Box& Mail::box_of(int peer) {
 }
 
 void Mail::expect_header(Box& box, int peer, at::Tensor memory) {
-  auto transfer = post_recv(memory, peer, Channel::kHeader);
+  auto transfer = post(false, memory, peer, Channel::kHeader);
   box.expected.push_back({{}, std::move(memory), std::move(transfer)});
 }
 
@@ -138,19 +118,18 @@ void Mail::send(int peer, const std::vector<Parcel>& parcels, bool answered) {
   auto& box = box_of(peer);
   size_t next = 0;
   if (!std::exchange(box.sent, true)) {
-    std::memcpy(memory_of(box.outgoing), &mine_, sizeof(Fingerprint));
     const bool encloses = !parcels.empty() && can_be_enclosed(parcels[0]);
-    flag_of(box.outgoing) = std::byte{encloses};
+    heading_of(box.outgoing) = {mine_, encloses};
     const int64_t enclosed = encloses ? bytes_of(parcels[0]) : 0;
-    if (encloses) pack(memory_of(box.outgoing) + kFrontBytes, parcels[next++]);
-    box.leaving = post_send(box.outgoing.narrow(0, 0, kFrontBytes + enclosed), peer, Channel::kHeader);
+    if (encloses) copy_bytes(parcel_in(box.outgoing.narrow(0, kFrontBytes, enclosed), parcels[0]), parcels[next++]);
+    box.leaving = post(true, box.outgoing.narrow(0, 0, kFrontBytes + enclosed), peer, Channel::kHeader);
     box.answers = answered;
   }
   for (; next < parcels.size(); ++next) {
     const auto& parcel = parcels[next];
     const at::Tensor message = message_for(parcel);
-    if (parcel.size() > 1) pack(memory_of(message), parcel);
-    sent_.push_back(post_send(message, peer, can_be_enclosed(parcel) ? Channel::kSmall : Channel::kLarge));
+    if (parcel.size() > 1) copy_bytes(parcel_in(message, parcel), parcel);
+    box.sent_parcels.push_back(post(true, message, peer, can_be_enclosed(parcel) ? Channel::kSmall : Channel::kLarge));
   }
 }
 
@@ -160,22 +139,21 @@ void Mail::check(int peer) {
   const auto expected = std::move(box.expected.front());
   box.expected.pop_front();
   box.incoming = expected.memory;
-  wait(expected.transfer);
+  wait(expected.transfer, peer);
   Disagreement found;
-  std::memcpy(&found.theirs, box.incoming.const_data_ptr(), sizeof(Fingerprint));
+  found.theirs = heading_of(box.incoming).fingerprint;
   found.peer = peer;
   // The header may belong to an earlier operation in which this rank expected none from the peer. Then the comparison
   // with that operation explains the difference best.
+  const auto compare_with = [&](const Fingerprint& mine) {
+    found.mine = mine;
+    found.difference = difference(mine, options_.rank, found.theirs, peer);
+    if (!found.difference.empty()) throw found;
+  };
   const auto& past = latest_[found.theirs.sequence % latest_.size()];
-  found.mine = past.sequence == found.theirs.sequence ? past : mine_;
-  found.difference = difference(found.mine, options_.rank, found.theirs, peer);
-  if (found.difference.empty() && found.mine.sequence != mine_.sequence) {
-    found.mine = mine_;
-    found.difference = difference(found.mine, options_.rank, found.theirs, peer);
-  }
-  if (!found.difference.empty()) throw found;
+  if (past.sequence == found.theirs.sequence) compare_with(past);
+  compare_with(mine_);
   box.checked = true;
-  box.encloses = flag_of(box.incoming) != std::byte{0};
   post_receives(box, peer);
 }
 
@@ -191,12 +169,12 @@ void Mail::post_receives(Box& box, int peer) {
   for (auto& [parcel, memory, transfer] : box.arriving) {
     const bool is_small = can_be_enclosed(parcel);
     if (memory.defined() || (is_small && !box.checked)) continue;
-    if (is_small && std::exchange(box.encloses, false)) {
+    if (is_small && std::exchange(heading_of(box.incoming).encloses, false)) {
       memory = box.incoming.narrow(0, kFrontBytes, bytes_of(parcel));
       if (options_.traffic) options_.traffic->note_received(peer, memory.nbytes());
     } else {
       memory = message_for(parcel);
-      transfer = post_recv(memory, peer, is_small ? Channel::kSmall : Channel::kLarge);
+      transfer = post(false, memory, peer, is_small ? Channel::kSmall : Channel::kLarge);
     }
   }
 }
@@ -212,8 +190,8 @@ void Mail::wait(int peer) {
   auto& arriving = boxes_.at(peer).arriving;
   const auto [parcel, memory, transfer] = std::move(arriving.front());
   arriving.pop_front();
-  wait(transfer);
-  if (!transfer.work || parcel.size() > 1) unpack(parcel, memory_of(memory));
+  wait(transfer, peer);
+  if (!transfer || parcel.size() > 1) copy_bytes(parcel, parcel_in(memory, parcel));
 }
 
 void Mail::finish() {
@@ -221,10 +199,11 @@ void Mail::finish() {
   // A peer whose header has arrived has posted the receive of this rank's header. For other peers this is not certain
   // until the header has been sent.
   for (auto& [peer, box] : boxes_)
-    if (!box.answers) wait(std::exchange(box.leaving, {}));
+    if (!box.answers) wait(std::exchange(box.leaving, {}), peer);
   for (auto& [peer, box] : boxes_)
     while (!box.arriving.empty()) wait(peer);
-  for (const auto& transfer : std::exchange(sent_, {})) wait(transfer);
+  for (auto& [peer, box] : boxes_)
+    for (const auto& transfer : std::exchange(box.sent_parcels, {})) wait(transfer, peer);
 }
 
 void Mail::prepare() {
@@ -232,7 +211,7 @@ void Mail::prepare() {
     // A peer that has left since its header arrived needed nothing more. If there is another operation, that one finds
     // it.
     try_to([&, &peer = peer, &box = box] {
-      wait(std::exchange(box.leaving, {}));
+      wait(std::exchange(box.leaving, {}), peer);
       if (box.checked && box.expected.size() < 2) expect_header(box, peer, box.incoming);
     });
   }
@@ -243,38 +222,31 @@ void Mail::meet() {
   for (const int peer : options_.peers) check(peer);
 }
 
-int Mail::tag(Channel channel) const {
+Mail::Transfer Mail::post(bool sends, const at::Tensor& tensor, int peer, Channel channel) {
   constexpr int kHashes = 1 << 15;
-  const int hash = channel == Channel::kHeader ? 0 : static_cast<int>(hash_of(mine_) % kHashes);
-  return (4 * options_.order + static_cast<int>(channel)) * kHashes + hash;
-}
-
-Mail::Transfer Mail::post_send(const at::Tensor& tensor, int peer, Channel channel) {
   const bool is_header = channel == Channel::kHeader;
-  if (options_.traffic) options_.traffic->note_sent(peer, tensor.nbytes() - (is_header ? kFrontBytes : 0), is_header);
+  const int hash = is_header ? 0 : static_cast<int>(hash_of(mine_) % kHashes);
+  const int tag = (4 * options_.queue + static_cast<int>(channel)) * kHashes + hash;
+  if (options_.traffic && sends)
+    options_.traffic->note_sent(peer, tensor.nbytes() - (is_header ? kFrontBytes : 0), is_header);
+  if (options_.traffic && !sends && !is_header) options_.traffic->note_received(peer, tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
   const MutexLock lock(transport_->mutex);
-  return {transport_->backend->send(tensors, peer, tag(channel)), peer};
-}
-
-Mail::Transfer Mail::post_recv(const at::Tensor& tensor, int peer, Channel channel) {
-  if (options_.traffic && channel != Channel::kHeader) options_.traffic->note_received(peer, tensor.nbytes());
-  std::vector<at::Tensor> tensors{tensor};
-  const MutexLock lock(transport_->mutex);
-  return {transport_->backend->recv(tensors, peer, tag(channel)), peer};
+  auto& backend = *transport_->backend;
+  return sends ? backend.send(tensors, peer, tag) : backend.recv(tensors, peer, tag);
 }
 
 // A wait that throws keeps waiting_for_, because the report names that rank.
-void Mail::wait(const Transfer& transfer) {
-  if (!transfer.work) return;
-  waiting_for_ = transfer.peer;
+void Mail::wait(const Transfer& transfer, int peer) {
+  if (!transfer) return;
+  waiting_for_ = peer;
   const auto wait = [&] {
     // The time is rounded up, so that a wait that times out has taken the whole timeout.
     const auto left = std::chrono::ceil<milliseconds>(deadline_ - steady_clock::now());
-    if (!transfer.work->wait(std::max(milliseconds(1), left))) throw Interrupted();
+    if (!transfer->wait(std::max(milliseconds(1), left))) throw Interrupted();
   };
   // If abort() comes before the wait, the backend ends the wait when it begins.
-  wait_elsewhere(wait, [work = transfer.work] { work->abort(); });
+  wait_elsewhere(wait, [transfer] { transfer->abort(); });
   waiting_for_ = -1;
 }
 
@@ -284,17 +256,13 @@ void Mail::wait_elsewhere(const std::function<void()>& wait, std::function<void(
     if (interrupted_) throw Interrupted();
     end_ = std::move(end);
   }
-  std::exception_ptr error;
-  try {
-    wait();
-  } catch (...) {
-    error = std::current_exception();
-  }
+  FirstError error;
+  error.run(wait);
   const MutexLock lock(mutex_);
   end_ = nullptr;
   changed_.notify_all();
   if (interrupted_) throw Interrupted();
-  if (error) std::rethrow_exception(error);
+  error.rethrow();
 }
 
 void Mail::interrupt() {

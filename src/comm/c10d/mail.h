@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The messages of one order over a c10d backend. The first message between two ranks in an operation describes the
+/// The messages of one queue over a c10d backend. The first message between two ranks in an operation describes the
 /// operation. Every wait for a message ends.
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -53,12 +52,11 @@ struct Disagreement : std::exception {
   Fingerprint mine, theirs;
 };
 
-/// The connections of one backend, shared by several orders (sequences of operations). The mutex serialises the calls
+/// The connections of one backend, shared by several queues (sequences of operations). The mutex serialises the calls
 /// of the backend.
 struct Transport {
-  explicit Transport(c10::intrusive_ptr<c10d::Backend> its_backend) : backend(std::move(its_backend)) {}
-  Mutex mutex;
   const c10::intrusive_ptr<c10d::Backend> backend FSDP_GUARDED_BY(mutex);
+  Mutex mutex = {};
 };
 
 /// Sends parcels to other ranks and receives parcels from them, operation by operation.
@@ -76,17 +74,17 @@ struct Transport {
 class Mail {
  public:
   static constexpr int64_t kEnclosedBytes = int64_t{8} << 10;
-  /// The most orders of one transport; Gloo's tags have no room for more.
-  static constexpr int kOrders = 1 << 14;
+  /// The most queues of one transport; Gloo's tags have no room for more.
+  static constexpr int kQueues = 1 << 14;
 
   struct Options {
     int rank = 0;
-    std::vector<int> peers = {};  ///< the other ranks of the order
+    std::vector<int> peers = {};  ///< the other ranks of the queue
     /// True if each operation begins with meet().
     bool compares_first = false;
     std::chrono::milliseconds timeout{};
-    /// The number of this order among the transport's orders, the same on both ranks.
-    int order = 0;
+    /// The number of this queue among the transport's queues, the same on both ranks.
+    int queue = 0;
     std::shared_ptr<const CountByPeer> traffic = nullptr;  ///< counts messages and bytes; may be null
   };
   Mail(std::shared_ptr<Transport> transport, Options options)
@@ -129,28 +127,24 @@ class Mail {
   // Small parcels are those that can be enclosed in a header. They are received later than large ones, so each kind has
   // its own channel, in which messages keep their order.
   enum class Channel : int { kHeader, kSmall, kLarge };
-  struct Transfer {
-    c10::intrusive_ptr<c10d::Work> work;
-    int peer = -1;
-  };
+  using Transfer = c10::intrusive_ptr<c10d::Work>;
   struct Transit {
     Parcel parcel;
     at::Tensor memory = {};  // memory of the message; undefined until a receive is posted
-    Transfer transfer = {};  // has no work if a header encloses the parcel
+    Transfer transfer = {};  // null if a header encloses the parcel
   };
   // The messages to and from one peer.
   struct Box {
     at::Tensor outgoing, incoming;  // headers
     Transfer leaving;
-    std::deque<Transit> expected, arriving;                                 // headers and parcels
-    bool sent = false, answers = false, checked = false, encloses = false;  // in this operation
+    std::vector<Transfer> sent_parcels;
+    std::deque<Transit> expected, arriving;               // headers and parcels
+    bool sent = false, answers = false, checked = false;  // in this operation
   };
 
-  Transfer post_send(const at::Tensor& tensor, int peer, Channel channel);
-  Transfer post_recv(const at::Tensor& tensor, int peer, Channel channel);
-  int tag(Channel channel) const;
+  Transfer post(bool sends, const at::Tensor& tensor, int peer, Channel channel);
   void post_receives(Box& box, int peer);
-  void wait(const Transfer& transfer);
+  void wait(const Transfer& transfer, int peer);
   Box& box_of(int peer);
   void expect_header(Box& box, int peer, at::Tensor memory);
   void open(const Fingerprint& mine);
@@ -158,7 +152,6 @@ class Mail {
   const std::shared_ptr<Transport> transport_;
   const Options options_;
   std::map<int, Box> boxes_;
-  std::vector<Transfer> sent_;
   Fingerprint mine_;
   // This rank's latest operations; operation n is at n % 16.
   std::array<Fingerprint, 16> latest_{};

@@ -19,7 +19,7 @@ bool has_nccl() { return true; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     c10::Device device) {
-  // By default LibTorch ends the process when a collective hangs or fails. Here NativeOrder ends the collective
+  // By default LibTorch ends the process when a collective hangs or fails. Here NativeQueue ends the collective
   // instead; see Note [A failure on a device].
   for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"})
     setenv(name, "0", /*overwrite=*/0);

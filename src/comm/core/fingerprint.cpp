@@ -111,7 +111,7 @@ std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint) {
   if (ranks.timeline == nullptr || !ranks.timeline->is_on()) return {};
   return {ranks.timeline,
-          {.track = Track::kCommunication,
+          {.is_communication = true,
            .name = std::string(name_of(fingerprint.operation)),
            .subject = fingerprint.subject(),
            .sequence = fingerprint.sequence,
@@ -128,7 +128,7 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   note(!operations_fit(a, b), "operation");
   note(a.subject_hash != b.subject_hash, "subject");
   note(a.group != b.group, "group");
-  note(a.sequence != b.sequence, "position in the order");
+  note(a.sequence != b.sequence, "position in the queue");
   note(a.bytes != b.bytes, "bytes");
   note(a.planes != b.planes, "number of tensors");
   // The length of a single tensor follows from its bytes and its dtype.

@@ -20,7 +20,7 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 class Front::Call {
  public:
   Call(const Front& front, Operation operation, const Tag& tag)
-      : front_(front), operation_(operation), tag_(tag), fingerprint_(make_fingerprint(operation, tag)) {}
+      : front_(front), tag_(tag), fingerprint_(make_fingerprint(operation, tag)) {}
 
   template <class... Message>
   void expect(bool ok, const Message&... message) const {
@@ -68,13 +68,12 @@ class Front::Call {
 
  private:
   std::string prefix() const {
-    std::string name(name_of(operation_));
+    std::string name(name_of(fingerprint_.operation));
     if (!tag_.text().empty()) name += str_cat(" of '", tag_.text(), "'");
     return front_.ranks_.where(name);
   }
 
   const Front& front_;
-  const Operation operation_;
   const Tag& tag_;
   Fingerprint fingerprint_;
 };
@@ -97,7 +96,6 @@ Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const
 
 Fingerprint Front::checked_reduce_scatter(std::span<const ReducePlane> planes, const Tag& tag) const {
   Call call(*this, Operation::kReduceScatter, tag);
-  std::vector<at::Tensor> outputs;
   for (const auto& [output, input] : planes) {
     call.expect_tensor(output);
     call.expect(output.is_floating_point(), "expected a floating point tensor, found ", output.scalar_type(), ".");
@@ -112,9 +110,8 @@ Fingerprint Front::checked_reduce_scatter(std::span<const ReducePlane> planes, c
     }
     call.expect(end <= world_size() * output.numel(), "expected pieces within ", world_size(), " slices of ",
                 output.numel(), " elements, as many as the output has, found one that ends at element ", end, ".");
-    outputs.push_back(output);
   }
-  return call.of(outputs, -1, world_size());
+  return call.of(outputs_of(planes), -1, world_size());
 }
 
 Fingerprint Front::checked_all_reduce(std::span<const at::Tensor> tensors, ReduceOp op, const Tag& tag) const {

@@ -17,18 +17,17 @@ namespace {
 // waiting thread's current stream wait for that work.
 class DoneWork : public Work {
  public:
-  explicit DoneWork(c10::Device device) : device_(device) {
-    if (device_.is_cpu()) return;
-    done_.emplace(device_.type());
-    done_->record(current_stream(device_));
+  explicit DoneWork(c10::Device device) {
+    if (device.is_cpu()) return;
+    done_.emplace(device.type());
+    done_->record(current_stream(device));
   }
   void wait() override {
-    if (done_) done_->block(current_stream(device_));
+    if (done_) done_->block(current_stream(done_->device()));
   }
   bool lets_others_go_on() const override { return true; }
 
  private:
-  const c10::Device device_;
   std::optional<c10::Event> done_;
 };
 
@@ -61,7 +60,7 @@ class LocalCommunicator : public Front {
     const auto span = collective_span(ranks(), checked_reduce_scatter(planes, tag));
     for (auto& [output, input] : planes) {
       assemble_into(output, std::move(input));
-      if (scale != 1.0) scale_in_place(output.detach(), scale);
+      scale_in_place(output.detach(), scale);
     }
     return done(planes.front().output.device());
   }

@@ -23,7 +23,6 @@ class FSDP_THREAD_SAFETY(capability("mutex")) Mutex {
  public:
   void lock() FSDP_THREAD_SAFETY(acquire_capability()) { mutex_.lock(); }
   void unlock() FSDP_THREAD_SAFETY(release_capability()) { mutex_.unlock(); }
-  bool try_lock() FSDP_THREAD_SAFETY(try_acquire_capability(true)) { return mutex_.try_lock(); }
 
  private:
   std::mutex mutex_;
@@ -33,25 +32,13 @@ class FSDP_THREAD_SAFETY(capability("mutex")) Mutex {
 template <class Lock>
 class FSDP_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Lock& lock) FSDP_THREAD_SAFETY(acquire_capability(lock)) : lock_(lock) { lock_.lock(); }
-  ~MutexLock() FSDP_THREAD_SAFETY(release_capability()) {
-    if (is_held_) lock_.unlock();
-  }
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
-
-  void lock() FSDP_THREAD_SAFETY(acquire_capability()) {
-    lock_.lock();
-    is_held_ = true;
-  }
-  void unlock() FSDP_THREAD_SAFETY(release_capability()) {
-    lock_.unlock();
-    is_held_ = false;
-  }
+  explicit MutexLock(Lock& lock) FSDP_THREAD_SAFETY(acquire_capability(lock)) : lock_(lock) {}
+  ~MutexLock() FSDP_THREAD_SAFETY(release_capability()) = default;
+  void lock() FSDP_THREAD_SAFETY(acquire_capability()) { lock_.lock(); }
+  void unlock() FSDP_THREAD_SAFETY(release_capability()) { lock_.unlock(); }
 
  private:
-  Lock& lock_;
-  bool is_held_ = true;
+  std::unique_lock<Lock> lock_;
 };
 
 }  // namespace fsdp

@@ -68,12 +68,9 @@ void copy_bytes(void* target, const void* source, size_t bytes) {
   if (bytes > 0 && source != target) std::memcpy(target, source, bytes);
 }
 
-void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
-  copy_bytes(target.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
-}
-
 void copy_bytes(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources) {
-  for (size_t i = 0; i < targets.size(); ++i) copy_bytes(targets[i], sources[i]);
+  for (size_t i = 0; i < targets.size(); ++i)
+    copy_bytes(targets[i].mutable_data_ptr(), sources[i].const_data_ptr(), sources[i].nbytes());
 }
 
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options) {
@@ -112,17 +109,15 @@ void visit_ranges(std::span<const Piece> pieces, int64_t begin, int64_t end,
   auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& candidate) {
     return candidate.first + candidate.values.numel() <= begin;
   });
-  while (begin < end) {
-    const bool inside = piece != pieces.end() && piece->first <= begin;
-    const int64_t border = piece == pieces.end() ? end : inside ? piece->first + piece->values.numel() : piece->first;
-    const int64_t count = std::min(border, end) - begin;
-    const auto* memory = inside ? static_cast<const std::byte*>(piece->values.const_data_ptr()) +
-                                      (begin - piece->first) * piece->values.element_size()
-                                : nullptr;
-    if (count > 0) visit(begin, count, memory);
-    begin += count;
-    if (inside) ++piece;
+  for (; piece != pieces.end() && piece->first < end; ++piece) {
+    const auto& [first, values] = *piece;
+    const int64_t from = std::max(first, begin), to = std::min(first + values.numel(), end);
+    if (begin < from) visit(begin, from - begin, nullptr);
+    const auto* memory = static_cast<const std::byte*>(values.const_data_ptr());
+    if (from < to) visit(from, to - from, memory + (from - first) * values.element_size());
+    begin = to;
   }
+  if (begin < end) visit(begin, end - begin, nullptr);
 }
 
 void copy_range(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target) {

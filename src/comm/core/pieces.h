@@ -38,8 +38,7 @@ constexpr int64_t align_slice(int64_t bytes) { return divide_up(bytes, kSliceAli
 /// Copies `bytes` bytes unless there are none or both addresses are equal. An empty tensor may have a null address, and
 /// memcpy does not allow null.
 void copy_bytes(void* target, const void* source, size_t bytes);
-/// Copy tensors on the CPU in the calling thread; copy_() would use a thread pool.
-void copy_bytes(const at::Tensor& target, const at::Tensor& source);
+/// Copies tensors on the CPU in the calling thread; copy_() would use a thread pool.
 void copy_bytes(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources);
 
 /// Returns the flat tensor of `numel` elements that `pieces` make up, with zeros where no piece lies. A single piece

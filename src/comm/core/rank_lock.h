@@ -2,9 +2,7 @@
 /// \file
 /// A lock of one rank's state. The thread that holds it releases it while the thread waits for other ranks.
 
-#include <atomic>
-#include <thread>
-#include <utility>
+#include <mutex>
 
 #include "comm/core/mutex.h"
 
@@ -14,16 +12,11 @@ namespace fsdp {
 class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
  public:
   void lock() FSDP_THREAD_SAFETY(acquire_capability()) {
-    const auto self = std::this_thread::get_id();
-    if (owner_.load(std::memory_order_relaxed) != self) {
-      mutex_.lock();
-      owner_.store(self, std::memory_order_relaxed);
-    }
+    mutex_.lock();
     ++depth_;
   }
   void unlock() FSDP_THREAD_SAFETY(release_capability()) {
-    if (--depth_ > 0) return;
-    owner_.store({}, std::memory_order_relaxed);
+    --depth_;
     mutex_.unlock();
   }
 
@@ -31,10 +24,11 @@ class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
   /// destructor.
   class ScopedRelease {
    public:
-    explicit ScopedRelease(RankLock& lock) : lock_(lock), depth_(std::exchange(lock.depth_, 1)) { lock_.unlock(); }
+    explicit ScopedRelease(RankLock& lock) : lock_(lock), depth_(lock.depth_) {
+      for (int i = 0; i < depth_; ++i) lock_.unlock();
+    }
     ~ScopedRelease() {
-      lock_.lock();
-      lock_.depth_ = depth_;
+      for (int i = 0; i < depth_; ++i) lock_.lock();
     }
     ScopedRelease(const ScopedRelease&) = delete;
     ScopedRelease& operator=(const ScopedRelease&) = delete;
@@ -45,8 +39,7 @@ class FSDP_THREAD_SAFETY(capability("mutex")) RankLock {
   };
 
  private:
-  std::mutex mutex_;
-  std::atomic<std::thread::id> owner_{};
+  std::recursive_mutex mutex_;
   int depth_ = 0;  // how often the owner has locked; only the owner writes it
 };
 

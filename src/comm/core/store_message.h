@@ -24,29 +24,26 @@ namespace fsdp {
 template <class Stream>
 inline constexpr bool kReads = std::is_base_of_v<std::istream, Stream>;
 
-template <class Stream>
-int64_t pass_number(Stream& stream, int64_t number) {
-  if constexpr (kReads<Stream>)
-    stream >> number;
-  else
-    stream << number << ' ';
-  return number;
-}
-
 /// Writes a field to an output stream or reads it from an input stream. A field is a number, a text (written after its
 /// length, so it may hold any bytes), a message, or a list or map of these.
 template <class Stream, class T>
 void pass_field(Stream& stream, T& field) {
   if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-    const auto number = pass_number(stream, static_cast<int64_t>(field));
-    if constexpr (kReads<Stream>) field = static_cast<T>(number);
+    auto number = static_cast<int64_t>(field);
+    if constexpr (kReads<Stream>) {
+      stream >> number;
+      field = static_cast<T>(number);
+    } else {
+      stream << number << ' ';
+    }
   } else if constexpr (requires { field.fields(); }) {
     std::apply([&](auto&... fields) { (pass_field(stream, fields), ...); }, field.fields());
   } else if constexpr (requires { field.first; }) {
     pass_field(stream, field.first);
     pass_field(stream, field.second);
   } else {
-    const int64_t size = pass_number(stream, std::ssize(field));
+    int64_t size = std::ssize(field);
+    pass_field(stream, size);
     if constexpr (std::is_same_v<std::remove_const_t<T>, std::string>) {
       if constexpr (kReads<Stream>) {
         stream.get();

@@ -3,23 +3,16 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <exception>
 #include <utility>
 
 namespace fsdp {
-namespace {
 
-int64_t steady_nanoseconds() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+int64_t Timeline::now() {
+  using std::chrono::nanoseconds, std::chrono::steady_clock, std::chrono::system_clock;
+  const auto steady = [] { return nanoseconds(steady_clock::now().time_since_epoch()).count(); };
+  static const int64_t since_1970_at_zero = nanoseconds(system_clock::now().time_since_epoch()).count() - steady();
+  return since_1970_at_zero + steady();
 }
-
-}  // namespace
-
-int64_t Timeline::since_1970_at_zero() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count() - steady_nanoseconds();
-}
-
-int64_t Timeline::now() const { return since_1970_at_zero_ + steady_nanoseconds(); }
 
 void Timeline::record_into(std::shared_ptr<TimelineEntries> entries) {
   const MutexLock lock(mutex_);
@@ -33,21 +26,10 @@ void Timeline::forget(const std::shared_ptr<TimelineEntries>& entries) {
   is_on_ = !recorded_.empty();
 }
 
-void Timeline::begin(TimelineEntry& entry) {
-  entry.begun = now();
-  entry.thread = gettid();
-  const MutexLock lock(mutex_);
-  entry.number = ++last_number_;
-  put_held(entry);
-}
-
-void Timeline::put(const TimelineEntry& entry) {
-  const MutexLock lock(mutex_);
-  put_held(entry);
-}
-
 // An entry that was erased for lack of room still has the smallest number, so it is erased again.
-void Timeline::put_held(const TimelineEntry& entry) {
+void Timeline::put(TimelineEntry& entry) {
+  const MutexLock lock(mutex_);
+  if (entry.number == 0) entry.number = ++last_number_;
   for (const auto& recorded : recorded_) {
     auto& entries = recorded->entries;
     entries.insert_or_assign(entry.number, entry);
@@ -55,26 +37,25 @@ void Timeline::put_held(const TimelineEntry& entry) {
   }
 }
 
-std::vector<TimelineEntry> Timeline::read(const TimelineEntries& entries) {
+std::map<uint64_t, TimelineEntry> Timeline::read(const TimelineEntries& entries) {
   const MutexLock lock(mutex_);
-  std::vector<TimelineEntry> all;
-  for (const auto& [number, entry] : entries.entries) all.push_back(entry);
-  return all;
+  return entries.entries;
 }
 
-Span::Span(const std::shared_ptr<Timeline>& timeline, Track track, std::string_view name, std::string_view subject,
-           uint64_t bytes) {
+Span::Span(const std::shared_ptr<Timeline>& timeline, std::string_view name, std::string_view subject) {
   if (timeline == nullptr || !timeline->is_on()) return;
-  *this = Span(timeline, {.track = track, .name = std::string(name), .subject = std::string(subject), .bytes = bytes});
+  *this = Span(timeline, {.name = std::string(name), .subject = std::string(subject)});
 }
 
 Span::Span(std::shared_ptr<Timeline> timeline, TimelineEntry entry)
     : timeline_(std::move(timeline)), entry_(std::move(entry)), exceptions_(std::uncaught_exceptions()) {
-  timeline_->begin(entry_);
+  entry_.begun = Timeline::now();
+  entry_.thread = gettid();
+  timeline_->put(entry_);
 }
 
 Span& Span::operator=(Span&& other) noexcept {
-  end_by_scope();
+  end(std::uncaught_exceptions() > exceptions_);
   timeline_ = std::move(other.timeline_);
   entry_ = std::move(other.entry_);
   exceptions_ = other.exceptions_;
@@ -87,10 +68,6 @@ void Span::end(bool has_failed) {
   entry_.has_failed = has_failed;
   timeline_->put(entry_);
   timeline_.reset();
-}
-
-void Span::end_by_scope() noexcept {
-  if (timeline_) end(std::uncaught_exceptions() > exceptions_);
 }
 
 }  // namespace fsdp

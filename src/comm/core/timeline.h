@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,14 +15,11 @@
 
 namespace fsdp {
 
-/// Kind of the work: a thread of the program does it (kCompute), or it is a collective that runs asynchronously.
-enum class Track : uint8_t { kCompute, kCommunication };
-
 /// One piece of work that a rank does or did.
 struct TimelineEntry {
-  Track track = Track::kCompute;
+  bool is_communication = false;        ///< true for a collective, which runs asynchronously
   std::string name = {}, subject = {};  ///< `subject`: the parameter group or other subject of the work
-  /// For a collective: its number in its order, and the bytes of all ranks' data.
+  /// For a collective: its number in its queue, and the bytes of all ranks' data.
   uint64_t sequence = 0, bytes = 0;
   bool has_failed = false;
   /// The entry's number on this rank; entries are numbered from 1 in the order in which they begin.
@@ -34,9 +32,8 @@ struct TimelineEntry {
 
 /// The newest `room` entries, by their numbers. The lock of the timeline that records into them guards them.
 struct TimelineEntries {
-  explicit TimelineEntries(size_t its_room) : room(its_room) {}
   const size_t room;
-  std::map<uint64_t, TimelineEntry> entries;
+  std::map<uint64_t, TimelineEntry> entries = {};
 };
 
 /// The timeline of a rank; all its communicators and parameter groups write to it. Thread-safe.
@@ -46,21 +43,14 @@ class Timeline {
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
   void record_into(std::shared_ptr<TimelineEntries> entries);
   void forget(const std::shared_ptr<TimelineEntries>& entries);
-  /// Sets the entry's number, time and thread and records it.
-  void begin(TimelineEntry& entry);
-  /// Records a later state of an entry.
-  void put(const TimelineEntry& entry);
-  /// Returns a copy of `entries`, which the timeline records into, in the order of their numbers.
-  std::vector<TimelineEntry> read(const TimelineEntries& entries);
+  /// Records an entry, which gets its number, or a later state of an entry.
+  void put(TimelineEntry& entry);
+  /// Returns a copy of `entries`, which the timeline records into.
+  std::map<uint64_t, TimelineEntry> read(const TimelineEntries& entries);
   /// Returns the nanoseconds since 1970 from a clock that never goes back.
-  int64_t now() const;
+  static int64_t now();
 
  private:
-  void put_held(const TimelineEntry& entry) FSDP_REQUIRES(mutex_);
-
-  const int64_t since_1970_at_zero_ = since_1970_at_zero();
-  static int64_t since_1970_at_zero();
-
   std::atomic<bool> is_on_ = false;
   Mutex mutex_;
   uint64_t last_number_ FSDP_GUARDED_BY(mutex_) = 0;
@@ -70,25 +60,22 @@ class Timeline {
 /// Records one entry on a timeline, from the Span's construction to its end. A Span does nothing if the timeline is off
 /// or null.
 ///
-///     const Span span(rank.timeline, Track::kCompute, "reduce", group.name);
+///     const Span span(rank.timeline, "reduce", group.name);
 class Span {
  public:
   Span() = default;
-  Span(const std::shared_ptr<Timeline>& timeline, Track track, std::string_view name, std::string_view subject,
-       uint64_t bytes = 0);
+  Span(const std::shared_ptr<Timeline>& timeline, std::string_view name, std::string_view subject);
   /// Begins `entry` on `timeline`, which must be on.
   Span(std::shared_ptr<Timeline> timeline, TimelineEntry entry);
   Span(Span&&) noexcept = default;
   Span& operator=(Span&& other) noexcept;
   /// Ends the entry: as failed if an exception unwinds the stack, otherwise as done.
-  ~Span() { end_by_scope(); }
+  ~Span() { end(std::uncaught_exceptions() > exceptions_); }
 
   /// Ends the entry. Later calls do nothing.
   void end(bool has_failed = false);
 
  private:
-  void end_by_scope() noexcept;
-
   std::shared_ptr<Timeline> timeline_;  // null if the Span records nothing or has ended
   TimelineEntry entry_;
   int exceptions_ = 0;

@@ -7,13 +7,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
-#include <set>
 #include <vector>
-
-#include "comm/core/mutex.h"
-#include "comm/core/ranks.h"
 
 namespace fsdp {
 
@@ -36,39 +31,23 @@ struct TrafficCount {
   /// Number of calls of the rendezvous store.
   std::atomic<int64_t> store_calls = 0;
   Traffic total() const { return {between_hosts.total(), inside_host.total()}; }
-
-  /// Counts a message to `peer`, a global rank.
-  void add_message(int peer, bool is_header) {
-    ++(is_header ? headers : messages);
-    const MutexLock lock(mutex_);
-    peers_.insert(peer);
-  }
-  /// Returns the number of ranks to which this rank sent messages.
-  int64_t peers() const {
-    const MutexLock lock(mutex_);
-    return std::ssize(peers_);
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::set<int> peers_ FSDP_GUARDED_BY(mutex_);
 };
 
 /// Counts the messages and bytes that this rank exchanges with each rank of a group.
 struct CountByPeer {
   void note_sent(int peer, size_t bytes, bool is_header) const {
-    traffic->add_message(ranks.name_of(peer), is_header);
+    ++(is_header ? traffic->headers : traffic->messages);
     with(peer).add_sent(bytes);
   }
   void note_received(int peer, size_t bytes) const { with(peer).add_received(bytes); }
   LinkCount& with(int peer) const {
-    const auto host_of = [&](int rank) { return hosts[static_cast<size_t>(rank)]; };
-    return host_of(peer) == host_of(ranks.rank) ? traffic->inside_host : traffic->between_hosts;
+    const auto host_of = [&](int number) { return hosts[static_cast<size_t>(number)]; };
+    return host_of(peer) == host_of(rank) ? traffic->inside_host : traffic->between_hosts;
   }
 
   const std::shared_ptr<TrafficCount> traffic;
   const std::vector<int> hosts;  ///< `hosts[rank]` is the number of that rank's host
-  const Ranks ranks;
+  const int rank = 0;
 };
 
 }  // namespace fsdp

@@ -53,9 +53,9 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallO
   store_->setTimeout(options_.answer_time + kStoreTime);
 }
 
-void RollCall::enroll(std::weak_ptr<Order> order) {
+void RollCall::enroll(std::weak_ptr<Queue> queue) {
   const MutexLock lock(mutex_);
-  orders_.push_back(std::move(order));
+  queues_.push_back(std::move(queue));
 }
 
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
@@ -133,7 +133,7 @@ void RollCall::look() {
     if (store_->check({"verdict"})) return conclude(decode<Verdict>(store_->get_to_str("verdict")));
     if (!store_->check({"alarm"})) return;
     Report report{Cause::kNone, -1, operations(), {}, {}};
-    for (const auto& order : orders()) report.waiting_for = std::max(report.waiting_for, order->waiting_for());
+    for (const auto& queue : queues()) report.waiting_for = std::max(report.waiting_for, queue->waiting_for());
     if (answer(report)) publish(decide_by_reports());
   });
 }
@@ -177,14 +177,14 @@ void RollCall::pass_on(const Verdict& verdict) const {
   });
 }
 
-// Makes the verdict known on this rank and ends the waits of its orders.
+// Makes the verdict known on this rank and ends the waits of its queues.
 void RollCall::end_operations(const Verdict& verdict) {
   {
     const MutexLock lock(mutex_);
     if (!verdict_) verdict_ = verdict;
     changed_.notify_all();
   }
-  for (const auto& order : orders()) order->interrupt();
+  for (const auto& queue : queues()) queue->interrupt();
 }
 
 Verdict RollCall::decide_by_reports() {
@@ -216,18 +216,18 @@ void RollCall::wait_until_told(steady_clock::time_point end) const {
 
 std::string RollCall::operations() const {
   std::string text;
-  for (const auto& order : orders()) {
-    const std::string status = order->status();
+  for (const auto& queue : queues()) {
+    const std::string status = queue->status();
     if (!status.empty()) text += (text.empty() ? "" : ", ") + status;
   }
   return text.empty() ? "none yet" : text;
 }
 
-std::vector<std::shared_ptr<RollCall::Order>> RollCall::orders() const {
+std::vector<std::shared_ptr<RollCall::Queue>> RollCall::queues() const {
   const MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<Order>> all;
-  for (const auto& weak : orders_)
-    if (auto order = weak.lock()) all.push_back(std::move(order));
+  std::vector<std::shared_ptr<Queue>> all;
+  for (const auto& weak : queues_)
+    if (auto queue = weak.lock()) all.push_back(std::move(queue));
   return all;
 }
 

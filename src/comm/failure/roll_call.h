@@ -85,11 +85,11 @@ struct RollCallOptions {
 /// rank is gone, every rank that hears of it ends all its process groups. See Note [Roll call]. Thread-safe.
 class RollCall {
  public:
-  /// A sequence of operations whose state this rank reports. The alarm's thread and the threads of other orders call
+  /// A sequence of operations whose state this rank reports. The alarm's thread and the threads of other queues call
   /// the functions.
-  class Order {
+  class Queue {
    public:
-    virtual ~Order() = default;
+    virtual ~Queue() = default;
     /// Returns a description of the last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
     /// Returns the rank that the operation waits for; -1 if it waits for none.
@@ -103,7 +103,7 @@ class RollCall {
   static std::shared_ptr<RollCall> start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                          int beginning = 0);
 
-  void enroll(std::weak_ptr<Order> order);
+  void enroll(std::weak_ptr<Queue> queue);
 
   /// Raises the alarm and waits for the verdict, at most a few seconds.
   Verdict alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail);
@@ -135,7 +135,7 @@ class RollCall {
   void let_others_follow();
   void wait_until_told(std::chrono::steady_clock::time_point end) const;
   std::string operations() const;
-  std::vector<std::shared_ptr<Order>> orders() const;
+  std::vector<std::shared_ptr<Queue>> queues() const;
   std::optional<Verdict> known() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -144,7 +144,7 @@ class RollCall {
   const pid_t process_ = getpid();  // a forked child does not speak for this rank
   mutable Mutex mutex_;
   std::condition_variable_any changed_;
-  std::vector<std::weak_ptr<Order>> orders_ FSDP_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Queue>> queues_ FSDP_GUARDED_BY(mutex_);
   std::optional<Verdict> verdict_ FSDP_GUARDED_BY(mutex_);
   bool answered_ FSDP_GUARDED_BY(mutex_) = false;
   std::once_flag leaves_, others_follow_;

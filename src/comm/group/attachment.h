@@ -22,9 +22,9 @@ struct Attachment {
     if (!object) object = std::make_shared<Kept>();
     return std::static_pointer_cast<Kept>(object);
   }
-  /// Returns a duplicate of the group's reductions() with an order of its own, one for each `user`. The first call for
+  /// Returns a duplicate of the group's reductions() with a queue of its own, one for each `user`. The first call for
   /// a user makes it and is collective. The caller must serialise the calls.
-  static std::shared_ptr<Communicator> order_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
+  static std::shared_ptr<Communicator> queue_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
                                                  const std::string& name);
   /// Returns the names of the group's ranks for error messages, and its rank's timeline.
   static Ranks ranks_of(const ProcessGroup& group);
@@ -34,7 +34,7 @@ struct Attachment {
  private:
   struct All {
     std::map<std::type_index, std::shared_ptr<void>> objects;
-    std::map<std::weak_ptr<ProcessGroup>, std::shared_ptr<Communicator>, std::owner_less<>> orders;
+    std::map<std::weak_ptr<ProcessGroup>, std::shared_ptr<Communicator>, std::owner_less<>> queues;
   };
   static All& all_of(ProcessGroup& group) {
     if (!group.attachment_) group.attachment_ = std::make_shared<All>();

@@ -198,7 +198,7 @@ C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>
                                                                : address_towards(parameters.host, parameters.port);
   C10dOptions options;
   options.ranks = membership.ranks;
-  options.traffic.reset(new CountByPeer{rendezvous.traffic, hosts, membership.ranks});
+  options.traffic.reset(new CountByPeer{rendezvous.traffic, hosts, membership.rank()});
   options.timeout = timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = rendezvous.store_in_rank_0;

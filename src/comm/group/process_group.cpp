@@ -84,11 +84,11 @@ std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
   return group;
 }
 
-std::shared_ptr<Communicator> Attachment::order_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
+std::shared_ptr<Communicator> Attachment::queue_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
                                                     const std::string& name) {
-  auto& order = all_of(group).orders[user];
-  if (!order) order = group.reductions().duplicate(name);
-  return order;
+  auto& queue = all_of(group).queues[user];
+  if (!queue) queue = group.reductions().duplicate(name);
+  return queue;
 }
 
 std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name) {

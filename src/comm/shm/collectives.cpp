@@ -84,7 +84,7 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
       slots_(memory_.get() + head_bytes(members_.size())),
       slot_bytes_(slot_bytes) {
   const MutexLock lock(peers_->own_rank->mutex);
-  peers_->orders.push_back(this);
+  peers_->queues.push_back(this);
 }
 
 // A forked child must not take the lock, which may stay locked there for ever. It leaks the futures in `followed_`,
@@ -92,7 +92,7 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
 Collectives::~Collectives() {
   if (peers_->is_own_process()) {
     const MutexLock lock(peers_->own_rank->mutex);
-    std::erase(peers_->orders, this);
+    std::erase(peers_->queues, this);
     drop();
   } else if (!followed_.empty()) {
     static_cast<void>(new auto(std::move(followed_)));

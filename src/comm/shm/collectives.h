@@ -71,7 +71,7 @@ inline constexpr size_t kCollectiveSlotBytes = size_t{2} << 20, kMessageSlotByte
 /// Note [Waiting threads]. All work here is done under the rank's lock and without waiting. A thread that can do
 /// nothing but wait sleeps without the lock. When it wakes it checks everything again, because meanwhile other threads
 /// may have advanced the queue, finished the operation that it waits for, failed, or started over.
-class Collectives : public Order, public std::enable_shared_from_this<Collectives> {
+class Collectives : public Queue, public std::enable_shared_from_this<Collectives> {
   struct alignas(64) Post {
     std::atomic<uint64_t> posted, closed;
     Fingerprint fingerprints[2];

@@ -285,12 +285,12 @@ void Peers::start_over() {
   record(starts_over(ranks_, last_operations(ranks_, reports())));
   is_starting_over_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
-  for (auto* order : orders) order->drop();
+  for (auto* queue : queues) queue->drop();
   meet();
   // Every rank is here, and none continues before the next meeting.
   fault_point("starting over");
   segments_ = meetings_ << 32;  // no earlier segment has such a number
-  for (auto* order : orders) order->begin_anew();
+  for (auto* queue : queues) queue->begin_anew();
   if (rank() == 0) page_->failed = 0;
   meet();
   announce_end();
@@ -315,15 +315,15 @@ void Peers::make_progress() {
   make_progress_here();
 }
 
-// The loop uses indices because orders may be added meanwhile.
+// The loop uses indices because queues may be added meanwhile.
 void Peers::make_progress_here() {
   const MutexLock lock(own_rank->mutex);
-  for (size_t i = 0; i < orders.size(); ++i) orders[i]->progress();
+  for (size_t i = 0; i < queues.size(); ++i) queues[i]->progress();
 }
 
 bool Peers::is_under_way() const {
   const MutexLock lock(own_rank->mutex);
-  return std::ranges::any_of(orders, &Order::is_under_way);
+  return std::ranges::any_of(queues, &Queue::is_under_way);
 }
 
 bool Peers::is_under_way_elsewhere() const {

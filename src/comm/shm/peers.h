@@ -101,9 +101,9 @@ class Peers;
 
 /// A sequence of operations of this rank that advances while the rank waits for something else and begins anew after a
 /// failure.
-class Order {
+class Queue {
  public:
-  virtual ~Order() = default;
+  virtual ~Queue() = default;
   /// Advances the operations as far as possible without waiting.
   virtual void progress() = 0;
   /// Returns whether operations are in flight. A peer that does its part may let them advance.
@@ -186,8 +186,8 @@ class Peers {
   void check() const FSDP_REQUIRES(own_rank->mutex);
 
   const std::shared_ptr<OwnRank> own_rank;
-  /// This rank's orders that use this object.
-  std::vector<Order*> orders FSDP_GUARDED_BY(own_rank->mutex);
+  /// This rank's queues that use this object.
+  std::vector<Queue*> queues FSDP_GUARDED_BY(own_rank->mutex);
 
  private:
   class WaitingThread;

@@ -97,7 +97,7 @@ class ShmCommunicator : public Front {
   void progress() override {
     const MutexLock lock(peers_->own_rank->mutex);
     collectives_->progress();
-    for (const auto& [direction, order] : messages_) order->progress();
+    for (const auto& [direction, queue] : messages_) queue->progress();
   }
 
  private:
@@ -112,14 +112,14 @@ class ShmCommunicator : public Front {
   }
 
   Collectives& messages_with(int peer, bool sends) FSDP_REQUIRES(peers_->own_rank->mutex) {
-    auto& order = messages_[{peer, sends}];
-    if (order) return *order;
+    auto& queue = messages_[{peer, sends}];
+    if (queue) return *queue;
     const int sender = sends ? rank() : peer, receiver = sends ? peer : rank();
     const size_t place = collective_bytes() + kMessageBytes * static_cast<size_t>(sender * world_size() + receiver);
     const std::shared_ptr<std::byte> memory(memory_, memory_.get() + place);
     peers_->take_pages_of(memory.get(), Collectives::head_bytes(2));
-    order = std::make_shared<Collectives>(peers_, std::vector{sender, receiver}, memory, kMessageSlotBytes);
-    return *order;
+    queue = std::make_shared<Collectives>(peers_, std::vector{sender, receiver}, memory, kMessageSlotBytes);
+    return *queue;
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {

@@ -24,30 +24,30 @@
 
 namespace fsdp {
 
-/// One order of operations over one c10d backend. An operation begins after the work that the caller's current stream
+/// One queue of operations over one c10d backend. An operation begins after the work that the caller's current stream
 /// had at the call or, in a continuation (`Work::then`), after the operation that it follows. Work that a stream gets
 /// after `Work::wait()` comes after the operation. No host thread waits for an operation.
 ///
 /// Note [Tensors that cross streams]: when the host frees memory, an allocator reuses it at once on the stream on which
 /// it was allocated. So the tensors of an operation, which `move_data` holds, are kept until the caller's stream has
 /// been made to wait for the operation: by `Work::wait()`, or when the Work is destroyed. Memory that an operation
-/// allocates for itself belongs to a stream that lives as long as the order.
+/// allocates for itself belongs to a stream that lives as long as the queue.
 ///
 /// Note [A failure on a device]: a thread watches the operations in flight. When it finds an error or a passed
-/// deadline, or when the roll call has a verdict, every order of the device fails with that verdict. Then all their
+/// deadline, or when the roll call has a verdict, every queue of the device fails with that verdict. Then all their
 /// backends are aborted at once, because a kernel may wait for a kernel of another communicator, and the host for any
 /// kernel. Operations in flight and later ones throw the verdict. If the verdict names no lost rank and the ranks
 /// differ in an operation, they throw a Mismatch about the first such operation instead (Note [Windows]).
 ///
-/// Only one thread at a time may call `run` and `run_in`; any thread may call the other functions.
-class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<NativeOrder> {
+/// Only one thread at a time may call `run`; any thread may call the other functions.
+class NativeQueue : public RollCall::Queue, public std::enable_shared_from_this<NativeQueue> {
  public:
   using MoveData = std::function<void(Exchange&)>;
   /// Returns the verdict that operations throw after a failure. The first thread that asks computes it.
   using Failure = std::shared_future<Verdict>;
 
   struct Options {
-    std::string name = {};  ///< name of the order in error messages
+    std::string name = {};  ///< name of the queue in error messages
     Ranks ranks = {};
     c10::Device device;
     std::chrono::milliseconds timeout{};
@@ -59,15 +59,15 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
     std::string path = {};
   };
 
-  static std::shared_ptr<NativeOrder> start(Options options);
+  static std::shared_ptr<NativeQueue> start(Options options);
 
   /// Makes the backend now.
   void connect() { exchange(); }
-  std::shared_ptr<Work> run(Fingerprint fingerprint, MoveData move_data);
-  /// Issues the operation in the lane's thread after `meet`, which returns when all ranks that take part have arrived.
-  std::shared_ptr<Work> run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
-                               MoveData move_data);
-  /// Compares with the other ranks which operations were issued so far in all orders of the device. Throws as
+  /// Issues an operation: now or, if there is a lane, in the lane's thread after `meet`, which returns when all ranks
+  /// that take part have arrived.
+  std::shared_ptr<Work> run(Fingerprint fingerprint, MoveData move_data, Lane* lane = nullptr,
+                            std::function<void()> meet = nullptr);
+  /// Compares with the other ranks which operations were issued so far in all queues of the device. Throws as
   /// `require_intact` does.
   void require_agreement(const std::string& operation);
   /// Throws the verdict if there was a failure. Does not wait for operations.
@@ -81,9 +81,8 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   struct Progress;
   class Operation;
 
-  explicit NativeOrder(Options options) : options_(std::move(options)) {}
+  explicit NativeQueue(Options options) : options_(std::move(options)) {}
   Exchange& exchange();
-  std::shared_ptr<Operation> prepare(Fingerprint fingerprint, MoveData move_data);
   void raise_alarm(Cause cause, const Fingerprint& fingerprint, const std::string& detail);
 
   static Watch& watch();
@@ -93,17 +92,16 @@ class NativeOrder : public RollCall::Order, public std::enable_shared_from_this<
   void compare_windows();
   // Makes all later operations fail. Returns false if they failed already.
   bool fail(const Failure& failure);
-  // Ends the operations in flight. Called after `fail`.
-  void abort();
   std::shared_ptr<Progress> oldest() const;
   Failure failure() const;
+  c10::intrusive_ptr<c10d::Backend> backend() const;
 
   const Options options_;
   std::optional<c10::Stream> stream_;  // for memory that operations need beside the caller's tensors
   uint64_t number_ = 0;                // number of the newest operation
+  std::unique_ptr<Exchange> exchange_;
   mutable Mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> backend_ FSDP_GUARDED_BY(mutex_);
-  std::unique_ptr<Exchange> exchange_ FSDP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Progress>> in_flight_ FSDP_GUARDED_BY(mutex_);
   Failure failure_ FSDP_GUARDED_BY(mutex_);  // not valid before a failure
 };
