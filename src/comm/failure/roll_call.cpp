@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "comm/posix/process.h"
 
 namespace fsdp {
 namespace {
@@ -18,7 +19,6 @@ constexpr milliseconds kLeastFarewell{3000};
 constexpr milliseconds kStoreTime{2000};
 
 std::string report_key(int rank) { return str_cat("report/", rank); }
-std::string left_key(int rank) { return str_cat("left/", rank); }
 std::string told_key(int rank) { return str_cat("told/", rank); }
 
 }  // namespace
@@ -26,8 +26,7 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 // Note [Roll call]
 // The keys, all under the group's prefix:
 //   alarm       the first rank whose collective failed: the judge
-//   report/R    rank R's answer; a rank without an answer is lost
-//   left/R      rank R has destroyed its process group; this replaces its answer
+//   report/R    rank R's answer, or that it has destroyed its process group; a rank without an answer is lost
 //   answers     the number of ranks that have answered or left
 //   verdict     set once; every rank throws it
 //   told/R      rank R has read the verdict or has left
@@ -95,7 +94,8 @@ Verdict RollCall::verdict_after(const std::function<void()>& act, int waiting_fo
 Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_for) const {
   const std::string last = " This rank's last operations: " + operations() + '.';
   const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
-  if (!options_.neighbours || !options_.neighbours->is_stopped(name))
+  const auto neighbour = options_.neighbours.find(name);
+  if (neighbour == options_.neighbours.end() || !Process(neighbour->second).is_stopped())
     return store_lost(ranks_.name(), options_.store_in_rank_0, detail, last);
   return {Verdict::Kind::kPeerLost, name,
           str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)};
@@ -118,10 +118,9 @@ void RollCall::leave() {
   std::call_once(leaves_, [this] {
     if (known()) return;
     try_to([this] {
-      const Report report{Cause::kLeft, -1, "left the process group; before that: " + operations(), {}, {}};
-      store_->set(left_key(ranks_.rank), encode(report));
+      const bool is_last = answer({Cause::kLeft, -1, "left the process group; before that: " + operations(), {}, {}});
       store_->set(told_key(ranks_.rank), "1");
-      if (answer(report) && store_->check({"alarm"})) publish(decide_by_reports());
+      if (is_last && store_->check({"alarm"})) publish(decide_by_reports());
     });
   });
 }
@@ -144,7 +143,7 @@ bool RollCall::answer(const Report& report) {
     const MutexLock lock(mutex_);
     if (std::exchange(answered_, true)) return false;
   }
-  if (report.cause != Cause::kLeft) store_->set(report_key(ranks_.rank), encode(report));
+  store_->set(report_key(ranks_.rank), encode(report));
   return store_->add("answers", 1) == ranks_.world_size;
 }
 
@@ -189,10 +188,8 @@ void RollCall::end_operations(const Verdict& verdict) {
 
 Verdict RollCall::decide_by_reports() {
   std::vector<std::optional<Report>> reports(static_cast<size_t>(ranks_.world_size));
-  for (int rank = 0; rank < ranks_.world_size; ++rank) {
-    for (const auto& key : {report_key(rank), left_key(rank)})
-      if (!reports[rank] && store_->check({key})) reports[rank] = decode<Report>(store_->get_to_str(key));
-  }
+  for (int rank = 0; rank < ranks_.world_size; ++rank)
+    if (store_->check({report_key(rank)})) reports[rank] = decode<Report>(store_->get_to_str(report_key(rank)));
   return decide(ranks_, reports, "did not answer within " + in_seconds(options_.answer_time));
 }
 

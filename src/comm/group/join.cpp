@@ -9,7 +9,6 @@
 #include "comm/core/front.h"
 #include "comm/core/host_grid.h"
 #include "comm/core/store_message.h"
-#include "comm/failure/neighbours.h"
 #include "comm/rendezvous/network.h"
 #include "comm/rendezvous/store.h"
 #include "comm/shm/shm_communicator.h"
@@ -202,11 +201,9 @@ C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>
   options.timeout = timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = rendezvous.store_in_rank_0;
-  std::map<int, pid_t> processes;
-  for (const auto& [rank, contact] : rendezvous.contacts)
-    if (contact.process != getpid()) processes[membership.ranks.name_of(rank)] = contact.process;
   options.roll_call.alarm = rendezvous.alarm;
-  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
+  for (const auto& [rank, contact] : rendezvous.contacts)
+    if (contact.process != getpid()) options.roll_call.neighbours[membership.ranks.name_of(rank)] = contact.process;
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {

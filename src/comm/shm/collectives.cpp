@@ -84,7 +84,7 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
       slots_(memory_.get() + head_bytes(members_.size())),
       slot_bytes_(slot_bytes) {
   const MutexLock lock(peers_->own_rank->mutex);
-  peers_->orders.push_back(this);
+  peers_->own_rank->orders.push_back(this);
 }
 
 // A forked child must not take the lock, which may stay locked there for ever. It leaks the futures in `followed_`,
@@ -92,7 +92,7 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
 Collectives::~Collectives() {
   if (peers_->is_own_process()) {
     const MutexLock lock(peers_->own_rank->mutex);
-    std::erase(peers_->orders, this);
+    std::erase(peers_->own_rank->orders, this);
     drop();
   } else if (!followed_.empty()) {
     static_cast<void>(new auto(std::move(followed_)));
@@ -163,7 +163,7 @@ void Collectives::guarded(const std::function<void()>& act) {
     act();
   } catch (const std::exception& error) {
     failure_ = std::current_exception();
-    peers_->tell(what_without_backtrace(error));
+    peers_->tell(peers_->operation(), what_without_backtrace(error));
     drop();
     throw;
   }

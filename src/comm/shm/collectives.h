@@ -95,6 +95,7 @@ class Collectives : public Order, public std::enable_shared_from_this<Collective
   /// Blocks until every operation that was started is done.
   void finish_all();
 
+  const Peers& peers() const override { return *peers_; }
   void progress() override;
   bool is_under_way() const override FSDP_REQUIRES(peers_->own_rank->mutex) { return !queue_.empty(); }
   void drop() override FSDP_REQUIRES(peers_->own_rank->mutex);
