@@ -83,11 +83,7 @@ std::vector<int> DeviceMesh::shape() const {
   return sizes;
 }
 
-int DeviceMesh::size() const {
-  int ranks = 1;
-  for (const auto& axis : axes_) ranks *= axis.size;
-  return ranks;
-}
+int DeviceMesh::size() const { return static_cast<int>(std::ssize(offsets())); }
 
 std::vector<int> DeviceMesh::coordinate() const {
   std::vector<int> place;

@@ -60,7 +60,7 @@ class JobStore : public c10d::Store {
   // earlier call. `act` must own what it uses.
   template <class Act>
   auto ask(milliseconds limit, Act act) const {
-    if (shared_->calls) ++*shared_->calls;
+    ++*shared_->calls;
     if (!shared_->is_silent) {
       if (auto answer = run_in_time(limit, [=, store = store_] { return act(*store); })) return *std::move(answer);
       shared_->is_silent = true;
@@ -157,15 +157,6 @@ void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptio
   if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
 }
 
-// If a program accepts connections but is not a store, LibTorch waits for its answer for ever, and if nothing listens,
-// it waits longer than the timeout. So the connection is made in a thread of its own, which is left behind after the
-// timeout.
-StorePtr open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
-  auto store = run_in_time(options.timeout, [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
-  if (!store) throw std::runtime_error("nothing answers there, or what answers is not a rendezvous store");
-  return *std::move(store);
-}
-
 }  // namespace
 
 StorePtr make_bounded_store(StorePtr store, milliseconds limit, std::shared_ptr<std::atomic<int64_t>> calls) {
@@ -188,9 +179,13 @@ StorePtr connect_store(const RendezvousParameters& rendezvous, std::chrono::mill
   options.timeout = timeout;
   try {
     if (hosts) choose_listener(rendezvous, options);
-    auto store = open_store(rendezvous.host, options);
+    // If a program accepts connections but is not a store, LibTorch waits for its answer for ever, and if nothing
+    // listens, it waits longer than the timeout.
+    const auto store = run_in_time(
+        timeout, [=, host = rendezvous.host] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+    if (!store) throw std::runtime_error("nothing answers there, or what answers is not a rendezvous store");
     const MutexLock lock(own.mutex);
-    return own.open[{address, hosts}] = store;
+    return own.open[{address, hosts}] = *store;
   } catch (const std::exception& error) {
     explain(rendezvous, hosts, address, timeout, error.what());
   }

@@ -44,7 +44,7 @@ class ShmCommunicator : public Front {
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
     for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
-    return collectives_->start(fingerprint, all_reduce_steps(std::move(tensors), op, writer()));
+    return collectives_->start(fingerprint, all_reduce_steps(tensors, op, writer()));
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
