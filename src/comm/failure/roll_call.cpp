@@ -102,8 +102,14 @@ Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_f
 }
 
 std::optional<Verdict> RollCall::verdict() {
-  if (known()) std::call_once(others_follow_, [this] { let_others_follow(); });
-  return known();
+  const auto verdict = known();
+  if (verdict && options_.store_in_rank_0 && ranks_.name() == 0)
+    std::call_once(others_follow_, [&] {
+      pass_on(*verdict);  // the alarm's thread may not have passed it on yet
+      const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
+      options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
+    });
+  return verdict;
 }
 
 std::optional<Verdict> RollCall::known() const {
@@ -191,13 +197,6 @@ Verdict RollCall::decide_by_reports() {
   for (int rank = 0; rank < ranks_.world_size; ++rank)
     if (store_->check({report_key(rank)})) reports[rank] = decode<Report>(store_->get_to_str(report_key(rank)));
   return decide(ranks_, reports, "did not answer within " + in_seconds(options_.answer_time));
-}
-
-void RollCall::let_others_follow() {
-  if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
-  pass_on(*known());  // the alarm's thread may not have passed it on yet
-  const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
-  options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
 }
 
 void RollCall::wait_until_told(steady_clock::time_point end) const {

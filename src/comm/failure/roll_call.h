@@ -137,7 +137,6 @@ class RollCall {
   void end_operations(const Verdict& verdict);
   Verdict decide_by_reports();
   void pass_on(const Verdict& verdict) const;
-  void let_others_follow();
   void wait_until_told(std::chrono::steady_clock::time_point end) const;
   std::string operations() const;
   std::vector<std::shared_ptr<Order>> orders() const;

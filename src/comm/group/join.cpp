@@ -37,8 +37,8 @@ constexpr std::chrono::seconds kFarewell{4};
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
 constexpr const char* kRoster = "roster";
 
-// Returns a store with keys that only this group uses and whose calls all end. Throws UsageError on ranks of another run
-// that use the same address. The first rank to come decides which run it is.
+// Returns a store with keys that only this group uses and whose calls all end. Throws UsageError on ranks of another
+// run that use the same address. The first rank to come decides which run it is.
 StorePtr rendezvous_store(const Rendezvous& rendezvous) {
   const auto& membership = rendezvous.membership;
   const auto& place = membership.parameters;

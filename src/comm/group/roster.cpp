@@ -34,14 +34,6 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
   return "";
 }
 
-// Returns the reason why not all ranks are on one host; empty if they are.
-std::string several_hosts(const Ranks& ranks, std::span<const int> hosts) {
-  const auto other = std::ranges::find_if(hosts, [&](int host) { return host != hosts[0]; });
-  if (other == hosts.end()) return "";
-  return str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
-                 " are on different hosts or in different network or process namespaces");
-}
-
 }  // namespace
 
 PackedNumbers::PackedNumbers(std::span<const int> numbers) {
@@ -96,7 +88,11 @@ CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, con
   const auto wanted = count == 1                   ? Carrier::kSharedMemory
                       : count == std::ssize(hosts) ? Carrier::kNetwork
                                                    : Carrier::kHierarchical;
-  std::string obstacle = backend == "shm" ? several_hosts(ranks, hosts) : "";
+  std::string obstacle;
+  // Hosts are numbered in the order of their first ranks.
+  if (const auto other = std::ranges::find(hosts, 1); backend == "shm" && other != hosts.end())
+    obstacle = str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
+                       " are on different hosts or in different network or process namespaces");
   if (obstacle.empty() && wanted != Carrier::kNetwork) obstacle = roster.obstacle;
   require(obstacle.empty() || backend == "cpu", prefix, "the backend \"", backend, "\" needs memory that ",
           backend == "shm" ? "all ranks share: " : "the ranks of each host share: ", obstacle,

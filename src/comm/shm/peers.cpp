@@ -231,9 +231,8 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
   while (true) {
     if (ready()) return;
     {
-      const bool others_may_advance = std::ranges::any_of(own_rank->orders, [this](const Order* order) {
-        return &order->peers() != this && order->is_under_way();
-      });
+      const bool others_may_advance = std::ranges::any_of(
+          own_rank->orders, [this](const Order* order) { return &order->peers() != this && order->is_under_way(); });
       const auto limit = others_may_advance ? kGlance : kLook;
       const RankLock::ScopedRelease others_go_on(own_rank->mutex);
       sleep_while(bell, heard, limit);

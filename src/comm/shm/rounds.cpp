@@ -77,10 +77,6 @@ class Windows {
   int turns_;
 };
 
-at::Tensor tensor_at(const std::byte* memory, int64_t numel, const at::TensorOptions& options) {
-  return at::from_blob(const_cast<std::byte*>(memory), {numel}, options);
-}
-
 std::byte* address_of(const at::Tensor& tensor, int64_t element) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
 }
@@ -118,8 +114,9 @@ struct Reduction {
       for (int rank = 0; rank < writer.world_size; ++rank) {
         const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
         const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
-        contributions.push_back(memory == nullptr ? at::zeros({count}, output.options())
-                                                  : tensor_at(memory, count, output.options()));
+        contributions.push_back(memory == nullptr
+                                    ? at::zeros({count}, output.options())
+                                    : at::from_blob(const_cast<std::byte*>(memory), {count}, output.options()));
       }
       const at::Tensor sum = output.narrow(0, range.in_slice + first - begin, count);
       reduce_in_rank_order(sum, contributions, writer.rank, op, scale);
