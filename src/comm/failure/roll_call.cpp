@@ -78,27 +78,23 @@ Verdict RollCall::pronounce(const Verdict& verdict) {
   return verdict_after([&] { publish(verdict); });
 }
 
-// Runs `act`, which makes a verdict known unless the store is gone, and returns the verdict that holds.
+// Runs `act`, which makes a verdict known unless the store is gone, and returns the verdict that holds. If the store is
+// gone and the process of the rank that this rank waits for is stopped, that rank is to blame: the process that hosted
+// the store may have ended because it needed nothing more from the others.
 Verdict RollCall::verdict_after(const std::function<void()>& act, int waiting_for) {
   try {
     act();
   } catch (const std::exception& error) {
-    end_operations(verdict_without_store(first_line(error.what()), waiting_for));
+    const std::string last = " This rank's last operations: " + operations() + '.';
+    const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
+    const auto neighbour = options_.neighbours.find(name);
+    if (neighbour != options_.neighbours.end() && Process(neighbour->second).is_stopped())
+      end_operations({Verdict::Kind::kPeerLost, name,
+                      str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)});
+    else
+      end_operations(store_lost(ranks_.name(), options_.store_in_rank_0, first_line(error.what()), last));
   }
   return *verdict();
-}
-
-// Returns the verdict when the store does not answer. If the process of the rank that this rank waits for is stopped,
-// that rank is to blame: the process that hosted the store may have ended because it needed nothing more from the
-// others.
-Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_for) const {
-  const std::string last = " This rank's last operations: " + operations() + '.';
-  const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
-  const auto neighbour = options_.neighbours.find(name);
-  if (neighbour == options_.neighbours.end() || !Process(neighbour->second).is_stopped())
-    return store_lost(ranks_.name(), options_.store_in_rank_0, detail, last);
-  return {Verdict::Kind::kPeerLost, name,
-          str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)};
 }
 
 std::optional<Verdict> RollCall::verdict() {
@@ -145,10 +141,7 @@ void RollCall::look() {
 
 // Answers once. Returns whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
-  {
-    const MutexLock lock(mutex_);
-    if (std::exchange(answered_, true)) return false;
-  }
+  if (answered_.exchange(true)) return false;
   store_->set(report_key(ranks_.rank), encode(report));
   return store_->add("answers", 1) == ranks_.world_size;
 }

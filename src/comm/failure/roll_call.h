@@ -129,7 +129,6 @@ class RollCall {
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
   Verdict verdict_after(const std::function<void()>& act, int waiting_for = -1);
-  Verdict verdict_without_store(const std::string& detail, int waiting_for) const;
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
@@ -150,7 +149,7 @@ class RollCall {
   std::condition_variable_any changed_;
   std::vector<std::weak_ptr<Order>> orders_ FSDP_GUARDED_BY(mutex_);
   std::optional<Verdict> verdict_ FSDP_GUARDED_BY(mutex_);
-  bool answered_ FSDP_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> answered_ = false;
   std::once_flag leaves_, others_follow_;
 };
 

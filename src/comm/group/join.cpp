@@ -134,7 +134,7 @@ void meet(Rendezvous& rendezvous) {
     roster = decode<Roster>(read(rendezvous, {kRoster}).front());
   }
   compare_claims(membership, own.claims, roster.claims);
-  const auto hosts = roster.hosts.unpack();
+  const auto hosts = unpack_numbers(roster.hosts);
   rendezvous.roster = std::make_shared<const Roster>(std::move(roster));
   std::vector<int> beside;  // the ranks of this rank's host
   for (int rank = 0; rank < membership.world_size(); ++rank)
@@ -248,7 +248,7 @@ std::shared_ptr<Communicator> join(Rendezvous& rendezvous) {
       rendezvous.store = rendezvous_store(rendezvous);
       agreed(rendezvous, [&] { meet(rendezvous); });
     }
-    auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
+    auto communicator = rendezvous.connect(rendezvous, unpack_numbers(rendezvous.roster->hosts));
     rendezvous.page = nullptr;
     return communicator;
   } catch (const PeerLost& error) {

@@ -64,10 +64,8 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
     : communicator_(std::move(communicator)),
       reductions_(communicator_->duplicate("reductions")),
       local_rank_(local_rank) {
-  for (int number = 0; number < world_size(); ++number) {
-    global_ranks_.push_back(number);
-    hosts_.push_back(number);
-  }
+  for (int number = 0; number < world_size(); ++number) global_ranks_.push_back(number);
+  hosts_ = global_ranks_;
 }
 
 std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
@@ -77,7 +75,7 @@ std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
   const auto& ranks = rendezvous.membership.ranks;
   group->name_ = ranks.group;
   if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
-  if (group->world_size() > 1) group->hosts_ = rendezvous.roster->hosts.unpack();
+  if (group->world_size() > 1) group->hosts_ = unpack_numbers(rendezvous.roster->hosts);
   group->rendezvous_ = std::make_shared<const Rendezvous>(std::move(rendezvous));
   return group;
 }

@@ -36,20 +36,22 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
 
 }  // namespace
 
-PackedNumbers::PackedNumbers(std::span<const int> numbers) {
+std::vector<Runs> pack_numbers(std::span<const int> numbers) {
+  std::vector<Runs> all;
   for (size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
     while (end < numbers.size() && numbers[end] == numbers[begin]) ++end;
     const int step = numbers[begin] - (begin == 0 ? 0 : numbers[begin - 1]), length = static_cast<int>(end - begin);
-    const bool goes_on = !runs_.empty() && runs_.back().step == step && runs_.back().length == length;
-    if (!goes_on) runs_.push_back({length, step, 0});
-    ++runs_.back().times;
+    const bool goes_on = !all.empty() && all.back().step == step && all.back().length == length;
+    if (!goes_on) all.push_back({length, step, 0});
+    ++all.back().times;
   }
+  return all;
 }
 
-std::vector<int> PackedNumbers::unpack() const {
+std::vector<int> unpack_numbers(std::span<const Runs> all) {
   std::vector<int> numbers;
   int number = 0;
-  for (const auto& [length, step, times] : runs_)
+  for (const auto& [length, step, times] : all)
     for (int run = 0; run < times; ++run) numbers.insert(numbers.end(), static_cast<size_t>(length), number += step);
   return numbers;
 }
@@ -64,16 +66,16 @@ Roster roster_of(std::span<const Profile> profiles) {
     places.emplace_back(profile.domain, profile.host);
   }
   const auto hosts = number(places);
-  roster.hosts = PackedNumbers(hosts);
+  roster.hosts = pack_numbers(hosts);
   roster.obstacle = obstacle_in(profiles, hosts);
   return roster;
 }
 
 Roster roster_of(const Roster& roster, std::span<const int> ranks) {
-  const auto all = roster.hosts.unpack();
+  const auto all = unpack_numbers(roster.hosts);
   std::vector<int> hosts;
   for (const int rank : ranks) hosts.push_back(all[static_cast<size_t>(rank)]);
-  return {{}, PackedNumbers(number(hosts)), roster.is_one_domain, roster.obstacle};
+  return {{}, pack_numbers(number(hosts)), roster.is_one_domain, roster.obstacle};
 }
 
 bool may_share_memory(std::string_view backend) {
@@ -83,7 +85,7 @@ bool may_share_memory(std::string_view backend) {
 CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, const Roster& roster,
                              const std::string& prefix) {
   if (!may_share_memory(backend)) return {};
-  const auto hosts = roster.hosts.unpack();
+  const auto hosts = unpack_numbers(roster.hosts);
   const int count = 1 + std::ranges::max(hosts);
   const auto wanted = count == 1                   ? Carrier::kSharedMemory
                       : count == std::ssize(hosts) ? Carrier::kNetwork
