@@ -175,21 +175,20 @@ void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
 C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
   const auto& membership = rendezvous.membership;
   const auto& parameters = membership.parameters;
-  const auto timeout = rendezvous.timeout;
   const std::string address = rendezvous.roster->is_one_domain ? "127.0.0.1"
                               : parameters.host.empty()        ? ""
                                                                : address_towards(parameters.host, parameters.port);
   C10dOptions options;
   options.ranks = membership.ranks;
   options.traffic.reset(new CountByPeer{rendezvous.traffic, hosts, membership.ranks});
-  options.timeout = timeout;
+  options.timeout = rendezvous.timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = rendezvous.store_in_rank_0;
   options.roll_call.alarm = rendezvous.alarm;
   for (const auto& [rank, contact] : rendezvous.contacts)
     if (contact.process != getpid()) options.roll_call.neighbours[membership.ranks.name_of(rank)] = contact.process;
   options.roll_call.answer_time =
-      std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
+      std::clamp(rendezvous.timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
     return make_gloo_backend(lane, rank, world_size, limit, address);
   };

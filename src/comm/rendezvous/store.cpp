@@ -132,15 +132,6 @@ struct Connections {
   throw Error(text);
 }
 
-// Makes the store listen at the given address only, unless that is a host name (see listen_for_store); LibTorch alone
-// would listen at every address. If the port is not occupied but this function cannot listen, LibTorch tries: the
-// address may lead to this host without being its own.
-void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptions& options) {
-  StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
-  if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
-  if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
-}
-
 }  // namespace
 
 StorePtr make_bounded_store(StorePtr store, milliseconds limit, std::shared_ptr<std::atomic<int64_t>> calls) {
@@ -162,7 +153,13 @@ StorePtr connect_store(const RendezvousParameters& rendezvous, std::chrono::mill
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    if (hosts) choose_listener(rendezvous, options);
+    if (hosts) {
+      // LibTorch alone would listen at every address. If the port is not occupied but this function cannot listen,
+      // LibTorch tries: the address may lead to this host without being its own.
+      StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
+      if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
+      if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
+    }
     // If a program accepts connections but is not a store, LibTorch waits for its answer for ever, and if nothing
     // listens, it waits longer than the timeout.
     auto store = run_in_time(

@@ -42,8 +42,6 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
   bool is_over() const { return is_dropped_ || is_done(); }
 
   bool is_done() const { return read == steps.count; }
-  /// Returns whether this operation allows its next round to be posted now.
-  bool wants_to_post() const { return !is_all_posted() && (steps.overlap || posted == read); }
   bool is_all_posted() const { return posted == steps.count; }
   bool has_unread() const { return read < posted; }
 
@@ -207,7 +205,8 @@ void Collectives::compare(size_t member) {
 // Posts the next round of the first operation that is not all posted. Returns false if that is not possible yet.
 bool Collectives::post_next() {
   const auto next = std::ranges::find_if(queue_, [](const auto& work) { return !work->is_all_posted(); });
-  if (next == queue_.end() || !(*next)->wants_to_post() || posted_ - closed_ == 2) return false;
+  if (next == queue_.end() || posted_ - closed_ == 2 || (!(*next)->steps.overlap && (*next)->has_unread()))
+    return false;
   for (size_t i = 0; i < members_.size(); ++i)
     if (!has_read(i, posted_)) return false;
   auto& work = **next;

@@ -102,26 +102,24 @@ struct Reduction {
   }
 
   void read(int64_t round, const Slots& slots) const {
-    const size_t bytes = windows.visit(writer.rank, round, [&](const Range& range) { sum(range, slots); });
+    const size_t bytes = windows.visit(writer.rank, round, [&](const Range& range) {
+      const at::Tensor& output = planes[range.plane].output;
+      const int64_t begin = range.in_whole;
+      const auto sum = [&](int64_t first, int64_t count, const std::byte* own) {
+        std::vector<at::Tensor> contributions;
+        for (int rank = 0; rank < writer.world_size; ++rank) {
+          const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
+          const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
+          contributions.push_back(memory == nullptr
+                                      ? at::zeros({count}, output.options())
+                                      : at::from_blob(const_cast<std::byte*>(memory), {count}, output.options()));
+        }
+        reduce_in_rank_order(output.narrow(0, range.in_slice + first - begin, count), contributions, writer.rank, op,
+                             scale);
+      };
+      visit_ranges(planes[range.plane].input, begin, begin + range.count, sum);
+    });
     writer.traffic->add_received(bytes * static_cast<size_t>(writer.world_size - 1));
-  }
-
-  void sum(const Range& range, const Slots& slots) const {
-    const at::Tensor& output = planes[range.plane].output;
-    const int64_t begin = range.in_whole;
-    const auto reduce = [&](int64_t first, int64_t count, const std::byte* own) {
-      std::vector<at::Tensor> contributions;
-      for (int rank = 0; rank < writer.world_size; ++rank) {
-        const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
-        const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
-        contributions.push_back(memory == nullptr
-                                    ? at::zeros({count}, output.options())
-                                    : at::from_blob(const_cast<std::byte*>(memory), {count}, output.options()));
-      }
-      const at::Tensor sum = output.narrow(0, range.in_slice + first - begin, count);
-      reduce_in_rank_order(sum, contributions, writer.rank, op, scale);
-    };
-    visit_ranges(planes[range.plane].input, begin, begin + range.count, reduce);
   }
 };
 
