@@ -42,7 +42,7 @@ CarrierChoice choice(const std::string& backend, const std::vector<Profile>& pro
 }
 
 TEST(Carrier, IsWhatTheHostsCallFor) {
-  EXPECT_THAT(roster_of(profiles_on({"b", "a", "b", "c", "a"})).hosts.unpack(), ElementsAre(0, 1, 0, 2, 1));
+  EXPECT_THAT(unpack_numbers(roster_of(profiles_on({"b", "a", "b", "c", "a"})).hosts), ElementsAre(0, 1, 0, 2, 1));
   for (const char* backend : {"cpu", "hierarchical"}) {
     EXPECT_EQ(choice(backend, profiles_on({"a", "a"})).carrier, Carrier::kSharedMemory);
     EXPECT_EQ(choice(backend, profiles_on({"a", "b"})).carrier, Carrier::kNetwork);

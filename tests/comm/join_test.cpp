@@ -65,7 +65,7 @@ TEST(Joining, ReadsAtMost64KiBAt16384Ranks) {
   for (const int per_host : {1, 2, 8, 64}) {
     const auto profiles = profiles_of(16384, [&](int rank) { return rank / per_host; });
     const auto roster = roster_of(profiles);
-    const auto hosts = roster.hosts.unpack();
+    const auto hosts = unpack_numbers(roster.hosts);
     EXPECT_LE(encode(roster).size(), 1024U);
     EXPECT_EQ(hosts.back(), 16383 / per_host);
     EXPECT_LE(static_cast<size_t>(per_host) * encode(profiles.front()).size(), 32768U);
@@ -91,7 +91,7 @@ TEST(Rosters, OfSubgroupsAreThoseThatTheirRanksWouldHaveMade) {
       if (random() % 2 == 0) members.push_back(rank), of_members.push_back(profiles[static_cast<size_t>(rank)]);
     const auto all = roster_of(profiles), part = roster_of(decode<Roster>(encode(all)), members),
                made = roster_of(of_members);
-    EXPECT_EQ(part.hosts.unpack(), made.hosts.unpack());
+    EXPECT_EQ(unpack_numbers(part.hosts), unpack_numbers(made.hosts));
     EXPECT_EQ(part.obstacle, all.obstacle) << "whether memory is shared is the same in all groups";
     EXPECT_EQ(part.is_one_domain, all.is_one_domain);
   }

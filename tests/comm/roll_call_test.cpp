@@ -28,8 +28,8 @@ TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
     std::thread other([&] { call->leave(); });
     call->leave();
     other.join();
-    EXPECT_TRUE(store->check({"roll_call/0/left/0"}));
-    store->deleteKey("roll_call/0/left/0");
+    EXPECT_TRUE(store->check({"roll_call/0/report/0"}));
+    store->deleteKey("roll_call/0/report/0");
   }
 }
 
@@ -45,8 +45,7 @@ TEST(RollCall, NamesAStoppedNeighbourWhereTheStoreIsGone) {
   const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] {
     if (is_gone) throw std::runtime_error("connection closed");
   });
-  const RollCallOptions options{.store_in_rank_0 = true,
-                                .neighbours = std::make_shared<Neighbours>(std::map<int, pid_t>{{2, stopped}})};
+  const RollCallOptions options{.store_in_rank_0 = true, .neighbours = {{2, stopped}}};
   const auto call = RollCall::start([&] { return store; }, {3, 4}, options);
   is_gone = true;
   EXPECT_EQ(call->alarm(Cause::kTransport, 2, "barrier", "did not come").rank, 2);
@@ -62,7 +61,7 @@ TEST(RollCall, ThatFindsARankGoneEndsEveryGroupOfTheRanksThatHearOfIt) {
     const auto connect = [&] { return c10::make_intrusive<c10d::PrefixStore>(group, store); };
     return RollCall::start(connect, ranks, {.answer_time = std::chrono::milliseconds(500), .alarm = alarm});
   };
-  const auto alarm_of_0 = std::make_shared<Alarm>(), alarm_of_1 = std::make_shared<Alarm>();
+  const auto alarm_of_0 = Alarm::make(), alarm_of_1 = Alarm::make();
   const auto all_of_0 = start("all", {0, 3}, alarm_of_0), all_of_1 = start("all", {1, 3}, alarm_of_1);
   const auto pair = start("pair", Ranks{0, 3}.in_subgroup("pair", {0, 2}), alarm_of_0);
   const auto verdict = pair->alarm(Cause::kTransport, 1, "barrier", "no news");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "comm/posix/process.h"
 
 namespace fsdp {
 namespace {
@@ -18,7 +19,6 @@ constexpr milliseconds kLeastFarewell{3000};
 constexpr milliseconds kStoreTime{2000};
 
 std::string report_key(int rank) { return str_cat("report/", rank); }
-std::string left_key(int rank) { return str_cat("left/", rank); }
 std::string told_key(int rank) { return str_cat("told/", rank); }
 
 }  // namespace
@@ -26,8 +26,7 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 // Note [Roll call]
 // The keys, all under the group's prefix:
 //   alarm       the first rank whose collective failed: the judge
-//   report/R    rank R's answer; a rank without an answer is lost
-//   left/R      rank R has destroyed its process group; this replaces its answer
+//   report/R    rank R's answer, or that it has destroyed its process group; a rank without an answer is lost
 //   answers     the number of ranks that have answered or left
 //   verdict     set once; every rank throws it
 //   told/R      rank R has read the verdict or has left
@@ -79,31 +78,34 @@ Verdict RollCall::pronounce(const Verdict& verdict) {
   return verdict_after([&] { publish(verdict); });
 }
 
-// Runs `act`, which makes a verdict known unless the store is gone, and returns the verdict that holds.
+// Runs `act`, which makes a verdict known unless the store is gone, and returns the verdict that holds. If the store is
+// gone and the process of the rank that this rank waits for is stopped, that rank is to blame: the process that hosted
+// the store may have ended because it needed nothing more from the others.
 Verdict RollCall::verdict_after(const std::function<void()>& act, int waiting_for) {
   try {
     act();
   } catch (const std::exception& error) {
-    end_operations(verdict_without_store(first_line(error.what()), waiting_for));
+    const std::string last = " This rank's last operations: " + operations() + '.';
+    const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
+    const auto neighbour = options_.neighbours.find(name);
+    if (neighbour != options_.neighbours.end() && Process(neighbour->second).is_stopped())
+      end_operations({Verdict::Kind::kPeerLost, name,
+                      str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)});
+    else
+      end_operations(store_lost(ranks_.name(), options_.store_in_rank_0, first_line(error.what()), last));
   }
   return *verdict();
 }
 
-// Returns the verdict when the store does not answer. If the process of the rank that this rank waits for is stopped,
-// that rank is to blame: the process that hosted the store may have ended because it needed nothing more from the
-// others.
-Verdict RollCall::verdict_without_store(const std::string& detail, int waiting_for) const {
-  const std::string last = " This rank's last operations: " + operations() + '.';
-  const int name = waiting_for < 0 ? -1 : ranks_.name_of(waiting_for);
-  if (!options_.neighbours || !options_.neighbours->is_stopped(name))
-    return store_lost(ranks_.name(), options_.store_in_rank_0, detail, last);
-  return {Verdict::Kind::kPeerLost, name,
-          str_cat("rank ", name, " is lost: its process is stopped.", last, kLookAtLost)};
-}
-
 std::optional<Verdict> RollCall::verdict() {
-  if (known()) std::call_once(others_follow_, [this] { let_others_follow(); });
-  return known();
+  const auto verdict = known();
+  if (verdict && options_.store_in_rank_0 && ranks_.name() == 0)
+    std::call_once(others_follow_, [&] {
+      pass_on(*verdict);  // the alarm's thread may not have passed it on yet
+      const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
+      options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
+    });
+  return verdict;
 }
 
 std::optional<Verdict> RollCall::known() const {
@@ -118,10 +120,9 @@ void RollCall::leave() {
   std::call_once(leaves_, [this] {
     if (known()) return;
     try_to([this] {
-      const Report report{Cause::kLeft, -1, "left the process group; before that: " + operations(), {}, {}};
-      store_->set(left_key(ranks_.rank), encode(report));
+      const bool is_last = answer({Cause::kLeft, -1, "left the process group; before that: " + operations(), {}, {}});
       store_->set(told_key(ranks_.rank), "1");
-      if (answer(report) && store_->check({"alarm"})) publish(decide_by_reports());
+      if (is_last && store_->check({"alarm"})) publish(decide_by_reports());
     });
   });
 }
@@ -140,11 +141,8 @@ void RollCall::look() {
 
 // Answers once. Returns whether this was the last rank's answer.
 bool RollCall::answer(const Report& report) {
-  {
-    const MutexLock lock(mutex_);
-    if (std::exchange(answered_, true)) return false;
-  }
-  if (report.cause != Cause::kLeft) store_->set(report_key(ranks_.rank), encode(report));
+  if (answered_.exchange(true)) return false;
+  store_->set(report_key(ranks_.rank), encode(report));
   return store_->add("answers", 1) == ranks_.world_size;
 }
 
@@ -189,18 +187,9 @@ void RollCall::end_operations(const Verdict& verdict) {
 
 Verdict RollCall::decide_by_reports() {
   std::vector<std::optional<Report>> reports(static_cast<size_t>(ranks_.world_size));
-  for (int rank = 0; rank < ranks_.world_size; ++rank) {
-    for (const auto& key : {report_key(rank), left_key(rank)})
-      if (!reports[rank] && store_->check({key})) reports[rank] = decode<Report>(store_->get_to_str(key));
-  }
+  for (int rank = 0; rank < ranks_.world_size; ++rank)
+    if (store_->check({report_key(rank)})) reports[rank] = decode<Report>(store_->get_to_str(report_key(rank)));
   return decide(ranks_, reports, "did not answer within " + in_seconds(options_.answer_time));
-}
-
-void RollCall::let_others_follow() {
-  if (!options_.store_in_rank_0 || ranks_.name() != 0) return;
-  pass_on(*known());  // the alarm's thread may not have passed it on yet
-  const auto end = steady_clock::now() + std::max(options_.answer_time, kLeastFarewell);
-  options_.alarm->tell([&](const RollCall& call) { call.wait_until_told(end); });
 }
 
 void RollCall::wait_until_told(steady_clock::time_point end) const {

@@ -7,15 +7,18 @@
 
 #include "comm/core/mutex.h"
 #include "comm/core/ranks.h"
-#include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace fsdp {
@@ -25,18 +28,15 @@ class RollCall;
 /// Hears of failures for all process groups of a rank. One thread waits for a key of the store on a connection of its
 /// own, so the store gets no requests while nothing fails. See Note [Alarm].
 ///
-/// Thread-safe.
-class Alarm {
+/// Thread-safe. The alarm's thread may outlive its last user.
+class Alarm : public std::enable_shared_from_this<Alarm> {
  public:
   using StorePtr = c10::intrusive_ptr<c10d::Store>;
   /// Makes a connection to the store on which nothing else waits.
   using Connect = std::function<StorePtr()>;
 
-  Alarm() = default;
-  /// Ends its thread within seconds.
-  ~Alarm();
-  Alarm(const Alarm&) = delete;
-  Alarm& operator=(const Alarm&) = delete;
+  /// Makes an alarm. When the pointer is destroyed, its thread ends within seconds or is left behind.
+  static std::shared_ptr<Alarm> make();
 
   /// Starts to listen for the rank `ranks.name()`. Only the first call has an effect. Ranks that ring each other must
   /// see the same keys through `connect`.
@@ -52,16 +52,21 @@ class Alarm {
   /// exits.
   static void leave_all();
 
-  struct State;
-
  private:
-  std::shared_ptr<State> state() const {
-    const MutexLock lock(mutex_);
-    return state_;
-  }
+  Alarm() = default;
+  void listen();
+  // Ends the thread. May be called again. Does nothing in a forked child, which has no such thread.
+  void stop();
 
   mutable Mutex mutex_;
-  std::shared_ptr<State> state_ FSDP_GUARDED_BY(mutex_);  // null before start()
+  std::vector<std::weak_ptr<RollCall>> calls_ FSDP_GUARDED_BY(mutex_);
+  // start() sets these four.
+  StorePtr listening_, ringing_;
+  int rank_ = 0;
+  pid_t process_ = 0;
+  std::atomic<bool> is_stopping_{false};
+  std::promise<void> has_listened_;
+  std::thread ear_;  // runs listen()
 };
 
 struct RollCallOptions {
@@ -70,10 +75,10 @@ struct RollCallOptions {
   /// True if rank 0 hosts the store, so a store that does not answer means that rank 0 is lost.
   bool store_in_rank_0 = false;
   /// The rank's alarm, which all its groups share.
-  std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  /// The processes of other ranks on this host. If the store is gone, they show whether the rank that this rank waits
-  /// for is stopped. May be null.
-  std::shared_ptr<Neighbours> neighbours = nullptr;
+  std::shared_ptr<Alarm> alarm = Alarm::make();
+  /// The processes of other ranks on this host, by global rank. If the store is gone, they show whether the rank that
+  /// this rank waits for is stopped.
+  std::map<int, pid_t> neighbours = {};
 };
 
 /// Asks all ranks of a process group what failed and draws the verdict. Each rank has one for each process group, which
@@ -124,7 +129,6 @@ class RollCall {
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
   Verdict verdict_after(const std::function<void()>& act, int waiting_for = -1);
-  Verdict verdict_without_store(const std::string& detail, int waiting_for) const;
   bool answer(const Report& report);
   void ring() const;
   void publish(const Verdict& verdict);
@@ -132,7 +136,6 @@ class RollCall {
   void end_operations(const Verdict& verdict);
   Verdict decide_by_reports();
   void pass_on(const Verdict& verdict) const;
-  void let_others_follow();
   void wait_until_told(std::chrono::steady_clock::time_point end) const;
   std::string operations() const;
   std::vector<std::shared_ptr<Queue>> queues() const;
@@ -146,7 +149,7 @@ class RollCall {
   std::condition_variable_any changed_;
   std::vector<std::weak_ptr<Queue>> queues_ FSDP_GUARDED_BY(mutex_);
   std::optional<Verdict> verdict_ FSDP_GUARDED_BY(mutex_);
-  bool answered_ FSDP_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> answered_ = false;
   std::once_flag leaves_, others_follow_;
 };
 

@@ -129,38 +129,34 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
     verdict.is_gone = true;
     return verdict;
   }
-  if (alarm != nullptr && alarm->waiting_for < 0) {
+  if (alarm == nullptr)
+    return {Verdict::Kind::kError, -1,
+            str_cat("a collective failed on another rank.", last_operations(ranks, reports),
+                    " Look at the output of the other ranks, then start all ranks again.")};
+  const int peer = alarm->waiting_for;
+  if (peer < 0) {
     // While ranks connect, Gloo does not tell which rank closed a connection. A faster rank may have left already.
     if (const int rank = first_with(Cause::kLeft, reports); rank >= 0) return left(rank);
     return {Verdict::Kind::kError, -1,
             str_cat(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(ranks, reports))};
   }
-  if (alarm != nullptr) {
-    const int peer = alarm->waiting_for, name = ranks.name_of(peer);
-    if (reports[peer]->cause == Cause::kLeft) {
-      return left(peer);
-    }
-    if (alarm->cause == Cause::kTimeout) {
-      std::vector<int> waits_for;
-      for (const auto& report : reports) waits_for.push_back(report->cause == Cause::kLeft ? -1 : report->waiting_for);
-      const int blocking = find_blocking_rank(waits_for, alarmed);
-      if (reports[blocking]->cause == Cause::kLeft) return left(blocking);
-      const int name_of_blocking = ranks.name_of(blocking);
-      return {Verdict::Kind::kMismatch, name_of_blocking,
-              str_cat(alarm->failed_operation, " timed out: rank ", name_of_blocking,
-                      " is alive but did not join this operation; it reports: ", reports[blocking]->operations, '.',
-                      last_operations(ranks, reports), kLookForDifference,
-                      "a forward, a backward, a save or a loop that only some ranks run", kOrForThreads,
-                      "; or raise the timeout if rank ", name_of_blocking, " needs longer.")};
-    }
-    return {Verdict::Kind::kError, name,
-            str_cat(alarm->failed_operation, " failed: the connection to rank ", name,
-                    " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
-                    " Check the network, then start all ranks again.")};
+  if (reports[peer]->cause == Cause::kLeft) return left(peer);
+  if (alarm->cause == Cause::kTimeout) {
+    std::vector<int> waits_for;
+    for (const auto& report : reports) waits_for.push_back(report->cause == Cause::kLeft ? -1 : report->waiting_for);
+    const int blocking = find_blocking_rank(waits_for, alarmed), name = ranks.name_of(blocking);
+    if (reports[blocking]->cause == Cause::kLeft) return left(blocking);
+    return {Verdict::Kind::kMismatch, name,
+            str_cat(alarm->failed_operation, " timed out: rank ", name,
+                    " is alive but did not join this operation; it reports: ", reports[blocking]->operations, '.',
+                    last_operations(ranks, reports), kLookForDifference,
+                    "a forward, a backward, a save or a loop that only some ranks run", kOrForThreads,
+                    "; or raise the timeout if rank ", name, " needs longer.")};
   }
-  return {Verdict::Kind::kError, -1,
-          str_cat("a collective failed on another rank.", last_operations(ranks, reports),
-                  " Look at the output of the other ranks, then start all ranks again.")};
+  return {Verdict::Kind::kError, ranks.name_of(peer),
+          str_cat(alarm->failed_operation, " failed: the connection to rank ", ranks.name_of(peer),
+                  " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
+                  " Check the network, then start all ranks again.")};
 }
 
 // The board has one int for each rank: the rank that it blames plus 1, so zeros blame nobody.

@@ -10,6 +10,12 @@
 namespace fsdp {
 namespace {
 
+std::vector<int> values_of(const auto& axes, auto member) {
+  std::vector<int> numbers;
+  for (const auto& axis : axes) numbers.push_back(axis.*member);
+  return numbers;
+}
+
 // Formats axes as "replicate=2, shard=4".
 std::string describe_axes(const std::vector<int>& shape, const std::vector<std::string>& names) {
   std::string text;
@@ -77,23 +83,11 @@ std::shared_ptr<ProcessGroup> DeviceMesh::make_group(const Axis& axis, const std
   return all_->split(std::move(lines), name);
 }
 
-std::vector<int> DeviceMesh::shape() const {
-  std::vector<int> sizes;
-  for (const auto& axis : axes_) sizes.push_back(axis.size);
-  return sizes;
-}
+std::vector<int> DeviceMesh::shape() const { return values_of(axes_, &Axis::size); }
 
-int DeviceMesh::size() const {
-  int ranks = 1;
-  for (const auto& axis : axes_) ranks *= axis.size;
-  return ranks;
-}
+std::vector<int> DeviceMesh::coordinate() const { return values_of(axes_, &Axis::coordinate); }
 
-std::vector<int> DeviceMesh::coordinate() const {
-  std::vector<int> place;
-  for (const auto& axis : axes_) place.push_back(axis.coordinate);
-  return place;
-}
+int DeviceMesh::size() const { return static_cast<int>(std::ssize(offsets())); }
 
 std::vector<int> DeviceMesh::offsets() const {
   std::vector<int> all{0};

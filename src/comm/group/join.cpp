@@ -9,7 +9,6 @@
 #include "comm/core/front.h"
 #include "comm/core/host_grid.h"
 #include "comm/core/store_message.h"
-#include "comm/failure/neighbours.h"
 #include "comm/rendezvous/network.h"
 #include "comm/rendezvous/store.h"
 #include "comm/shm/shm_communicator.h"
@@ -18,8 +17,8 @@
 
 #include <algorithm>
 #include <iostream>
-#include <numeric>
 #include <random>
+#include <ranges>
 #include <vector>
 
 namespace fsdp {
@@ -28,13 +27,6 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
-
-// Returns a name for the file that the ranks of a host map. No other such file has this name, not even that of a
-// later process with the same id.
-std::string page_name() {
-  std::random_device random;
-  return str_cat("fsdp-", random(), '-', random());
-}
 
 // Returns the beginning of error messages.
 std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
@@ -45,42 +37,36 @@ constexpr std::chrono::seconds kFarewell{4};
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
 constexpr const char* kRoster = "roster";
 
-// Returns a store with keys that only this group uses.
-StorePtr group_store(const Membership& membership, const StorePtr& store) {
-  auto attempt = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/attempt_", membership.parameters.attempt), store);
+// Returns a store with keys that only this group uses and whose calls all end. Throws UsageError on ranks of another
+// run that use the same address. The first rank to come decides which run it is.
+StorePtr rendezvous_store(const Rendezvous& rendezvous) {
+  const auto& membership = rendezvous.membership;
+  const auto& place = membership.parameters;
+  const std::shared_ptr<std::atomic<int64_t>> calls(rendezvous.traffic, &rendezvous.traffic->store_calls);
+  const auto store = make_bounded_store(rendezvous.store, rendezvous.timeout, calls);
+  const std::string found = store->compareSet(kRunKey, "", place.run_id);
+  require(found == place.run_id, prefix_of(membership), "expected the ranks of run '", place.run_id, "' at ",
+          place.host, ':', place.port, ", found those of run '", found,
+          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of a run the same TORCHELASTIC_RUN_ID, "
+          "as fsdprun does.");
+  auto attempt = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/attempt_", place.attempt), store);
   const auto round = attempt->add(str_cat("joined/", membership.rank()), 1);
   return c10::make_intrusive<c10d::PrefixStore>(str_cat("group_", round), attempt);
 }
 
-// Throws UsageError on ranks of another run that use the same address. The first rank to come decides which run it is.
-void require_same_run(const Membership& membership, c10d::Store& store) {
-  const std::string own = membership.parameters.run_id, found = store.compareSet(kRunKey, "", own);
-  require(found == own, prefix_of(membership), "expected the ranks of run '", own, "' at ", membership.parameters.host,
-          ':', membership.parameters.port, ", found those of run '", found,
-          "'. Give each run an address (MASTER_PORT) of its own, and all ranks of a run the same TORCHELASTIC_RUN_ID, "
-          "as fsdprun does.");
-}
-
-// Returns the ranks that have not come, at most a hundred.
-std::vector<int> missing_ranks(const Membership& membership, c10d::Store& store) {
-  std::vector<int> missing;
-  for (int rank = 0; rank < membership.world_size() && missing.size() < 100; ++rank)
-    if (!store.check({profile_key(rank)})) missing.push_back(membership.ranks.name_of(rank));
-  return missing;
-}
-
 // Returns what ranks have written under these keys. Waits for the keys as long as the store does; then throws PeerLost
-// with the ranks that are missing.
-std::vector<std::string> read(const Rendezvous& rendezvous, c10d::Store& store, const std::vector<std::string>& keys) {
+// with the ranks that are missing, at most a hundred.
+std::vector<std::string> read(const Rendezvous& rendezvous, const std::vector<std::string>& keys) {
   const auto& membership = rendezvous.membership;
+  auto& store = *rendezvous.store;
   try {
     std::vector<std::string> texts;
     for (const auto& bytes : store.multiGet(keys)) texts.emplace_back(bytes.begin(), bytes.end());
     return texts;
-  } catch (const Error&) {
-    throw;
   } catch (const std::exception&) {
-    const auto missing = missing_ranks(membership, store);
+    std::vector<int> missing;
+    for (int rank = 0; rank < membership.world_size() && missing.size() < 100; ++rank)
+      if (!store.check({profile_key(rank)})) missing.push_back(membership.ranks.name_of(rank));
     const std::string waited = str_cat(prefix_of(membership), "waited ", in_seconds(rendezvous.timeout), " for ");
     if (missing.empty())
       throw PeerLost(membership.ranks.name_of(0), str_cat(waited, "rank ", membership.ranks.name_of(0),
@@ -110,37 +96,26 @@ void compare_claims(const Membership& membership, const std::string& own, const 
   }
 }
 
-std::vector<Profile> read_profiles(const Rendezvous& rendezvous, c10d::Store& store, const std::vector<int>& ranks) {
+std::vector<Profile> read_profiles(const Rendezvous& rendezvous, const auto& ranks) {
   std::vector<std::string> keys;
   for (const int rank : ranks) keys.push_back(profile_key(rank));
   std::vector<Profile> profiles;
-  for (const auto& text : read(rendezvous, store, keys)) profiles.push_back(decode<Profile>(text));
+  for (const auto& text : read(rendezvous, keys)) profiles.push_back(decode<Profile>(text));
   return profiles;
 }
 
 // Rank 0 reads what each rank wrote and writes the roster, which all ranks need. Other ranks first compare their claims
 // with those of rank 0, so a rank that differs fails even while rank 0 still waits for others.
-Roster read_roster(const Rendezvous& rendezvous, const Profile& own, c10d::Store& store) {
+void meet(Rendezvous& rendezvous) {
   const auto& membership = rendezvous.membership;
-  if (membership.rank() == 0) {
-    std::vector<int> all(static_cast<size_t>(membership.world_size()));
-    std::iota(all.begin(), all.end(), 0);
-    auto roster = roster_of(read_profiles(rendezvous, store, all));
-    store.set(kRoster, encode(roster));
-    return roster;
-  }
-  compare_claims(membership, own.claims, {{0, read_profiles(rendezvous, store, {0}).front().claims}});
-  return decode<Roster>(read(rendezvous, store, {kRoster}).front());
-}
-
-void meet(Rendezvous& rendezvous, c10d::Store& store) {
-  const auto& membership = rendezvous.membership;
+  std::random_device random;
   Profile own{.claims = claims_of(membership),
               .domain = host_domain(),
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
-              .contact = {getpid(), page_name()}};
+              // No other host page has this name, not even that of a later process with the same id.
+              .contact = {getpid(), str_cat("fsdp-", random(), '-', random())}};
   try {
     if (may_share_memory(membership.backend))
       rendezvous.page =
@@ -149,15 +124,23 @@ void meet(Rendezvous& rendezvous, c10d::Store& store) {
     own.obstacle = obstacle.what();
   }
   fault_point("joining");
-  store.set(profile_key(membership.rank()), encode(own));
-  rendezvous.roster = std::make_shared<const Roster>(read_roster(rendezvous, own, store));
-  compare_claims(membership, own.claims, rendezvous.roster->claims);
-  const auto hosts = rendezvous.roster->hosts.unpack();
+  rendezvous.store->set(profile_key(membership.rank()), encode(own));
+  Roster roster;
+  if (membership.rank() == 0) {
+    roster = roster_of(read_profiles(rendezvous, std::views::iota(0, membership.world_size())));
+    rendezvous.store->set(kRoster, encode(roster));
+  } else {
+    compare_claims(membership, own.claims, {{0, read_profiles(rendezvous, std::views::single(0)).front().claims}});
+    roster = decode<Roster>(read(rendezvous, {kRoster}).front());
+  }
+  compare_claims(membership, own.claims, roster.claims);
+  const auto hosts = unpack_numbers(roster.hosts);
+  rendezvous.roster = std::make_shared<const Roster>(std::move(roster));
   std::vector<int> beside;  // the ranks of this rank's host
   for (int rank = 0; rank < membership.world_size(); ++rank)
     if (hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(membership.rank())]) beside.push_back(rank);
   if (beside.size() > 1) {
-    const auto profiles = read_profiles(rendezvous, store, beside);
+    const auto profiles = read_profiles(rendezvous, beside);
     for (size_t i = 0; i < beside.size(); ++i) rendezvous.contacts[beside[i]] = profiles[i].contact;
   }
   fault_point("joined");
@@ -192,23 +175,20 @@ void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
 C10dOptions network_options(const Rendezvous& rendezvous, const std::vector<int>& hosts) {
   const auto& membership = rendezvous.membership;
   const auto& parameters = membership.parameters;
-  const auto timeout = rendezvous.timeout;
   const std::string address = rendezvous.roster->is_one_domain ? "127.0.0.1"
                               : parameters.host.empty()        ? ""
                                                                : address_towards(parameters.host, parameters.port);
   C10dOptions options;
   options.ranks = membership.ranks;
   options.traffic.reset(new CountByPeer{rendezvous.traffic, hosts, membership.rank()});
-  options.timeout = timeout;
+  options.timeout = rendezvous.timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = rendezvous.store_in_rank_0;
-  std::map<int, pid_t> processes;
-  for (const auto& [rank, contact] : rendezvous.contacts)
-    if (contact.process != getpid()) processes[membership.ranks.name_of(rank)] = contact.process;
   options.roll_call.alarm = rendezvous.alarm;
-  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
+  for (const auto& [rank, contact] : rendezvous.contacts)
+    if (contact.process != getpid()) options.roll_call.neighbours[membership.ranks.name_of(rank)] = contact.process;
   options.roll_call.answer_time =
-      std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
+      std::clamp(rendezvous.timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
     return make_gloo_backend(lane, rank, world_size, limit, address);
   };
@@ -234,22 +214,6 @@ std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous) {
   // their own.
   const auto own_rank = has_all ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
   return make_shm_communicator(contacts, ranks, rendezvous.timeout, own_rank, rendezvous.traffic);
-}
-
-std::shared_ptr<Communicator> join_ranks(Rendezvous& rendezvous) {
-  if (!rendezvous.roster) agreed(rendezvous, [&] { meet(rendezvous, *rendezvous.store); });
-  auto communicator = rendezvous.connect(rendezvous, rendezvous.roster->hosts.unpack());
-  rendezvous.page = nullptr;
-  return communicator;
-}
-
-// Returns a store with keys that only this group uses and whose calls all end.
-StorePtr rendezvous_store(const Rendezvous& rendezvous) {
-  const auto& membership = rendezvous.membership;
-  const std::shared_ptr<std::atomic<int64_t>> calls(rendezvous.traffic, &rendezvous.traffic->store_calls);
-  const auto store = make_bounded_store(rendezvous.store, rendezvous.timeout, calls);
-  require_same_run(membership, *store);
-  return group_store(membership, store);
 }
 
 }  // namespace
@@ -279,8 +243,13 @@ std::shared_ptr<Communicator> join(Rendezvous& rendezvous) {
   const auto& membership = rendezvous.membership;
   if (membership.world_size() == 1) return make_local_communicator(membership.ranks);
   try {
-    if (!rendezvous.roster) rendezvous.store = rendezvous_store(rendezvous);
-    return join_ranks(rendezvous);
+    if (!rendezvous.roster) {
+      rendezvous.store = rendezvous_store(rendezvous);
+      agreed(rendezvous, [&] { meet(rendezvous); });
+    }
+    auto communicator = rendezvous.connect(rendezvous, unpack_numbers(rendezvous.roster->hosts));
+    rendezvous.page = nullptr;
+    return communicator;
   } catch (const PeerLost& error) {
     blame(membership.ranks.name(), error.rank());
     throw;

@@ -33,7 +33,7 @@ struct Rendezvous {
   bool store_in_rank_0 = false;
   /// The groups that are split from this one share these three.
   std::shared_ptr<shm::OwnRank> own_rank = std::make_shared<shm::OwnRank>();
-  std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
+  std::shared_ptr<Alarm> alarm = Alarm::make();
   std::shared_ptr<TrafficCount> traffic = std::make_shared<TrafficCount>();
   /// What the ranks know of each other. A subgroup has it from the start, other groups once their ranks have met. If it
   /// is set, only this group uses the keys of `store`.

@@ -24,12 +24,6 @@ void parse_address(const std::string& address, RendezvousParameters& rendezvous)
   rendezvous.agent_hosts_store = false;
 }
 
-DeviceBackend over_nccl(c10::Device device) {
-  return {device, [device](const auto& store, int rank, int world_size, auto timeout) {
-            return make_nccl_backend(store, rank, world_size, timeout, device);
-          }};
-}
-
 const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
   require(options.backend == "auto" || options.backend == "gloo", kInitPrefix,
           "with the option device_backend, expected the backend \"auto\" or \"gloo\", found \"", options.backend,
@@ -121,7 +115,10 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
   }
   auto [backend, device] = choose_backend(options.backend, rendezvous.local_rank, cuda_support());
   membership.backend = std::move(backend);
-  if (device) membership.device_backend = over_nccl(*device);
+  if (device)
+    membership.device_backend = {*device, [own = *device](const auto& store, int rank, int world_size, auto timeout) {
+                                   return make_nccl_backend(store, rank, world_size, timeout, own);
+                                 }};
   return membership;
 }
 

@@ -26,8 +26,6 @@ struct Default {
   std::shared_ptr<ProcessGroup> group FSDP_GUARDED_BY(mutex);
   pid_t has_group FSDP_GUARDED_BY(mutex) = 0;  // the process that made it; a forked child may make another group
   std::atomic<pid_t> leaves_at_exit{0};
-
-  bool is_taken() const FSDP_REQUIRES(mutex) { return group != nullptr && has_group == getpid(); }
 };
 
 // The object is never destroyed; see leave_at_exit.
@@ -66,10 +64,8 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
     : communicator_(std::move(communicator)),
       reductions_(communicator_->duplicate("reductions")),
       local_rank_(local_rank) {
-  for (int number = 0; number < world_size(); ++number) {
-    global_ranks_.push_back(number);
-    hosts_.push_back(number);
-  }
+  for (int number = 0; number < world_size(); ++number) global_ranks_.push_back(number);
+  hosts_ = global_ranks_;
 }
 
 std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
@@ -79,7 +75,7 @@ std::shared_ptr<ProcessGroup> join_as_group(const Rendezvous& place) {
   const auto& ranks = rendezvous.membership.ranks;
   group->name_ = ranks.group;
   if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
-  if (group->world_size() > 1) group->hosts_ = rendezvous.roster->hosts.unpack();
+  if (group->world_size() > 1) group->hosts_ = unpack_numbers(rendezvous.roster->hosts);
   group->rendezvous_ = std::make_shared<const Rendezvous>(std::move(rendezvous));
   return group;
 }
@@ -110,9 +106,8 @@ std::shared_ptr<TrafficCount> Attachment::traffic_of(const ProcessGroup& group) 
 Traffic ProcessGroup::traffic() const { return rendezvous_ ? rendezvous_->traffic->total() : Traffic{}; }
 
 c10::Device ProcessGroup::device() const {
-  const auto* over =
-      rendezvous_ && rendezvous_->membership.device_backend ? &*rendezvous_->membership.device_backend : nullptr;
-  return over != nullptr ? over->device : c10::Device(c10::kCPU);
+  const bool has_own = rendezvous_ && rendezvous_->membership.device_backend;
+  return has_own ? rendezvous_->membership.device_backend->device : c10::Device(c10::kCPU);
 }
 
 std::string ProcessGroup::where(const std::string& operation) const {
@@ -167,16 +162,14 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
 }
 
 void init_process_group(ProcessGroupOptions options) {
-  constexpr std::string_view kTwice =
-      "[fsdp] init_process_group: the process group already exists. Call destroy_process_group() first.";
   auto& current = process_wide();
   {
     const MutexLock lock(current.mutex);
-    require(!current.is_taken(), kTwice);
+    require(current.group == nullptr || current.has_group != getpid(),
+            "[fsdp] init_process_group: the process group already exists. Call destroy_process_group() first.");
   }
   auto group = new_process_group(std::move(options));
   const MutexLock lock(current.mutex);
-  require(!current.is_taken(), kTwice);
   current.group = std::move(group);
   current.has_group = getpid();
 }

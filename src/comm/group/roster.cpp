@@ -34,30 +34,24 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
   return "";
 }
 
-// Returns the reason why not all ranks are on one host; empty if they are.
-std::string several_hosts(const Ranks& ranks, std::span<const int> hosts) {
-  const auto other = std::ranges::find_if(hosts, [&](int host) { return host != hosts[0]; });
-  if (other == hosts.end()) return "";
-  return str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
-                 " are on different hosts or in different network or process namespaces");
-}
-
 }  // namespace
 
-PackedNumbers::PackedNumbers(std::span<const int> numbers) {
+std::vector<Runs> pack_numbers(std::span<const int> numbers) {
+  std::vector<Runs> all;
   for (size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
     while (end < numbers.size() && numbers[end] == numbers[begin]) ++end;
     const int step = numbers[begin] - (begin == 0 ? 0 : numbers[begin - 1]), length = static_cast<int>(end - begin);
-    const bool goes_on = !runs_.empty() && runs_.back().step == step && runs_.back().length == length;
-    if (!goes_on) runs_.push_back({length, step, 0});
-    ++runs_.back().times;
+    const bool goes_on = !all.empty() && all.back().step == step && all.back().length == length;
+    if (!goes_on) all.push_back({length, step, 0});
+    ++all.back().times;
   }
+  return all;
 }
 
-std::vector<int> PackedNumbers::unpack() const {
+std::vector<int> unpack_numbers(std::span<const Runs> all) {
   std::vector<int> numbers;
   int number = 0;
-  for (const auto& [length, step, times] : runs_)
+  for (const auto& [length, step, times] : all)
     for (int run = 0; run < times; ++run) numbers.insert(numbers.end(), static_cast<size_t>(length), number += step);
   return numbers;
 }
@@ -72,16 +66,16 @@ Roster roster_of(std::span<const Profile> profiles) {
     places.emplace_back(profile.domain, profile.host);
   }
   const auto hosts = number(places);
-  roster.hosts = PackedNumbers(hosts);
+  roster.hosts = pack_numbers(hosts);
   roster.obstacle = obstacle_in(profiles, hosts);
   return roster;
 }
 
 Roster roster_of(const Roster& roster, std::span<const int> ranks) {
-  const auto all = roster.hosts.unpack();
+  const auto all = unpack_numbers(roster.hosts);
   std::vector<int> hosts;
   for (const int rank : ranks) hosts.push_back(all[static_cast<size_t>(rank)]);
-  return {{}, PackedNumbers(number(hosts)), roster.is_one_domain, roster.obstacle};
+  return {{}, pack_numbers(number(hosts)), roster.is_one_domain, roster.obstacle};
 }
 
 bool may_share_memory(std::string_view backend) {
@@ -91,12 +85,16 @@ bool may_share_memory(std::string_view backend) {
 CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, const Roster& roster,
                              const std::string& prefix) {
   if (!may_share_memory(backend)) return {};
-  const auto hosts = roster.hosts.unpack();
+  const auto hosts = unpack_numbers(roster.hosts);
   const int count = 1 + std::ranges::max(hosts);
   const auto wanted = count == 1                   ? Carrier::kSharedMemory
                       : count == std::ssize(hosts) ? Carrier::kNetwork
                                                    : Carrier::kHierarchical;
-  std::string obstacle = backend == "shm" ? several_hosts(ranks, hosts) : "";
+  std::string obstacle;
+  // Hosts are numbered in the order of their first ranks.
+  if (const auto other = std::ranges::find(hosts, 1); backend == "shm" && other != hosts.end())
+    obstacle = str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
+                       " are on different hosts or in different network or process namespaces");
   if (obstacle.empty() && wanted != Carrier::kNetwork) obstacle = roster.obstacle;
   require(obstacle.empty() || backend == "cpu", prefix, "the backend \"", backend, "\" needs memory that ",
           backend == "shm" ? "all ranks share: " : "the ranks of each host share: ", obstacle,

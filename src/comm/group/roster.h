@@ -27,30 +27,20 @@ struct Profile {
   auto fields() { return std::tie(claims, domain, host, obstacle, user, contact); }
 };
 
-/// A list with a number for each rank. It takes a few bytes for any number of ranks if the numbers are regular, like
-/// the host numbers of equal hosts.
-class PackedNumbers {
- public:
-  PackedNumbers() = default;
-  explicit PackedNumbers(std::span<const int> numbers);
-  std::vector<int> unpack() const;
+/// `times` runs of `length` equal numbers each. The numbers of each run are greater by `step` than those of the run
+/// before. A list with a number for each rank has few of these if the numbers are regular, like those of equal hosts.
+struct Runs {
+  int length = 0, step = 0, times = 0;
 
-  auto fields() { return std::tie(runs_); }
-
- private:
-  // `times` runs of `length` equal numbers each. The numbers of each run are greater by `step` than those of the run
-  // before.
-  struct Runs {
-    int length = 0, step = 0, times = 0;
-    auto fields() { return std::tie(length, step, times); }
-  };
-  std::vector<Runs> runs_;
+  auto fields() { return std::tie(length, step, times); }
 };
+std::vector<Runs> pack_numbers(std::span<const int> numbers);
+std::vector<int> unpack_numbers(std::span<const Runs> all);
 
 /// What a rank needs to know of all ranks of a group.
 struct Roster {
   std::map<int, std::string> claims;  ///< the different claims, each by the first rank that makes it
-  PackedNumbers hosts;                ///< number of each rank's host; hosts are numbered in the order of first ranks
+  std::vector<Runs> hosts;            ///< number of each rank's host; hosts are numbered in the order of first ranks
   bool is_one_domain = true;          ///< true if all ranks, even those outside a subgroup, have one domain
   /// The reason why the ranks of some host cannot share memory, in one sentence; empty if all can. A subgroup has the
   /// value of the group of all ranks.

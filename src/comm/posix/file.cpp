@@ -166,17 +166,12 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     if (!file_.is_open()) fail_to(path_, "open the file");
     return;
   }
-  make_temporary();
-  if (is_there) static_cast<void>(::fchmod(file_.number(), there.st_mode & 07777));  // a failure does no harm
-}
-
-// See Note [Temporary files].
-void OutputFile::make_temporary() {
-  do {
+  do {  // see Note [Temporary files]
     temporary_ = name_beside(target_).string();
     file_ = open_file(temporary_, O_RDWR | O_CREAT | O_EXCL);
     if (!file_.is_open() && errno != EEXIST) fail_to(path_, "create the file");
   } while (!file_.is_open() || !lock_own(file_));
+  if (is_there) static_cast<void>(::fchmod(file_.number(), there.st_mode & 07777));  // a failure does no harm
 }
 
 OutputFile::~OutputFile() {
@@ -187,10 +182,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   if (const int error = write_all(file_.number(), bytes))
     fail_to(path_, "write " + std::to_string(bytes.size()) + " bytes", error);
   bytes_ += bytes.size();
-  if (bytes_ - begun_ >= kBytesToBegin) begin_writing();
-}
-
-void OutputFile::begin_writing() {
+  if (bytes_ - begun_ < kBytesToBegin) return;
   // This only makes `commit` faster, so a disk that cannot do it does no harm.
   ::sync_file_range(file_.number(), static_cast<off_t>(begun_), static_cast<off_t>(bytes_ - begun_),
                     SYNC_FILE_RANGE_WRITE);

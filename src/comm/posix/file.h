@@ -71,9 +71,6 @@ class OutputFile {
   void commit();
 
  private:
-  void make_temporary();
-  void begin_writing();
-
   // `path_` is the path as the caller gave it. `target_`, the place of the complete file, and `temporary_` are empty
   // where the bytes are written to an existing device or FIFO.
   std::string path_, target_, temporary_;

@@ -20,12 +20,11 @@ constexpr const char* kHowToStart = "start the program with fsdprun, which sets 
                    expected + ": " + remedy + ".");
 }
 
-class Environment {
- public:
-  explicit Environment(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+struct Environment {
+  const EnvironmentLookup& lookup;
 
   std::optional<std::string> find(const char* name) const {
-    const char* value = lookup_(name);
+    const char* value = lookup(name);
     if (value == nullptr || *value == '\0') return std::nullopt;
     return value;
   }
@@ -54,9 +53,6 @@ class Environment {
   uint16_t port(const char* name) const {
     return static_cast<uint16_t>(whole_number(name, 1, std::numeric_limits<uint16_t>::max()));
   }
-
- private:
-  const EnvironmentLookup& lookup_;
 };
 
 /// The variables in which a launcher tells a rank its place; null for a value that the launcher does not tell.
@@ -140,7 +136,7 @@ std::string without_brackets(const std::string& host) {
 }
 
 std::optional<RendezvousParameters> rendezvous_from_environment(const EnvironmentLookup& lookup) {
-  const Environment environment(lookup);
+  const Environment environment{lookup};
   if (environment.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) return from_torchrun(environment);
   if (environment.first_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}))
     return from_variables(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -11,9 +11,9 @@
 #include "comm/posix/signals.h"
 #include "comm/rendezvous/network.h"
 
+#include <functional>
 #include <future>
 #include <map>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -28,10 +28,10 @@ using Bytes = std::vector<uint8_t>;
 using Keys = std::vector<std::string>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// Runs `act` in a thread of its own and returns its result, or nothing if that takes longer than `limit`. The thread is
-// then left behind, so `act` must own what it uses. Rethrows what `act` throws.
+// Runs `act` in a thread of its own and returns its result or exception, or an invalid future if that takes longer than
+// `limit`. The thread is then left behind, so `act` must own what it uses.
 template <class Act>
-auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::optional<decltype(act())> {
+auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::future<decltype(act())> {
   std::packaged_task<decltype(act())()> task([act = std::move(act)] {
     const PipeSignalBlocked no_pipe_signal;
     return act();
@@ -40,10 +40,10 @@ auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::optional<decl
   std::thread thread(std::move(task));
   if (result.wait_for(limit) == std::future_status::timeout) {
     thread.detach();
-    return std::nullopt;
+    return {};
   }
   thread.join();
-  return result.get();
+  return result;
 }
 
 // Time that a call may take beyond the timeout with which it waits for keys.
@@ -56,13 +56,14 @@ struct Shared {
 };
 
 class JobStore : public c10d::Store {
-  // Returns what `act` returns for the store. Throws if the store does not answer within `limit` or has not answered an
-  // earlier call. `act` must own what it uses.
-  template <class Act>
-  auto ask(milliseconds limit, Act act) const {
-    if (shared_->calls) ++*shared_->calls;
+  // Returns what `act`, a function or a member of Store, returns for the store. Throws if the store does not answer
+  // within `limit` or has not answered an earlier call. `act` must own what it uses.
+  template <class Act, class... Arguments>
+  auto ask(milliseconds limit, Act act, const Arguments&... arguments) const {
+    ++*shared_->calls;
     if (!shared_->is_silent) {
-      if (auto answer = run_in_time(limit, [=, store = store_] { return act(*store); })) return *std::move(answer);
+      auto answer = run_in_time(limit, [=, store = store_] { return std::invoke(act, *store, arguments...); });
+      if (answer.valid()) return answer.get();
       shared_->is_silent = true;
     }
     throw c10::DistStoreError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "the store does not answer");
@@ -75,48 +76,31 @@ class JobStore : public c10d::Store {
   JobStore(StorePtr store, milliseconds timeout, std::shared_ptr<Shared> shared)
       : Store(timeout), store_(std::move(store)), shared_(std::move(shared)) {}
 
-  StorePtr clone() override {
-    auto other = ask(timeout_, [](Store& store) { return store.clone(); });
-    return c10::make_intrusive<JobStore>(std::move(other), timeout_, shared_);
-  }
+  StorePtr clone() override { return c10::make_intrusive<JobStore>(ask(timeout_, &Store::clone), timeout_, shared_); }
   void set(const std::string& key, const Bytes& value) override {
-    ask(timeout_, [=](Store& store) { return store.set(key, value), true; });
+    ask(timeout_, [=](Store& store) { store.set(key, value); });
   }
   Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override {
     return ask(timeout_, [=](Store& store) { return store.compareSet(key, expected, desired); });
   }
-  Bytes get(const std::string& key) override {
-    return ask(timeout_ + kGrace, [=](Store& store) { return store.get(key); });
-  }
-  int64_t add(const std::string& key, int64_t value) override {
-    return ask(timeout_, [=](Store& store) { return store.add(key, value); });
-  }
-  bool deleteKey(const std::string& key) override {
-    return ask(timeout_, [=](Store& store) { return store.deleteKey(key); });
-  }
-  bool check(const Keys& keys) override {
-    return ask(timeout_, [=](Store& store) { return store.check(keys); });
-  }
-  int64_t getNumKeys() override {
-    return ask(timeout_, [](Store& store) { return store.getNumKeys(); });
-  }
+  Bytes get(const std::string& key) override { return ask(timeout_ + kGrace, &Store::get, key); }
+  int64_t add(const std::string& key, int64_t value) override { return ask(timeout_, &Store::add, key, value); }
+  bool deleteKey(const std::string& key) override { return ask(timeout_, &Store::deleteKey, key); }
+  bool check(const Keys& keys) override { return ask(timeout_, &Store::check, keys); }
+  int64_t getNumKeys() override { return ask(timeout_, &Store::getNumKeys); }
   void wait(const Keys& keys) override { wait(keys, timeout_); }
   void wait(const Keys& keys, const milliseconds& time) override {
-    ask(time + kGrace, [=](Store& store) { return store.wait(keys, time), true; });
+    ask(time + kGrace, [=](Store& store) { store.wait(keys, time); });
   }
   // Changes the timeout of this object only. Within one process the clones of a store may be one object, so the timeout
   // of `store_` stays.
   void setTimeout(const milliseconds& timeout) override { timeout_ = timeout; }
 
   bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
-  void append(const std::string& key, const Bytes& value) override {
-    ask(timeout_, [=](Store& store) { return store.append(key, value), true; });
-  }
-  std::vector<Bytes> multiGet(const Keys& keys) override {
-    return ask(timeout_ + kGrace, [=](Store& store) { return store.multiGet(keys); });
-  }
+  void append(const std::string& key, const Bytes& value) override { ask(timeout_, &Store::append, key, value); }
+  std::vector<Bytes> multiGet(const Keys& keys) override { return ask(timeout_ + kGrace, &Store::multiGet, keys); }
   void multiSet(const Keys& keys, const std::vector<Bytes>& values) override {
-    ask(timeout_, [=](Store& store) { return store.multiSet(keys, values), true; });
+    ask(timeout_, &Store::multiSet, keys, values);
   }
 
  private:
@@ -148,24 +132,6 @@ struct Connections {
   throw Error(text);
 }
 
-// Makes the store listen at the given address only, unless that is a host name (see listen_for_store); LibTorch alone
-// would listen at every address. If the port is not occupied but this function cannot listen, LibTorch tries: the
-// address may lead to this host without being its own.
-void choose_listener(const RendezvousParameters& rendezvous, c10d::TCPStoreOptions& options) {
-  StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
-  if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
-  if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
-}
-
-// If a program accepts connections but is not a store, LibTorch waits for its answer for ever, and if nothing listens,
-// it waits longer than the timeout. So the connection is made in a thread of its own, which is left behind after the
-// timeout.
-StorePtr open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
-  auto store = run_in_time(options.timeout, [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
-  if (!store) throw std::runtime_error("nothing answers there, or what answers is not a rendezvous store");
-  return *std::move(store);
-}
-
 }  // namespace
 
 StorePtr make_bounded_store(StorePtr store, milliseconds limit, std::shared_ptr<std::atomic<int64_t>> calls) {
@@ -187,10 +153,21 @@ StorePtr connect_store(const RendezvousParameters& rendezvous, std::chrono::mill
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    if (hosts) choose_listener(rendezvous, options);
-    auto store = open_store(rendezvous.host, options);
+    if (hosts) {
+      // LibTorch alone would listen at every address. If the port is not occupied but this function cannot listen,
+      // LibTorch tries: the address may lead to this host without being its own.
+      StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
+      if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
+      if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
+    }
+    // If a program accepts connections but is not a store, LibTorch waits for its answer for ever, and if nothing
+    // listens, it waits longer than the timeout.
+    auto store = run_in_time(
+        timeout, [=, host = rendezvous.host] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+    if (!store.valid()) throw std::runtime_error("nothing answers there, or what answers is not a rendezvous store");
+    const auto opened = store.get();
     const MutexLock lock(own.mutex);
-    return own.open[{address, hosts}] = store;
+    return own.open[{address, hosts}] = opened;
   } catch (const std::exception& error) {
     explain(rendezvous, hosts, address, timeout, error.what());
   }

@@ -27,9 +27,9 @@ void close_stores();
 /// Returns a wrapper of `store` whose calls always end: calls that wait for keys end at most a second after their own
 /// timeout, other calls after `limit`, which `setTimeout` changes. Once the store has not answered in time, every later
 /// call throws at once, also on clones. LibTorch bounds only some of its waits: `clone`, for instance, waits for ever
-/// for a host that is stopped, because the system still accepts connections. `calls` counts all calls; it may be null.
+/// for a host that is stopped, because the system still accepts connections. `calls` counts all calls.
 c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store,
                                                    std::chrono::milliseconds limit,
-                                                   std::shared_ptr<std::atomic<int64_t>> calls = nullptr);
+                                                   std::shared_ptr<std::atomic<int64_t>> calls);
 
 }  // namespace fsdp

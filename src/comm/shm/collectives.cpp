@@ -42,8 +42,6 @@ class Collectives::Operation : public Work, public std::enable_shared_from_this<
   bool is_over() const { return is_dropped_ || is_done(); }
 
   bool is_done() const { return read == steps.count; }
-  /// Returns whether this operation allows its next round to be posted now.
-  bool wants_to_post() const { return !is_all_posted() && (steps.overlap || posted == read); }
   bool is_all_posted() const { return posted == steps.count; }
   bool has_unread() const { return read < posted; }
 
@@ -84,7 +82,7 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
       slots_(memory_.get() + head_bytes(members_.size())),
       slot_bytes_(slot_bytes) {
   const MutexLock lock(peers_->own_rank->mutex);
-  peers_->queues.push_back(this);
+  peers_->own_rank->queues.push_back(this);
 }
 
 // A forked child must not take the lock, which may stay locked there for ever. It leaks the futures in `followed_`,
@@ -92,7 +90,7 @@ Collectives::Collectives(std::shared_ptr<Peers> peers, std::vector<int> members,
 Collectives::~Collectives() {
   if (peers_->is_own_process()) {
     const MutexLock lock(peers_->own_rank->mutex);
-    std::erase(peers_->queues, this);
+    std::erase(peers_->own_rank->queues, this);
     drop();
   } else if (!followed_.empty()) {
     static_cast<void>(new auto(std::move(followed_)));
@@ -163,7 +161,7 @@ void Collectives::guarded(const std::function<void()>& act) {
     act();
   } catch (const std::exception& error) {
     failure_ = std::current_exception();
-    peers_->tell(what_without_backtrace(error));
+    peers_->tell(peers_->operation(), what_without_backtrace(error));
     drop();
     throw;
   }
@@ -207,7 +205,8 @@ void Collectives::compare(size_t member) {
 // Posts the next round of the first operation that is not all posted. Returns false if that is not possible yet.
 bool Collectives::post_next() {
   const auto next = std::ranges::find_if(queue_, [](const auto& work) { return !work->is_all_posted(); });
-  if (next == queue_.end() || !(*next)->wants_to_post() || posted_ - closed_ == 2) return false;
+  if (next == queue_.end() || posted_ - closed_ == 2 || (!(*next)->steps.overlap && (*next)->has_unread()))
+    return false;
   for (size_t i = 0; i < members_.size(); ++i)
     if (!has_read(i, posted_)) return false;
   auto& work = **next;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,7 @@ Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer);
 /// ranks' slices into its slot; it reads those to its own slices in place.
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer);
 /// In even rounds each rank reduces some of the elements, and in odd rounds it passes them to all ranks.
-Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer& writer);
+Steps all_reduce_steps(std::span<const at::Tensor> flats, ReduceOp op, const Writer& writer);
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer);
 /// Copies the tensor of the member with the index `source` to the other members' tensors.
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer);
@@ -95,6 +96,7 @@ class Collectives : public Queue, public std::enable_shared_from_this<Collective
   /// Blocks until every operation that was started is done.
   void finish_all();
 
+  const Peers& peers() const override { return *peers_; }
   void progress() override;
   bool is_under_way() const override FSDP_REQUIRES(peers_->own_rank->mutex) { return !queue_.empty(); }
   void drop() override FSDP_REQUIRES(peers_->own_rank->mutex);

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
-#include <map>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -44,34 +43,16 @@ void wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
-
 bool spin_until(const std::function<bool()>& ready) {
   const auto end = Clock::now() + kSpin;
-  while (Clock::now() < end) {
-    for (int i = 0; i < 32; ++i) {
-      if (ready()) return true;
-      pause_briefly();
-    }
-  }
+  while (Clock::now() < end)
+    if (ready()) return true;
   return false;
 }
 
 bool has_core_for_each(int ranks) {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= ranks;
-}
-
-std::map<int, pid_t> processes_of(const std::vector<Contact>& contacts) {
-  std::map<int, pid_t> processes;
-  for (const auto& contact : contacts) processes[static_cast<int>(processes.size())] = contact.process;
-  return processes;
 }
 
 }  // namespace
@@ -135,15 +116,15 @@ Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds tim
              std::shared_ptr<OwnRank> its_own_rank)
     : own_rank(std::move(its_own_rank)),
       first_(contacts.front()),
-      neighbours_(processes_of(contacts)),
       ranks_(std::move(ranks)),
       timeout_(timeout),
       may_spin_(has_core_for_each(ranks_.world_size)) {
+  for (const auto& contact : contacts) processes_.emplace_back(contact.process);
   Descriptor page;
   try {
     page = find_segment(first_.process, first_.page);
   } catch (const Obstacle&) {
-    if (!neighbours_.has_ended(0)) throw;  // a process that has ended has no descriptors in /proc
+    if (!processes_.front().has_ended()) throw;  // a process that has ended has no descriptors in /proc
   }
   if (!page.is_open())
     throw PeerLost(ranks_.name_of(0), str_cat(ranks_.where("init_process_group"), "rank ", ranks_.name_of(0),
@@ -155,15 +136,10 @@ Peers::Peers(const std::vector<Contact>& contacts, Ranks ranks, milliseconds tim
   meet();
   has_joined_ = true;
   announce_end();
-  own_rank->peers.push_back(this);
 }
 
 Peers::~Peers() {
   if (!is_own_process()) return;
-  {
-    const MutexLock lock(own_rank->mutex);
-    std::erase(own_rank->peers, this);
-  }
   status(rank()).has_left = 1;
   ring();
 }
@@ -188,7 +164,7 @@ std::vector<std::optional<Report>> Peers::reports() const {
       report.operations += str_cat(", waiting for rank ", ranks_.name_of(report.waiting_for));
     else
       report.operations += its.is_busy.load() != 0 ? ", in progress" : ", done";
-    const bool answers = rank == this->rank() || report.cause == Cause::kLeft || neighbours_.is_running(rank);
+    const bool answers = rank == this->rank() || report.cause == Cause::kLeft || processes_[rank].is_running();
     reports.push_back(answers ? std::optional(std::move(report)) : std::nullopt);
   }
   return reports;
@@ -255,7 +231,9 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
   while (true) {
     if (ready()) return;
     {
-      const auto limit = is_under_way_elsewhere() ? kGlance : kLook;
+      const bool others_may_advance = std::ranges::any_of(
+          own_rank->queues, [this](const Queue* queue) { return &queue->peers() != this && queue->is_under_way(); });
+      const auto limit = others_may_advance ? kGlance : kLook;
       const RankLock::ScopedRelease others_go_on(own_rank->mutex);
       sleep_while(bell, heard, limit);
     }
@@ -285,12 +263,14 @@ void Peers::start_over() {
   record(starts_over(ranks_, last_operations(ranks_, reports())));
   is_starting_over_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
-  for (auto* queue : queues) queue->drop();
+  for (auto* queue : own_rank->queues)
+    if (&queue->peers() == this) queue->drop();
   meet();
   // Every rank is here, and none continues before the next meeting.
   fault_point("starting over");
   segments_ = meetings_ << 32;  // no earlier segment has such a number
-  for (auto* queue : queues) queue->begin_anew();
+  for (auto* queue : own_rank->queues)
+    if (&queue->peers() == this) queue->begin_anew();
   if (rank() == 0) page_->failed = 0;
   meet();
   announce_end();
@@ -305,30 +285,16 @@ void Peers::meet(std::atomic<uint64_t> RankStatus::* count, uint64_t number, nan
     if (peer != rank()) wait_for(peer, [&] { return (status(peer).*count).load() >= number; }, waited);
 }
 
-// Advances the operations of all Peers of this rank. A failure in other Peers does not end the wait here: their
-// Collectives keep the error and throw it to their own callers.
+// Advances all queues of this rank. A failure of a queue over other Peers does not end the wait here: the queue keeps
+// the error and throws it to its own callers. The loop uses an index because queues may be added meanwhile.
 void Peers::make_progress() {
-  for (size_t i = 0; i < own_rank->peers.size(); ++i) {
-    auto* peers = own_rank->peers[i];
-    if (peers != this) try_to([&] { peers->make_progress_here(); });
+  for (size_t i = 0; i < own_rank->queues.size(); ++i) {
+    auto& queue = *own_rank->queues[i];
+    if (&queue.peers() == this)
+      queue.progress();
+    else
+      try_to([&] { queue.progress(); });
   }
-  make_progress_here();
-}
-
-// The loop uses indices because queues may be added meanwhile.
-void Peers::make_progress_here() {
-  const MutexLock lock(own_rank->mutex);
-  for (size_t i = 0; i < queues.size(); ++i) queues[i]->progress();
-}
-
-bool Peers::is_under_way() const {
-  const MutexLock lock(own_rank->mutex);
-  return std::ranges::any_of(queues, &Queue::is_under_way);
-}
-
-bool Peers::is_under_way_elsewhere() const {
-  return std::ranges::any_of(own_rank->peers,
-                             [this](const Peers* peers) { return peers != this && peers->is_under_way(); });
 }
 
 // Rank 0 makes the segment, and the others open it. Then every rank sees whether all have mapped it.

@@ -6,11 +6,11 @@
 #include <fsdp/communicator.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,8 +23,8 @@
 
 #include "comm/core/rank_lock.h"
 #include "comm/core/ranks.h"
-#include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
+#include "comm/posix/process.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {
@@ -44,26 +44,18 @@ template <size_t kBytes>
 class SharedText {
  public:
   void set(std::string_view text) {
-    std::array<char, kBytes> padded{};
-    text.copy(padded.data(), kBytes - 1);
-    for (size_t i = 0; i < words_.size(); ++i) {
-      uint64_t word = 0;
-      std::memcpy(&word, padded.data() + i * sizeof(word), sizeof(word));
-      words_[i].store(word, std::memory_order_relaxed);
-    }
+    const size_t length = std::min(text.size(), kBytes - 1);
+    for (size_t i = 0; i < length; ++i) text_[i].store(text[i], std::memory_order_relaxed);
+    text_[length].store('\0', std::memory_order_relaxed);
   }
   std::string get() const {
-    std::array<char, kBytes> text{};
-    for (size_t i = 0; i < words_.size(); ++i) {
-      const uint64_t word = words_[i].load(std::memory_order_relaxed);
-      std::memcpy(text.data() + i * sizeof(word), &word, sizeof(word));
-    }
-    text.back() = '\0';
-    return text.data();
+    std::string text;
+    for (size_t i = 0; const char next = text_[i].load(std::memory_order_relaxed); ++i) text += next;
+    return text;
   }
 
  private:
-  std::array<std::atomic<uint64_t>, kBytes / sizeof(uint64_t)> words_;
+  std::array<std::atomic<char>, kBytes> text_;  // the last one is always 0
 };
 
 /// Note [Bells]. A rank that changes a shared word rings its own bell, and a thread that waits for that rank sleeps on
@@ -104,6 +96,7 @@ class Peers;
 class Queue {
  public:
   virtual ~Queue() = default;
+  virtual const Peers& peers() const = 0;
   /// Advances the operations as far as possible without waiting.
   virtual void progress() = 0;
   /// Returns whether operations are in flight. A peer that does its part may let them advance.
@@ -119,7 +112,7 @@ class Queue {
 /// in another group would also wait for whatever this thread waits for.
 struct OwnRank {
   RankLock mutex;
-  std::vector<Peers*> peers FSDP_GUARDED_BY(mutex);
+  std::vector<Queue*> queues FSDP_GUARDED_BY(mutex);
 };
 
 /// The ranks of a group on this host, as one of them sees the others. Every wait ends: because the awaited event
@@ -152,6 +145,8 @@ class Peers {
 
   /// Publishes what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
+  /// Returns the operation that was announced last.
+  std::string operation() const { return status(rank()).operation.get(); }
   /// Publishes that the announced operation is done.
   void announce_end() { status(rank()).is_busy = 0; }
   /// Wakes the threads of all ranks that wait for this rank. Call it after a change of shared memory.
@@ -165,7 +160,7 @@ class Peers {
   void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited)
       FSDP_REQUIRES(own_rank->mutex);
   /// Returns whether the peer's process has ended or the peer has destroyed its process group.
-  bool has_left(int peer) const { return status(peer).has_left.load() != 0 || neighbours_.has_ended(peer); }
+  bool has_left(int peer) const { return status(peer).has_left.load() != 0 || processes_[peer].has_ended(); }
   /// Returns false in a forked child, which must not write anything for this rank.
   bool is_own_process() const { return getpid() == process_; }
 
@@ -180,19 +175,14 @@ class Peers {
   /// was lost. Does nothing if a failure is known already.
   void tell(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt)
       FSDP_REQUIRES(own_rank->mutex);
-  /// Does the same for the operation that was announced.
-  void tell(const std::string& error) FSDP_REQUIRES(own_rank->mutex) { tell(operation(), error); }
   /// Throws the recorded failure if there is one.
   void check() const FSDP_REQUIRES(own_rank->mutex);
 
   const std::shared_ptr<OwnRank> own_rank;
-  /// This rank's queues that use this object.
-  std::vector<Queue*> queues FSDP_GUARDED_BY(own_rank->mutex);
 
  private:
   class WaitingThread;
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
-  std::string operation() const { return status(rank()).operation.get(); }
   std::string prefix() const { return ranks_.where(operation()); }
   std::vector<std::optional<Report>> reports() const;
   std::optional<Verdict> failure() const FSDP_REQUIRES(own_rank->mutex);
@@ -204,15 +194,12 @@ class Peers {
     meet(&RankStatus::meetings, ++meetings_, waited);
   }
   void make_progress() FSDP_REQUIRES(own_rank->mutex);
-  void make_progress_here();
-  bool is_under_way() const;
-  bool is_under_way_elsewhere() const FSDP_REQUIRES(own_rank->mutex);
 
   const pid_t process_ = getpid();
   std::mutex sharing_;  // held while a segment is shared; no thread waits for it under the rank's lock
   std::vector<int> awaited_ FSDP_GUARDED_BY(own_rank->mutex);  // the peers that this rank's threads wait for
   const Contact first_;                                        // the rank that makes the segments
-  const Neighbours neighbours_;
+  std::vector<Process> processes_;                             // of the ranks
   const Ranks ranks_;
   const std::chrono::milliseconds timeout_;
   const bool may_spin_;

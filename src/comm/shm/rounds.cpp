@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "comm/core/pieces.h"
@@ -25,26 +26,20 @@ struct Range {
 /// the same number of bytes in each round. A slot has a window for each reader, or one for all readers.
 class Windows {
  public:
-  struct Plane {
-    int64_t numel;  ///< number of elements of one slice, or of the whole tensor
-    int64_t element_bytes;
-  };
-
-  /// A slot holds `targets` windows. If `turns` is 0, planes consist of slices of equal length. Otherwise planes are
-  /// whole tensors of any length, and `turns` ranks take turns: in each round each rank handles the next window of
-  /// them.
-  Windows(std::vector<Plane> planes, int targets, size_t slot_bytes, int turns = 0)
-      : planes_(std::move(planes)), turns_(turns) {
+  /// A slot holds `targets` windows. If `turns` is 0, `tensors` are like the slices of one rank, and all slices of a
+  /// plane have the same length. Otherwise they are whole planes, and `turns` ranks take turns: in each round each rank
+  /// handles the next window of them.
+  Windows(std::span<const at::Tensor> tensors, int targets, size_t slot_bytes, int turns = 0) : turns_(turns) {
     int64_t bytes = 0;
-    for (const auto& plane : planes_) {
-      begins_.push_back(bytes);
-      bytes += align_slice(plane.numel * plane.element_bytes);
+    for (const auto& tensor : tensors) {
+      planes_.push_back({bytes, tensor.numel(), static_cast<int64_t>(tensor.element_size())});
+      bytes += align_slice(static_cast<int64_t>(tensor.nbytes()));
     }
-    const int64_t sharers = std::max(1, turns), room = static_cast<int64_t>(slot_bytes) / std::max(1, targets);
+    const int64_t sharers = std::max(1, turns), room = static_cast<int64_t>(slot_bytes) / targets;
     length_ = std::max(kSliceAlignment,
                        std::min(align_slice(divide_up(bytes, sharers)), room / kSliceAlignment * kSliceAlignment));
     rounds_ = divide_up(bytes, length_ * sharers);
-    slot_bytes_ = rounds_ == 0 ? 0 : static_cast<size_t>(length_ * std::max(1, targets));
+    slot_bytes_ = rounds_ == 0 ? 0 : static_cast<size_t>(length_ * targets);
   }
 
   /// Returns the number of rounds, at least one, so that ranks meet.
@@ -61,28 +56,26 @@ class Windows {
     const int64_t begin = (turns_ == 0 ? round : round * turns_ + rank) * length_, end = begin + length_;
     size_t bytes = 0;
     for (size_t i = 0; i < planes_.size(); ++i) {
-      const int64_t element = planes_[i].element_bytes, start = begins_[i];
-      const int64_t from = std::max(start, begin), to = std::min(start + planes_[i].numel * element, end);
+      const auto& [start, numel, element] = planes_[i];
+      const int64_t from = std::max(start, begin), to = std::min(start + numel * element, end);
       if (from >= to) continue;
       const int64_t first = (from - start) / element, count = (to - from) / element;
-      visit(Range{i, first, turns_ == 0 ? rank * planes_[i].numel + first : first, count,
-                  static_cast<size_t>(from - begin)});
+      visit(Range{i, first, turns_ == 0 ? rank * numel + first : first, count, static_cast<size_t>(from - begin)});
       bytes += static_cast<size_t>(to - from);
     }
     return bytes;
   }
 
  private:
+  struct Plane {
+    int64_t start;  // the plane's first byte among a rank's slices
+    int64_t numel, element_bytes;
+  };
   std::vector<Plane> planes_;
-  std::vector<int64_t> begins_;  // the first byte of each plane among a rank's slices
   int64_t length_ = 0, rounds_ = 0;
   size_t slot_bytes_ = 0;
   int turns_;
 };
-
-at::Tensor tensor_at(const std::byte* memory, int64_t numel, const at::TensorOptions& options) {
-  return at::from_blob(const_cast<std::byte*>(memory), {numel}, options);
-}
 
 std::byte* address_of(const at::Tensor& tensor, int64_t element) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
@@ -90,13 +83,8 @@ std::byte* address_of(const at::Tensor& tensor, int64_t element) {
 
 size_t bytes_of(const at::Tensor& tensor, int64_t count) { return static_cast<size_t>(count) * tensor.element_size(); }
 
-Windows::Plane plane_of(int64_t numel, const at::Tensor& tensor) {
-  return {numel, static_cast<int64_t>(tensor.element_size())};
-}
-
 struct Reduction {
-  std::vector<std::vector<Piece>> inputs;
-  std::vector<at::Tensor> outputs;  // this rank's slices, or whole tensors of which it fills its turns
+  std::vector<ReducePlane> planes;  // the outputs are this rank's slices, or whole tensors of which it fills its turns
   Windows windows;
   ReduceOp op;
   double scale;
@@ -107,32 +95,31 @@ struct Reduction {
       if (reader == writer.rank) continue;
       auto* window = slot + windows.position(writer.rank, reader);
       writer.traffic->add_sent(windows.visit(reader, round, [&](const Range& range) {
-        copy_range(inputs[range.plane], range.in_whole, range.in_whole + range.count,
-                   outputs[range.plane].element_size(), window + range.position);
+        const auto& [output, input] = planes[range.plane];
+        copy_range(input, range.in_whole, range.in_whole + range.count, output.element_size(), window + range.position);
       }));
     }
   }
 
   void read(int64_t round, const Slots& slots) const {
-    const size_t bytes = windows.visit(writer.rank, round, [&](const Range& range) { sum(range, slots); });
+    const size_t bytes = windows.visit(writer.rank, round, [&](const Range& range) {
+      const at::Tensor& output = planes[range.plane].output;
+      const int64_t begin = range.in_whole;
+      const auto sum = [&](int64_t first, int64_t count, const std::byte* own) {
+        std::vector<at::Tensor> contributions;
+        for (int rank = 0; rank < writer.world_size; ++rank) {
+          const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
+          const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
+          contributions.push_back(memory == nullptr
+                                      ? at::zeros({count}, output.options())
+                                      : at::from_blob(const_cast<std::byte*>(memory), {count}, output.options()));
+        }
+        reduce_in_rank_order(output.narrow(0, range.in_slice + first - begin, count), contributions, writer.rank, op,
+                             scale);
+      };
+      visit_ranges(planes[range.plane].input, begin, begin + range.count, sum);
+    });
     writer.traffic->add_received(bytes * static_cast<size_t>(writer.world_size - 1));
-  }
-
-  void sum(const Range& range, const Slots& slots) const {
-    const at::Tensor& output = outputs[range.plane];
-    const int64_t begin = range.in_whole;
-    visit_ranges(
-        inputs[range.plane], begin, begin + range.count, [&](int64_t first, int64_t count, const std::byte* own) {
-          std::vector<at::Tensor> contributions;
-          for (int rank = 0; rank < writer.world_size; ++rank) {
-            const auto* window = slots(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
-            const auto* memory = rank == writer.rank ? own : window + range.position + bytes_of(output, first - begin);
-            contributions.push_back(memory == nullptr ? at::zeros({count}, output.options())
-                                                      : tensor_at(memory, count, output.options()));
-          }
-          reduce_in_rank_order(output.narrow(0, range.in_slice + first - begin, count), contributions, writer.rank, op,
-                               scale);
-        });
   }
 };
 
@@ -185,41 +172,27 @@ Steps steps_of(Collective all) {
 }  // namespace
 
 Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer) {
-  std::vector<Windows::Plane> slices;
-  for (auto& [output, input] : planes) {
-    output = output.detach();
-    input = input.detach();
-    slices.push_back(plane_of(input.numel(), input));
-  }
-  const Windows windows(std::move(slices), /*targets=*/1, writer.slot_bytes);
+  for (auto& plane : planes) plane = {plane.output.detach(), plane.input.detach()};
+  const Windows windows(inputs_of(planes), /*targets=*/1, writer.slot_bytes);
   return steps_of(Exchange{std::move(planes), windows, /*is_for_each=*/false, writer});
 }
 
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer) {
-  std::vector<Windows::Plane> slices;
-  std::vector<std::vector<Piece>> inputs;
-  std::vector<at::Tensor> outputs;
-  for (auto& [output, input] : planes) {
-    inputs.push_back(std::move(input));
-    outputs.push_back(output.detach());
-    slices.push_back(plane_of(output.numel(), output));
-  }
-  const Windows windows(std::move(slices), writer.world_size - 1, writer.slot_bytes);
-  return steps_of(Reduction{std::move(inputs), std::move(outputs), windows, ReduceOp::kSum, scale, writer});
+  for (auto& plane : planes) plane.output = plane.output.detach();
+  const Windows windows(outputs_of(planes), writer.world_size - 1, writer.slot_bytes);
+  return steps_of(Reduction{std::move(planes), windows, ReduceOp::kSum, scale, writer});
 }
 
-Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer& writer) {
-  std::vector<Windows::Plane> lengths;
-  std::vector<std::vector<Piece>> inputs;
-  std::vector<GatherPlane> planes;
+Steps all_reduce_steps(std::span<const at::Tensor> flats, ReduceOp op, const Writer& writer) {
+  std::vector<ReducePlane> summed;
+  std::vector<GatherPlane> gathered;
   for (const auto& flat : flats) {
-    inputs.push_back({{0, flat}});
-    planes.push_back({flat, flat});
-    lengths.push_back(plane_of(flat.numel(), flat));
+    summed.push_back({flat, {{0, flat}}});
+    gathered.push_back({flat, flat});
   }
-  const Windows windows(std::move(lengths), writer.world_size - 1, writer.slot_bytes, /*turns=*/writer.world_size);
-  const auto reduction = steps_of(Reduction{std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer}),
-             gather = steps_of(Exchange{std::move(planes), windows, /*is_for_each=*/false, writer});
+  const Windows windows(flats, writer.world_size - 1, writer.slot_bytes, /*turns=*/writer.world_size);
+  const auto reduction = steps_of(Reduction{std::move(summed), windows, op, /*scale=*/1.0, writer}),
+             gather = steps_of(Exchange{std::move(gathered), windows, /*is_for_each=*/false, writer});
   return {
       .count = 2 * windows.rounds(),
       .slot_bytes = windows.slot_bytes(),
@@ -229,13 +202,15 @@ Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer&
 }
 
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer) {
-  const Windows windows({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1, writer.slot_bytes);
-  return steps_of(Exchange{{{output.detach(), input.detach()}}, windows, /*is_for_each=*/true, writer});
+  const GatherPlane plane{output.detach(), input.detach()};
+  const at::Tensor slice = slice_of(plane.input, input.numel() / writer.world_size, /*rank=*/0);
+  const Windows windows({&slice, 1}, writer.world_size - 1, writer.slot_bytes);
+  return steps_of(Exchange{{plane}, windows, /*is_for_each=*/true, writer});
 }
 
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer) {
   const at::Tensor flat = tensor.detach().view({-1});
-  const Windows windows({plane_of(flat.numel(), flat)}, /*targets=*/1, writer.slot_bytes);
+  const Windows windows({&flat, 1}, /*targets=*/1, writer.slot_bytes);
   Steps steps{.count = windows.rounds(), .slot_bytes = is_source ? windows.slot_bytes() : 0};
   if (is_source)
     steps.write = [=](int64_t round, std::byte* slot) {

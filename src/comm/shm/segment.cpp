@@ -75,7 +75,6 @@ void require_room(size_t bytes) {
 struct Mappings {
   Mutex mutex;
   std::map<ino_t, std::weak_ptr<std::byte>> by_inode FSDP_GUARDED_BY(mutex);
-  size_t tidy_at FSDP_GUARDED_BY(mutex) = 64;  // number of entries at which expired ones are erased
 };
 
 }  // namespace
@@ -136,10 +135,7 @@ std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<
     throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
   const MutexLock lock(mappings->mutex);
   auto& all = mappings->by_inode;
-  if (all.size() >= mappings->tidy_at) {
-    std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-    mappings->tidy_at = 2 * all.size() + 64;
-  }
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
   auto& known = all[file.st_ino];
   auto memory = known.lock();
   if (memory) return memory;

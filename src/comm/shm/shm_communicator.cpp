@@ -1,7 +1,7 @@
 #include "comm/shm/shm_communicator.h"
 
 #include <map>
-#include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -32,45 +32,37 @@ class ShmCommunicator : public Front {
         collectives_(std::make_shared<Collectives>(peers_, all_ranks(), memory_, kCollectiveSlotBytes)) {}
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
-    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_gather(planes, tag);
     return collectives_->start(fingerprint, gather_steps(std::move(planes), writer()));
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
-    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_reduce_scatter(planes, tag);
     return collectives_->start(fingerprint, reduce_steps(std::move(planes), scale, writer()));
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
-    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
     for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
-    return collectives_->start(fingerprint, all_reduce_steps(std::move(tensors), op, writer()));
+    return collectives_->start(fingerprint, all_reduce_steps(tensors, op, writer()));
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
-    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_all_to_all(output, input, tag);
     return collectives_->start(fingerprint, all_to_all_steps(output, input, writer()));
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
-    const MutexLock lock(peers_->own_rank->mutex);
     const auto fingerprint = checked_broadcast(tensor, root, tag);
     return collectives_->start(fingerprint, copy_steps(tensor, root, rank() == root, writer()));
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
-    const MutexLock lock(peers_->own_rank->mutex);
     return collectives_->start(make_fingerprint(Operation::kBarrier, tag), {});
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
-    const MutexLock lock(peers_->own_rank->mutex);
-    const Tag tag{name, {}};
-    collectives_->start(make_fingerprint(Operation::kDuplicate, tag), {})->wait();
+    collectives_->start(make_fingerprint(Operation::kDuplicate, {name}), {})->wait();
     return std::make_shared<ShmCommunicator>(peers_, traffic_, name);
   }
 
@@ -106,9 +98,8 @@ class ShmCommunicator : public Front {
     return Collectives::bytes_needed(ranks, kCollectiveSlotBytes, ranks);
   }
   std::vector<int> all_ranks() const {
-    std::vector<int> ranks(static_cast<size_t>(world_size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
+    const auto ranks = std::views::iota(0, world_size());
+    return {ranks.begin(), ranks.end()};
   }
 
   Collectives& messages_with(int peer, bool sends) FSDP_REQUIRES(peers_->own_rank->mutex) {
