@@ -2,6 +2,7 @@
 
 #include <torch/csrc/jit/serialization/pickler.h>
 
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -83,7 +84,8 @@ void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& t
 }
 
 void observe_written_tensors() {
-  static const bool once = [] {
+  static std::once_flag observed;
+  std::call_once(observed, [] {
     for (const auto device : {at::kCPU, at::kCUDA, at::kPrivateUse1}) {
       auto& known = torch::jit::GetBackendMetaSerialization()[static_cast<size_t>(device)];
       const auto former = known;
@@ -100,9 +102,7 @@ void observe_written_tensors() {
             if (former) former->second(tensor, metadata);
           });
     }
-    return true;
-  }();
-  static_cast<void>(once);
+  });
 }
 
 }  // namespace fsdp::runtime

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <mutex>
 #include <utility>
 
 namespace fsdp::runtime {
@@ -40,20 +41,15 @@ autograd::Engine& hooking_engine() {
   return engine;
 }
 
-void install_hooking_engine() {
-  static const bool is_installed = [] {
-    hooking_engine();
-    autograd::set_default_engine_stub(&hooking_engine);
-    return true;
-  }();
-  static_cast<void>(is_installed);
-}
-
 }  // namespace
 
 SavedTensorScope::SavedTensorScope(std::function<Hooks()> make)
     : make_(std::move(make)), task_(autograd::get_current_graph_task_id()), outer_(innermost_scope) {
-  install_hooking_engine();
+  static std::once_flag installed;
+  std::call_once(installed, [] {
+    hooking_engine();
+    autograd::set_default_engine_stub(&hooking_engine);
+  });
   innermost_scope = this;
 }
 
