@@ -117,7 +117,8 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
       timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
   for (const auto& planned : plan)
-    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
+    groups.push_back(std::make_shared<ParamGroup>(
+        runtime::GroupSpec{planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
   std::vector<runtime::ShardedParams*> params;
   for (const auto& group : groups) params.push_back(&group->params());
   allocate_rows(params, "fully_shard");

@@ -10,16 +10,6 @@
 
 namespace fsdp::runtime {
 
-std::shared_ptr<ParamGroup> ParamGroup::create(const GroupSpec& spec) {
-  std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  auto& rank = group->rank_state();
-  const MutexLock lock(rank.mutex);
-  group->id_ = rank.add(*group);
-  group->account_->number(static_cast<int64_t>(group->id_));
-  rank.keeps_files |= !spec.policy.disk_folder.empty();
-  return group;
-}
-
 ParamGroup::ParamGroup(const GroupSpec& spec)
     : policy(spec.policy),
       rank_state_(spec.rank_state),
@@ -27,7 +17,13 @@ ParamGroup::ParamGroup(const GroupSpec& spec)
       name_(spec.name),
       params_(std::make_unique<ShardedParams>(spec, account_)),
       buckets_(params_->buckets().size()),
-      epochs_{.counts_writes = params_->every_rank_has_rows()} {}
+      epochs_{.counts_writes = params_->every_rank_has_rows()} {
+  auto& rank = rank_state();
+  const MutexLock lock(rank.mutex);
+  id_ = rank.add(*this);
+  account_->number(static_cast<int64_t>(id_));
+  rank.keeps_files |= !spec.policy.disk_folder.empty();
+}
 
 ParamGroup::~ParamGroup() {
   rank_state().remove(id_);
@@ -97,7 +93,7 @@ bool ParamGroup::stays_after_backward() const {
 // Returns true if reductions of backwards that have ended are still in flight.
 bool ParamGroup::has_late_reductions() const {
   const auto is_in_flight = [](const Bucket& bucket) { return bucket.in_flight.has_value(); };
-  return !is_in_backward_ && std::ranges::any_of(buckets_, is_in_flight);
+  return !is_in_backward() && std::ranges::any_of(buckets_, is_in_flight);
 }
 
 bool ParamGroup::is_at_rest() const {
@@ -158,9 +154,8 @@ void ParamGroup::reset() {
     slot.waits = false;
   }
   landings_.clear();
-  for (auto& flat : flats())
-    if (flat.host) flat.host->drop_landing();
-  if (is_in_backward_) close_backward();
+  for (auto& flat : flats()) flat.drop_landing();
+  if (is_in_backward()) close_backward();
   error_.clear();
   forget_reads();
   for (size_t tasks = std::exchange(tasks_, {}).size(); tasks > 0; --tasks) leave();

@@ -81,7 +81,7 @@ struct Bucket {
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
   /// Lays the parameters out without changing them. Memory is allocated later, by `FlatParams::allocate_shard`.
-  static std::shared_ptr<ParamGroup> create(const GroupSpec& spec);
+  explicit ParamGroup(const GroupSpec& spec);
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
@@ -164,7 +164,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // then waits for them and adds their results.
   /// The graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
-  bool is_in_backward() const { return is_in_backward_; }
+  bool is_in_backward() const { return !tasks_.empty(); }
   bool has_task(int task) const { return std::ranges::find(tasks_, task) != tasks_.end(); }
   bool has_only_task(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
   /// Lets a graph task enter the group, whose parameters then show whole values. The first task opens the backward: it
@@ -266,7 +266,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::unordered_set<const void*> modules;  ///< addresses of the modules that fully_shard found, those inside included
 
  private:
-  explicit ParamGroup(const GroupSpec& spec);
   Span span(std::string_view name) const;
 
   void publish();
@@ -309,7 +308,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // reduction compares the second number between ranks.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
-  bool is_in_backward_ = false, is_in_hook_ = false;
+  bool is_in_hook_ = false;
   // Facts about the open backward: a reduction was finished since the hook's last call; the hook was called; the
   // outermost task gives gradients.
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;

@@ -106,8 +106,7 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
     auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), account);
     flat.keeps_whole_memory = !group.policy.free_when_written;
     if (forms.rows.device != forms.whole.device)
-      flat.host.emplace(forms.whole.device, group.policy.row_memory == RowMemory::kPinned,
-                        group.rank_state->host_copies, account);
+      flat.keep_on_host(group.rank_state->host_copies, group.policy.row_memory == RowMemory::kPinned);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/irange.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -101,8 +102,7 @@ void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
 // allocated on that stream too, because memory from the current stream's pool may still be in use by queued work.
 // Second shards are gathered on the current stream, which already waits for the gather from which they were taken.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
-  if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
-    return std::nullopt;
+  if (!rows_written_ && std::ranges::none_of(flats(), &FlatParams::is_on_host)) return std::nullopt;
   auto& stream = rank_state().gather_stream;
   const auto device = flats().front().whole().form.device;
   if (!stream || stream->device() != device)
@@ -170,7 +170,7 @@ void ParamGroup::order_read() {
   for (auto& flat : flats()) {
     if (!flat.note_reader()) continue;
     for (const auto& gather : gathers_) gather->wait();
-    if (flat.host) flat.host->order_read();
+    flat.order_read();
   }
 }
 
@@ -260,7 +260,7 @@ void ParamGroup::end_read() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
-  if (!is_in_backward_) {
+  if (tasks_.empty()) {
     gathers_before_backward_ = gathers_in_place_;
     // This backward reads the values that its scope read. But if all ranks have written rows since the scope, it reads
     // the new values in a new epoch, so that a peer that has not made that write yet need not wait for this backward.
@@ -276,7 +276,6 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
       epochs_.has_to_meet = meets();  // the ranks meet before this backward reads, so that it sees their writes
     }
     expect_gradients(expects, may_recompute);
-    is_in_backward_ = true;
   }
   tasks_.push_back(task);
 }
@@ -333,7 +332,7 @@ memory::Charge ParamGroup::charge_of(const at::Tensor& gradient) const {
 void ParamGroup::start_reduction(size_t index) {
   auto& bucket = buckets_[index];
   finish_reduction(bucket);
-  if (!is_in_backward_) return;  // another thread called reset_iter_state() while this thread waited
+  if (!is_in_backward()) return;  // another thread called reset_iter_state() while this thread waited
   const OwnOperators own_operators;
   bucket.is_begun = true;
   auto subject = name_;
@@ -414,8 +413,7 @@ void ParamGroup::finish_reduction(Bucket& bucket) {
   while (bucket.in_flight) {
     const auto works = bucket.in_flight->works;
     const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->works == works; };
-    const auto& host = flats()[bucket.in_flight->planes.front().flat].host;
-    const c10::OptionalStreamGuard guard(host ? std::optional(host->stream_of_results()) : std::nullopt);
+    const c10::OptionalStreamGuard guard(flats()[bucket.in_flight->planes.front().flat].stream_of_results());
     try {
       const auto waiting = span("wait for reduction");
       for (const auto& work : works) rank_state().wait(*work);
@@ -461,7 +459,7 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
     landings_.push_back({{plane.flat, std::move(slice)}, votes});
   }
   // Gradients that are copied to the host are added when the backward closes, so the host waits once for all copies.
-  if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
+  if (!is_in_backward() || !flats()[reduced.planes.front().flat].is_on_host()) finish_landing();
 }
 
 // ---- Reduced gradients are added to the rows' gradients
@@ -469,8 +467,7 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
 void ParamGroup::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
-  for (auto& flat : flats())
-    if (flat.host) flat.host->finish_landing();
+  for (auto& flat : flats()) flat.finish_landing();
   if (!params_->is_on_cpu()) placement().progress();  // throws if a collective was aborted
   for (const auto& [plane, votes] : std::exchange(landings_, {}))
     for (auto& slot : params_->slots_in(plane.flat))
@@ -480,8 +477,8 @@ void ParamGroup::finish_landing() {
 // While a backward is open, the rows' gradient is parked in the slot. Otherwise it is in `.grad`.
 void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
   const auto parameter = slot.tensor();
-  if (!is_in_backward_ && !parameter.defined()) return;
-  auto& sum = is_in_backward_ ? slot.parked : parameter.mutable_grad();
+  if (!is_in_backward() && !parameter.defined()) return;
+  auto& sum = is_in_backward() ? slot.parked : parameter.mutable_grad();
   if (!sum.defined()) {
     params_->register_gradient(slot, gradient);
     sum = std::move(gradient);
@@ -500,34 +497,31 @@ void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
 // and no other graph task has entered the group.
 void ParamGroup::call_post_accumulate_grad_hook() {
   const auto is_reduced = [](const Bucket& bucket) { return bucket.is_begun && !bucket.in_flight; };
-  const bool is_complete = has_news_ && is_in_backward_ && tasks_.size() == 1 &&
+  const bool is_complete = has_news_ && tasks_.size() == 1 &&
                            std::ranges::none_of(slots(), &ParamSlot::waits) &&
                            std::ranges::all_of(buckets_, is_reduced);
   if (!policy.post_accumulate_grad_hook || !is_complete) return;
   const auto hook = policy.post_accumulate_grad_hook;  // a copy, because the hook may set another hook
+  finish_landing();
   const int depth = std::exchange(depth_, 0);
   for (auto& slot : slots()) slot.show_rows();
   swap_parked_gradients();
   end_read();
   is_in_hook_ = true;
-  const auto go_back = [&] {
-    is_in_hook_ = false;
-    swap_parked_gradients();
-    depth_ = depth;
-    for (auto& slot : slots()) slot.show_whole();
-  };
-  try {
+  {
+    const auto go_back = c10::make_scope_exit([&] {
+      is_in_hook_ = false;
+      swap_parked_gradients();
+      depth_ = depth;
+      for (auto& slot : slots()) slot.show_whole();
+    });
     std::vector<at::Tensor> parameters;
     for (const auto& slot : slots())
       if (auto parameter = slot.tensor(); parameter.defined() && parameter.grad().defined())
         parameters.push_back(std::move(parameter));
     const UsersOperators users_operators;
     if (!parameters.empty()) hook(parameters);
-  } catch (...) {
-    go_back();
-    throw;
   }
-  go_back();
   is_handed_out_ = true;
   has_news_ = false;
   if (rank_state().reads.current == id_) rank_state().reads.current = 0;
@@ -535,7 +529,6 @@ void ParamGroup::call_post_accumulate_grad_hook() {
 
 // Exchanges the parked gradients with `.grad`: puts the rows' gradients into `.grad`, or back into the slots.
 void ParamGroup::swap_parked_gradients() {
-  finish_landing();
   for (auto& slot : slots()) {
     if (slot.parked.defined()) memory::note_use(slot.parked);  // the hook uses the gradient on the current stream
     if (auto tensor = slot.tensor(); tensor.defined()) std::swap(slot.parked, tensor.mutable_grad());
@@ -545,14 +538,13 @@ void ParamGroup::swap_parked_gradients() {
 // ---- The backward closes
 
 std::string ParamGroup::leave_backward(int task) {
-  std::erase(tasks_, task);
-  if (!tasks_.empty() || !is_in_backward_) return {};
+  if (std::erase(tasks_, task) == 0 || !tasks_.empty()) return {};
   close_backward();
   return std::exchange(error_, {});
 }
 
 void ParamGroup::close_backward() {
-  is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
+  has_news_ = is_handed_out_ = expects_gradients_ = false;
   for (auto& bucket : buckets_) {
     bucket.is_begun = false;
     bucket.missing = bucket.missing_inside = 0;
@@ -582,7 +574,8 @@ bool ParamGroup::wait_to_write() {
   if (epochs_.written_in_epoch == last_epoch) return false;
   const auto waiting = span("wait to write");
   placement().pass_on_failure_of("write", [&] {
-    for (auto* rows : params_->shared_buffers) rank_state().wait_to_write(*rows, last_epoch);
+    const RankLock::ScopedRelease others_go_on(rank_state().mutex);
+    for (auto* rows : params_->shared_buffers) rows->begin_write(last_epoch);
   });
   epochs_.written_in_epoch = last_epoch;
   return true;
