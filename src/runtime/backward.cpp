@@ -22,20 +22,26 @@ namespace {
 // for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
-// Returns true if the current graph task will accumulate a gradient into the parameter.
-bool expects_gradient(const ParamSlot& slot) {
-  auto parameter = slot.tensor();
-  if (!parameter.defined() || !parameter.requires_grad()) return false;
-  auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  if (!accumulator || !runs_in_task(accumulator.get())) return false;
-  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  return nodes == nullptr || nodes->contains(accumulator.get());
-}
-
 // Returns true in autograd::grad and backward(inputs), which give no gradients to parameters outside their inputs.
 bool is_restricted_to_inputs() {
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
   return inputs != nullptr && !inputs->empty();
+}
+
+// Returns true if the current graph task will accumulate a gradient into the parameter. autograd::grad and
+// backward(inputs) skip nodes that lead to none of their inputs.
+bool expects_gradient(const ParamSlot& slot) {
+  auto parameter = slot.tensor();
+  if (!parameter.defined() || !parameter.requires_grad()) return false;
+  auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  if (is_restricted_to_inputs()) {
+    const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+    const auto it = inputs->find(accumulator.get());
+    if (it == inputs->end() || !it->second.needed_) return false;
+  }
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  return nodes == nullptr || nodes->contains(accumulator.get());
 }
 
 void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
@@ -74,12 +80,6 @@ bool takes_part(ParamGroup& group, bool restricted) {
 // Returns a pointer that keeps the group alive while a thread waits, because another thread may drop the model during
 // the wait. Returns null if the group no longer has an owner.
 std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
-
-// Returns true if the group is resharded when its last backward has ended.
-bool ends_sharded(ParamGroup& group) {
-  if (group.stays_after_backward()) return false;
-  return !group.pins.are_there() && (!group.is_inside() || !group.stays_after_forward());
-}
 
 std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) FSDP_REQUIRES(rank.mutex) {
   const auto found = rank.backwards.find(id);
@@ -172,7 +172,9 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();
     // The group is resharded even if its scope goes on. A later read then gathers it on every rank.
-    if (!member->is_in_backward() && ends_sharded(*member)) member->reshard();
+    const bool stays = member->stays_after_backward() || member->pins.are_there() ||
+                       (member->is_inside() && member->stays_after_forward());
+    if (!member->is_in_backward() && !stays) member->reshard();
     if (!member->is_inside()) member->leave_reading();
   }
   if (rank.backwards.empty()) tidy_pages(gradients, parameters);
@@ -206,13 +208,6 @@ std::shared_ptr<BackwardTask> open_task(RankState& rank, const ParamGroup& group
 }
 
 }  // namespace
-
-bool runs_in_task(torch::autograd::Node* node) {
-  if (!is_restricted_to_inputs()) return true;
-  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
-  const auto it = inputs->find(node);
-  return it != inputs->end() && it->second.needed_;
-}
 
 bool enter_backward(RankState& rank, ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();

@@ -249,12 +249,11 @@ void put_off(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 
 void install() {
   // The library is never destroyed, like the interceptor's.
-  static auto* library = [] {
+  [[maybe_unused]] static const auto* library = [] {
     auto* fallback = new torch::Library(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&put_off>());
     return fallback;
   }();
-  static_cast<void>(library);
 }
 
 }  // namespace

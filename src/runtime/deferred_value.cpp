@@ -34,10 +34,6 @@ Kept* kept_of(const at::Tensor& tensor) {
   return data.cast_context<Kept>(&drop_kept);
 }
 
-at::Tensor memory_of(const DeferredValue& value) {
-  return at::empty({static_cast<int64_t>(value.bytes)}, at::device(value.device).dtype(at::kByte));
-}
-
 at::Tensor lie_on(const at::Tensor& memory, const DeferredGeometry& geometry) {
   return at::empty({0}, memory.options().dtype(geometry.dtype))
       .set_(memory.storage(), geometry.offset, geometry.sizes, geometry.strides);
@@ -52,7 +48,8 @@ class Replay {
             "fsdp::initialize: former values of parameters were needed immediately, e.g. by item(), or a parameter was "
             "written in hundreds of parts. Neither is supported, because other ranks have rows of these parameters. "
             "Compute such numbers before initialize, e.g. from fsdp::full_tensor");
-    if (!wanted.call) return memory_of(wanted);
+    if (!wanted.call)
+      return at::empty({static_cast<int64_t>(wanted.bytes)}, at::device(wanted.device).dtype(at::kByte));
     const std::pair key(wanted.call.get(), wanted.place);
     if (!known_.contains(key)) run(*wanted.call);
     return known_.at(key);

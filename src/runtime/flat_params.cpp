@@ -66,13 +66,6 @@ FlatPart FlatParams::on_host(c10::ScalarType dtype) {
   return part;
 }
 
-void FlatParams::allocate_rows() {
-  const auto bytes = rows_.bytes();
-  rows_.buffer = kept_elsewhere(bytes);
-  if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
-  rows_.tensor().zero_();  // all-gathers send the padding between parameters too
-}
-
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
   return {whole_.form, rows_.numel, whole, whole_.form.bytes(rank_ * plane_.slice_numel)};
 }
@@ -85,10 +78,14 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
   if (shared)
     shared_whole_ = counted(data_of(shared, first_byte, whole_.form.device), whole_.form.bytes(rows_.numel),
                             has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
-  if (shared_whole_ && has_one_form())
+  if (shared_whole_ && has_one_form()) {
     rows_ = own_slice(shared_whole_);
-  else
-    allocate_rows();
+    return;
+  }
+  const auto bytes = rows_.bytes();
+  rows_.buffer = kept_elsewhere(bytes);
+  if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
+  rows_.tensor().zero_();  // all-gathers send the padding between parameters too
 }
 
 void FlatParams::allocate_whole(bool fills_alone) {
@@ -174,17 +171,13 @@ void FlatParams::copy_whole() {
   whole_.buffer = copy.buffer;
 }
 
-FlatPart FlatParams::gradient_in(const memory::Form& form, memory::BlockPool& memory) {
+FlatPart FlatParams::allocate_gradient(const memory::Form& form) {
+  const bool is_of_rows = form == rows_.form;
   const auto bytes = form.bytes(rows_.numel);
-  auto buffer = form == rows_.form ? kept_elsewhere(bytes) : nullptr;
+  auto buffer = is_of_rows ? kept_elsewhere(bytes) : nullptr;
+  auto& memory = is_of_rows ? gradient_memory_ : reduced_memory_;
   if (!buffer) buffer = counted(memory.take(bytes), bytes, ByteClass::kGradient);
   return {form, rows_.numel, std::move(buffer)};
-}
-
-FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }
-
-FlatPart FlatParams::allocate_reduced() {
-  return lands_elsewhere() ? gradient_in(reduced_form_, reduced_memory_) : allocate_gradient();
 }
 
 std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {

@@ -20,11 +20,13 @@
 
 namespace fsdp::runtime {
 
-/// Dtypes and devices of one plane.
+/// Dtypes and devices of one plane. Frozen parameters have planes of their own, so that each rank has an equal part of
+/// what trains, and reductions contain nothing else.
 struct FlatForms {
   memory::Form rows, whole;
   /// Form of gradients while they are summed over the ranks.
   memory::Form reduced = whole;
+  bool is_frozen = false;
 
   bool operator==(const FlatForms&) const = default;
 };
@@ -103,11 +105,10 @@ class FlatParams {
   void order_read() const;
   void free_whole() { whole_.buffer.reset(); }
 
-  /// Allocates the output of a reduction: this rank's slice of the gradients, in `reduced_form()`.
-  memory::FlatPart allocate_reduced();
+  /// The form of the output of a reduction.
   const memory::Form& reduced_form() const { return reduced_form_; }
-  /// Allocates this rank's slice of the gradients in the form of the rows.
-  memory::FlatPart allocate_gradient();
+  /// Allocates this rank's slice of the gradients in `reduced_form()` or in the form of the rows.
+  memory::FlatPart allocate_gradient(const memory::Form& form);
   /// Returns false if `reduced_form()` is the form of the rows, so that the output of a reduction is the rows' gradient
   /// itself.
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
@@ -124,12 +125,10 @@ class FlatParams {
 
  private:
   bool has_one_form() const { return rows_.form == whole_.form; }
-  void allocate_rows();
   void copy_rows_to(const at::Tensor& slice);
   std::shared_ptr<memory::FlatBuffer> counted(c10::DataPtr data, size_t bytes, memory::ByteClass cls) const;
   std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
   memory::FlatPart on_host(c10::ScalarType dtype);
-  memory::FlatPart gradient_in(const memory::Form& form, memory::BlockPool& memory);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
 
   layout::Plane plane_;

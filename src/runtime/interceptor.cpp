@@ -92,8 +92,7 @@ bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
                          (is_one_of(kind, {kPointwise, kForeach}) && !writes);
   auto& group = *operand.part.group;
   if (!makes_new || group.placement().shard().world_size() == 1) return false;
-  const auto found = find_rows(*operand.tensor, group.slots()[operand.part.slot]);
-  return found && found->dim != 0;
+  return !has_rows_first(*operand.tensor, group.slots()[operand.part.slot]);
 }
 
 bool is_part_of_rows(const MarkedOperand& operand) {
@@ -275,16 +274,18 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& r
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);
-  const auto below = keys & kBelowSharded;
-  if (const auto among = among_results(traits, std::span(*stack).last(schema.arguments().size())); among.holds) {
+  const auto arguments = std::span(*stack).last(schema.arguments().size());
+  const auto run = [&] {
     const c10::impl::ExcludeDispatchKeyGuard unseen(kShardedKey);
-    op.redispatchBoxed(below, stack);
-    if (among.made)
-      visit_tensors(std::span(*stack).last(schema.returns().size()),
-                    [&](const at::Tensor& tensor, size_t, size_t) { mark_as_rows(tensor, among.made); });
+    op.redispatchBoxed(keys & kBelowSharded, stack);
+    return std::span(*stack).last(schema.returns().size());
+  };
+  if (const auto mark = among_results(traits, arguments)) {
+    const auto returned = run();
+    if (*mark) visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t) { mark_as_rows(tensor, *mark); });
     return;
   }
-  OperatorCall call{.op = op, .traits = traits, .arguments = std::span(*stack).last(schema.arguments().size())};
+  OperatorCall call{.op = op, .traits = traits, .arguments = arguments};
   visit_tensors(call.arguments, [&](const at::Tensor& tensor, size_t i, size_t element) {
     call.tensors.push_back({&tensor, i, element});
   });
@@ -292,11 +293,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   RowResults results;
   prepare(call, groups, results);
   const uint64_t first_node = at::sequence_number::peek();
-  {
-    const c10::impl::ExcludeDispatchKeyGuard unseen(kShardedKey);
-    op.redispatchBoxed(below, stack);
-  }
-  const auto returned = std::span(*stack).last(schema.returns().size());
+  const auto returned = run();
   if (!results.empty()) {
     if (traits.written_arguments == 0)
       visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t j) { results.mark_made(tensor, j); });
@@ -316,7 +313,7 @@ bool another_copy_intercepts() {
 
 void install_interceptor() {
   // The library is never destroyed, because operators on tensors that outlive main() still call the interceptor.
-  static auto* library = [] {
+  [[maybe_unused]] static const auto* library = [] {
     require(!another_copy_intercepts(),
             "fsdp::fully_shard: a different copy of fsdp has already sharded a model in this process, for example if "
             "both the program and a library that it opened contain fsdp. The two copies do not know each other's "
@@ -326,7 +323,6 @@ void install_interceptor() {
     is_installed = true;
     return fallback;
   }();
-  static_cast<void>(library);
   observe_backward_nodes();
   observe_written_tensors();
 }

@@ -104,15 +104,14 @@ OperatorTraits work_out(const c10::OperatorHandle& op) {
   return traits;
 }
 
-bool keeps_device(const at::Tensor& tensor, c10::Device device) {
-  return device.type() == tensor.device().type() && (!device.has_index() || device == tensor.device());
-}
-
 // Returns true if the tensor already has the property that the argument `name` asks for.
 bool keeps(const at::Tensor& tensor, std::string_view name, const c10::IValue& value) {
   if (name == "dtype") return value.toScalarType() == tensor.scalar_type();
   if (name == "layout") return value.toLayout() == tensor.layout();
-  if (name == "device") return keeps_device(tensor, value.toDevice());
+  if (name == "device") {
+    const auto device = value.toDevice();
+    return device == tensor.device() || (!device.has_index() && device.type() == tensor.device().type());
+  }
   if (name == "copy" || name == "pin_memory") return !value.toBool();
   if (name == "memory_format")
     return value.toMemoryFormat() == at::MemoryFormat::Preserve || tensor.is_contiguous(value.toMemoryFormat());

@@ -39,10 +39,10 @@ std::unique_ptr<ShardedParams> ParamGroup::lay_out(const Placement& placement, c
   });
   for (const auto& slot : slots()) {
     slot.show_whole();
-    parameters[slot.place.given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form(), slot.cut()};
+    const auto form = change ? change(slot.form()) : slot.form();
+    parameters[slot.place.given] = {{slot.name(), slot.tensor()}, slot.precision(), form, slot.cut()};
   }
-  return std::make_unique<ShardedParams>(GroupSpec{name_, std::move(parameters), placement, rank_state_, by}, account_,
-                                         change);
+  return std::make_unique<ShardedParams>(GroupSpec{name_, std::move(parameters), placement, rank_state_, by}, account_);
 }
 
 void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to) {
@@ -65,7 +65,7 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
 }
 
 Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {
-  Tag tag{std::move(subject), {writes, kWritesToRows}, static_cast<uint32_t>(id_)};
+  Tag tag{std::move(subject), {writes, "writes to the rows (optimizer steps)"}, static_cast<uint32_t>(id_)};
   if (!call.empty()) tag.shown = call_tag(call, name_).shown;
   return tag;
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,6 +61,10 @@ class Pins {
   static inline constinit thread_local int own_ = 0;  // pins of this thread on all groups
   std::atomic<int> count_ = 0;
 };
+
+/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
+/// changes no form.
+using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 

@@ -45,12 +45,6 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
   return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
 }
 
-// Returns the operator's name as the user called it.
-std::string name_of(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name().name;
-  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
-}
-
 using Metadata = std::unordered_map<std::string, bool>;
 
 }  // namespace
@@ -78,7 +72,8 @@ void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& t
             Verdict verdict) {
   const auto& slot = part.group->slots()[part.slot];
   const auto [expected, found] = difference(part, tensor, misfit, verdict);
-  const auto name = name_of(op);
+  auto name = op.operator_name().name;
+  if (name == "aten::_has_compatible_shallow_copy_type") name = "aten::set_data";  // what the user called
   throw UsageError(part.group->where(name) + noun_of(part.kind) + slot.name() + "' is sharded (expected " + expected +
                    ", found " + found + "): " + ways_out(verdict));
 }

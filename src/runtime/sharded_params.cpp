@@ -16,25 +16,15 @@ constexpr int64_t kCudaAlignmentBytes = 256;
 // Largest size of the last bucket, whose gradients arrive first.
 constexpr int64_t kLastBucketBytes = int64_t{1} << 20;
 
-// The kind of parameters that share flat buffers. Frozen parameters have flat buffers of their own, so that each rank
-// has an equal part of what trains, and reductions contain nothing else.
-struct BufferKind {
-  FlatForms forms;
-  bool is_frozen;
-
-  bool operator==(const BufferKind&) const = default;
-};
-
-BufferKind buffer_kind_of(const GroupMember& parameter, RowMemory row_memory, const FormChange& change) {
-  auto form = parameter.form ? *parameter.form : form_of_values(parameter.tensor);
-  if (change) form = change(form);
-  FlatForms forms{form, form};
+FlatForms forms_of(const GroupMember& parameter, RowMemory row_memory) {
+  const auto form = parameter.form ? *parameter.form : form_of_values(parameter.tensor);
+  FlatForms forms{form, form, form, !parameter.tensor.requires_grad()};
   if (row_memory != RowMemory::kBesideWhole && !form.device.is_meta()) forms.rows.device = c10::kCPU;
   if (const auto& precision = parameter.precision) {
     forms.whole.dtype = precision->whole;
     forms.reduced.dtype = precision->reduced;
   }
-  return {forms, !parameter.tensor.requires_grad()};
+  return forms;
 }
 
 // Returns the alignment of parameters, in elements.
@@ -61,26 +51,24 @@ std::string former_memory_message(const Placement& placement, const ParamSlot& s
 
 }  // namespace
 
-ShardedParams::ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account,
-                             const FormChange& change)
+ShardedParams::ShardedParams(const GroupSpec& group, const std::shared_ptr<memory::ByteAccount>& account)
     : group_name(group.name), placement(group.placement), disk_folder(group.policy.disk_folder) {
   const auto& parameters = group.parameters;
-  std::vector<std::pair<BufferKind, std::vector<size_t>>> by_kind;
+  std::vector<std::pair<FlatForms, std::vector<size_t>>> by_forms;
   for (size_t i : c10::irange(parameters.size())) {
-    const auto kind = buffer_kind_of(parameters[i], group.policy.row_memory, change);
-    const auto known = std::ranges::find(by_kind, kind, [](const auto& entry) { return entry.first; });
-    (known == by_kind.end() ? by_kind.emplace_back(kind, std::vector<size_t>()) : *known).second.push_back(i);
+    const auto forms = forms_of(parameters[i], group.policy.row_memory);
+    const auto known = std::ranges::find(by_forms, forms, [](const auto& entry) { return entry.first; });
+    (known == by_forms.end() ? by_forms.emplace_back(forms, std::vector<size_t>()) : *known).second.push_back(i);
   }
   slots_.reserve(parameters.size());
-  for (const auto& [kind, members] : by_kind) {
+  for (const auto& [forms, members] : by_forms) {
     std::vector<int64_t> bytes;
-    for (size_t i : members)
-      bytes.push_back(static_cast<int64_t>(kind.forms.whole.bytes(parameters[i].tensor.numel())));
+    for (size_t i : members) bytes.push_back(static_cast<int64_t>(forms.whole.bytes(parameters[i].tensor.numel())));
     const auto runs = placement.is_replicated_only()
                           ? cut_buckets(bytes, kLastBucketBytes, group.policy.bucket_cap_bytes)
                           : std::vector<SlotRun>{{0, members.size()}};
     for (const auto& run : runs)
-      add_planes(kind.forms, std::span(members).subspan(run.begin, run.end - run.begin), group, account);
+      add_planes(forms, std::span(members).subspan(run.begin, run.end - run.begin), group, account);
   }
   cut_into_buckets();
 }

@@ -51,15 +51,11 @@ inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t 
   return runs;
 }
 
-/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
-/// changes no form.
-using FormChange = std::function<memory::Form(const memory::Form& form)>;
-
 /// The parameters of a group as they are laid out over one placement. Thread safety: the caller holds the rank's lock.
 class ShardedParams {
  public:
   /// Lays the parameters out without changing them. Memory is allocated later, by `FlatParams::allocate_shard`.
-  ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account, const FormChange& change = {});
+  ShardedParams(const GroupSpec& group, const std::shared_ptr<memory::ByteAccount>& account);
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;

@@ -354,7 +354,7 @@ void ParamGroup::start_reduction(size_t index) {
       const bool trains = kept.rows.contains(plane) || std::ranges::any_of(run, [](const ParamSlot& slot) {
                             return slot.requires_grad() || slot.waits;
                           });
-      if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_reduced()});
+      if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_gradient(flats()[plane].reduced_form())});
       reduction.votes.resize(reduction.votes.size() + run.size());
       // The factor depends on all planes of the bucket, also on those that have no gradients now, so that kept sums of
       // earlier reductions have the same factor.
@@ -384,7 +384,7 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
   for (auto& slot : params_->slots_in(plane.flat)) {
     auto gradient = slot.arrived.take();
     const size_t number = slot.place.number;
-    const bool was_kept = kept.has(number);
+    const bool was_kept = kept.reductions > 0 && kept.votes[number] != 0;
     taken.votes[number] = gradient.defined() || was_kept;
     taken.lacks_gradients |= taken.votes[number] == 0;
     slot.waits = false;
@@ -453,7 +453,7 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
     auto& flat = flats()[plane.flat];
     auto slice = plane.rows;
     if (flat.lands_elsewhere()) {
-      slice = flat.allocate_gradient();
+      slice = flat.allocate_gradient(flat.rows().form);
       flat.land(plane.rows.tensor(), slice);
     }
     landings_.push_back({{plane.flat, std::move(slice)}, votes});

@@ -89,13 +89,18 @@ TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFoundButForLibTorchsOwnKind)
 // Tests of the order of copies on which rows in host memory depend.
 class CheckedHostRows : public CheckedHostMemory {
  protected:
-  CheckedHostRows() {
+  void SetUp() override {
+    CheckedHostMemory::SetUp();
     const std::vector<layout::Item> items{{{4}, true}};
     rows_.emplace(runtime::FlatForms{{c10::kFloat, c10::kCPU}, {c10::kFloat, device(0)}},
                   layout::plan_planes(items, 1, {4, 4}).front(), 0, std::make_shared<memory::ByteAccount>());
     rows_->keep_on_host(copies_, /*is_pinned=*/true);
     rows_->allocate_shard(nullptr);
     rows_->allocate_whole();
+  }
+  void TearDown() override {
+    rows_.reset();
+    CheckedHostMemory::TearDown();
   }
   at::Tensor bring() { return rows_->plane_to_gather().input; }
 
@@ -104,7 +109,7 @@ class CheckedHostRows : public CheckedHostMemory {
 };
 
 TEST_F(CheckedHostRows, GradientsAreReadTooEarlyIfTheHostDoesNotWait) {
-  const auto gradient = rows_->allocate_gradient();
+  const auto gradient = rows_->allocate_gradient(rows_->rows().form);
   rows_->land(on_device(3), gradient);
   EXPECT_TRUE(at::isnan(gradient.tensor()).all().item<bool>());
   rows_->finish_landing();
@@ -136,7 +141,7 @@ TEST_F(CheckedHostRows, WhatIsBroughtIsReadInOrderAfterOrderRead) {
 }
 
 TEST_F(CheckedHostRows, MemoryThatTravelsStaysUntilTheHostHasWaited) {
-  rows_->land(bring(), rows_->allocate_gradient());
+  rows_->land(bring(), rows_->allocate_gradient(rows_->rows().form));
   rows_.reset();
   EXPECT_THAT(violations(), IsEmpty());
   copies_->wait();
