@@ -44,14 +44,6 @@ bool expects_gradient(const ParamSlot& slot) {
   return nodes == nullptr || nodes->contains(accumulator.get());
 }
 
-void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
-  static std::once_flag kept;
-  if (gradient_bytes >= kManyBytes)
-    memory::return_free_pages();
-  else if (gradient_bytes > 0 && parameter_bytes < kManyBytes)
-    std::call_once(kept, memory::keep_free_pages);
-}
-
 void add_buckets(const ParamGroup& group, auto&& add) {
   const bool is_last = group.policy.reduces_unused;
   for (size_t bucket = 0; bucket < group.buckets().size(); ++bucket)
@@ -177,7 +169,11 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
     if (!member->is_in_backward() && !stays) member->reshard();
     if (!member->is_inside()) member->leave_reading();
   }
-  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
+  static std::once_flag kept;
+  if (rank.backwards.empty() && gradients >= kManyBytes)
+    memory::return_free_pages();
+  else if (rank.backwards.empty() && gradients > 0 && parameters < kManyBytes)
+    std::call_once(kept, memory::keep_free_pages);
   fault_point("backward closed");
   require(error.empty(), error);
 }

@@ -147,11 +147,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Gathers if necessary and makes the current stream wait: kSharded, kGathering -> kWhole; kSharded if it throws.
   void wait_for_unshard(const std::string& call = {});
   /// Frees whole parameters after waiting for operators (see Pins): -> kSharded. If this thread may not wait for them,
-  /// the parameters stay until the next scope opens.
-  void reshard();
-  /// Frees whole parameters like `reshard`, but keeps a second shard among the placement's neighbours, if there are
-  /// any: kWhole -> kSharded.
-  void reshard_within();
+  /// the parameters stay until the next scope opens. If `keeps_second_shard` and the placement has neighbours, these
+  /// keep a second shard of parameters that were gathered, and the method does not wait.
+  void reshard(bool keeps_second_shard = false);
   /// Copies whole parameters that other ranks can read to memory of this rank alone. The state stays kWhole; it is
   /// kSharded if the method throws.
   void copy_whole();

@@ -12,7 +12,7 @@ namespace fsdp::runtime {
 namespace {
 
 at::Tensor marked(at::Tensor tensor) {
-  mark_sharded(*tensor.unsafeGetTensorImpl());
+  add_key(*tensor.unsafeGetTensorImpl(), kShardedKey);
   return tensor;
 }
 

@@ -72,11 +72,4 @@ struct PartialSum {
   std::map<size_t, memory::HandedOn> rows = {};  // this rank's slice, by the plane's index
 };
 
-/// Appends the pieces of one parameter to those of its plane. `gradient` is the whole gradient as a tensor of one dim,
-/// whose element 0 has the index `first` in the plane; undefined if there is none. `rows` is the kept sum of this
-/// rank's rows, whose element 0 has the index `first_of_rows`; undefined if there is none. If both are defined, the
-/// function adds the gradient to `rows` in place. It never changes `gradient`, whose memory other tensors may share.
-void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,
-                const at::Tensor& rows);
-
 }  // namespace fsdp::runtime

@@ -173,7 +173,7 @@ std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const 
 void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark) {
   auto& impl = *tensor.unsafeGetTensorImpl();
   if (impl.get_backend_meta() != nullptr || (is_marked(impl) && registry().find(tensor))) return;
-  mark_sharded(impl);
+  add_key(impl, kShardedKey);
   impl.set_backend_meta(mark);
 }
 

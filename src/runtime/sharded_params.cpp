@@ -100,15 +100,14 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
 
 void ShardedParams::cut_into_buckets() {
   const auto device_of = [&](size_t plane) { return flats_[plane].whole().form.device; };
-  if (placement.is_replicated_only()) {
-    for (size_t plane = flats_.size(); plane-- > 0;) buckets_.push_back({plane});
-  } else {
-    for (size_t plane : c10::irange(flats_.size())) {
-      const auto found = std::ranges::find_if(
-          buckets_, [&](const auto& planes) { return device_of(planes.front()) == device_of(plane); });
-      (found == buckets_.end() ? buckets_.emplace_back() : *found).push_back(plane);
-    }
+  const bool are_single = placement.is_replicated_only();
+  for (size_t plane : c10::irange(flats_.size())) {
+    const auto found = std::ranges::find_if(buckets_, [&](const auto& planes) {
+      return !are_single && device_of(planes.front()) == device_of(plane);
+    });
+    (found == buckets_.end() ? buckets_.emplace_back() : *found).push_back(plane);
   }
+  if (are_single) std::ranges::reverse(buckets_);
   if (buckets_.empty()) buckets_.emplace_back();
   for (size_t bucket : c10::irange(buckets_.size())) {
     size_t number = 0;

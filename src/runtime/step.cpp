@@ -176,24 +176,21 @@ void ParamGroup::order_read() {
 
 // ---- Reshard: whole parameters lose their memory
 
-void ParamGroup::reshard() {
-  while (wait_for_operators()) {
+void ParamGroup::reshard(bool keeps_second_shard) {
+  if (keeps_second_shard && state_ == GatherState::kWhole && placement().within) {
+    order_read();
+    if (!has_second_shard())
+      for (auto& flat : flats()) flat.keep_second_shard(*placement().within);
+  } else {
+    while (wait_for_operators()) {
+    }
+    if (pins.are_there()) {
+      version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
+      return;
+    }
+    for (auto& flat : flats()) flat.drop_second_shard();
+    if (state_ == GatherState::kSharded) return;
   }
-  if (pins.are_there()) {
-    version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
-    return;
-  }
-  for (auto& flat : flats()) flat.drop_second_shard();
-  if (state_ == GatherState::kSharded) return;
-  params_->detach_whole();
-  drop_whole_buffers();
-}
-
-void ParamGroup::reshard_within() {
-  if (state_ != GatherState::kWhole || !placement().within) return reshard();
-  order_read();
-  if (!has_second_shard())
-    for (auto& flat : flats()) flat.keep_second_shard(*placement().within);
   params_->detach_whole();
   drop_whole_buffers();
 }
@@ -381,6 +378,9 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
   if (slice.defined()) memory::note_use(slice);
   const int64_t begin_of_slice = placement().shard().rank() * flats()[plane.flat].plane().slice_numel;
   std::vector<Piece> pieces;
+  const auto add = [&](int64_t begin, const at::Tensor& values) {
+    if (values.defined() && values.numel() > 0) pieces.push_back({begin, values});
+  };
   for (auto& slot : params_->slots_in(plane.flat)) {
     auto gradient = slot.arrived.take();
     const size_t number = slot.place.number;
@@ -397,7 +397,16 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     at::Tensor rows;
     if (was_kept && slot.rows_numel() > 0)
       rows = slice.narrow(0, slot.offset_of_rows() - begin_of_slice, slot.rows_numel());
-    if (gradient.defined() || rows.defined()) add_pieces(pieces, slot.offset(), gradient, slot.offset_of_rows(), rows);
+    at::Tensor behind_rows;
+    if (gradient.defined() && rows.defined()) {  // the sum goes into `rows`, because others may share the gradient
+      const int64_t before = slot.offset_of_rows() - slot.offset(), end = before + rows.numel();
+      rows.add_(gradient.narrow(0, before, rows.numel()));
+      behind_rows = gradient.narrow(0, end, gradient.numel() - end);
+      gradient = gradient.narrow(0, 0, before);
+    }
+    add(slot.offset(), gradient);
+    add(slot.offset_of_rows(), rows);
+    add(slot.offset_of_rows() + slot.rows_numel(), behind_rows);
   }
   return pieces;
 }
