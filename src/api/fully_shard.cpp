@@ -44,7 +44,9 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
 void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
                        std::unordered_set<const void*>& named) {
   if (const auto group = group_at(node); group && group.get() != around) {
-    group->add_parent(*around);
+    auto& rank = group->rank_state();
+    const MutexLock lock(rank.mutex);
+    rank.tree.add_parent(group->id(), around->id());
     if (named.insert(group.get()).second) group->rename(node.path);
     around = group.get();
   }

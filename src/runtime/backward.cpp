@@ -13,7 +13,6 @@
 #include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
-#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
 namespace {

@@ -3,17 +3,11 @@
 /// Hooks by which autograd calls the runtime, and the functions that let a graph task enter groups, reduce their
 /// gradients and leave them.
 
-#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
-#include "runtime/rank_state.h"
-
-namespace torch::autograd {
-struct Node;
-}
+#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
-
-class ParamGroup;
 
 constexpr const char* kUnfinishedBackward =
     "an earlier backward did not finish, because an exception ended it or because it runs on another thread. Call "

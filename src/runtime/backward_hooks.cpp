@@ -1,9 +1,7 @@
 // The hooks that autograd calls; see Note [Before a node].
 
 #include <ATen/record_function.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -15,10 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/core/check.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
-#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -79,10 +75,11 @@ bool is_new_here(int task) {
 
 // Enters all groups to which the task's graph leads, before the task's first node runs. Hooks and custom Functions may
 // ask for a parameter's sizes before any node runs that is known to read the parameter.
-void begin_task(torch::autograd::Node& first) {
-  if (!is_new_here(torch::autograd::get_current_graph_task_id())) return;
+std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
+  const auto first = torch::autograd::get_current_node();
+  if (!first || !is_new_here(torch::autograd::get_current_graph_task_id())) return nullptr;
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (nodes == nullptr) return;
+  if (nodes == nullptr) return nullptr;
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto add = [&](std::shared_ptr<ParamGroup> group) {
     if (group && (groups.empty() || groups.back() != group)) groups.push_back(std::move(group));
@@ -94,18 +91,13 @@ void begin_task(torch::autograd::Node& first) {
       if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group);
     }
   };
-  add_groups_of(first);  // autograd's set has only nodes to which other nodes lead
+  add_groups_of(*first);  // autograd's set has only nodes to which other nodes lead
   for (auto* node : *nodes) add_groups_of(*node);
   // The set's order differs between ranks, so the groups are sorted.
   const auto number = [](const auto& group) { return std::pair(group->id(), group.get()); };
   std::ranges::sort(groups, {}, number);
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const auto& group : groups) enter_group(*group);
-}
-
-std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
-  const auto node = torch::autograd::get_current_node();
-  if (node) begin_task(*node);
   return nullptr;
 }
 

@@ -126,7 +126,7 @@ class PutOff {
   }
 
   std::shared_ptr<DeferredCall> make_call() {
-    auto call = std::make_shared<DeferredCall>(DeferredCall{op_, {arguments_.begin(), arguments_.end()}, {}, {}});
+    auto call = std::make_shared<DeferredCall>(DeferredCall{op_, {arguments_.begin(), arguments_.end()}, {}});
     own_lists(call->arguments);
     for (const auto& [tensor, argument, element] : operands_) {
       const auto value = deferred_value_of(tensor);
@@ -175,7 +175,8 @@ class PutOff {
     for (const auto& found : tensors_in(results())) bytes += found.tensor.nbytes();
     constexpr size_t kWorthReturning = size_t{1} << 20;
     if (bytes >= kWorthReturning) memory::return_free_pages();
-    call.random = DeferredCall::Random{std::move(generator), std::move(state)};
+    call.generator = std::move(generator);
+    call.generator_state = std::move(state);
   }
 
   // Makes the call's results the deferred values of the storages that it writes or makes.

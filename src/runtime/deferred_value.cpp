@@ -96,13 +96,13 @@ class Replay {
   }
 
   static void call_as_then(const DeferredCall& call, std::vector<c10::IValue>& stack) {
-    if (!call.random) return call.op.callBoxed(&stack);
+    if (!call.generator.defined()) return call.op.callBoxed(&stack);
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
-    auto generator = call.random->generator;
+    auto generator = call.generator;
     const auto now = generator.get_state();
     const auto restore = c10::make_scope_exit([&] { generator.set_state(now); });
-    generator.set_state(call.random->state);
+    generator.set_state(call.generator_state);
     call.op.callBoxed(&stack);
   }
 

@@ -114,12 +114,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return bytes;
   }
 
-  /// Notes that this group's module lies inside that of `parent`, with no other group's module between them.
-  void add_parent(const ParamGroup& parent) {
-    auto& rank = rank_state();
-    const MutexLock lock(rank.mutex);
-    rank.tree.add_parent(id(), parent.id());
-  }
   /// Makes `other` live at least as long as this group. `other` has no parameters, which would own it otherwise.
   void keep(std::shared_ptr<ParamGroup> other) {
     if (!keeps(*other)) kept_.push_back(std::move(other));
@@ -273,13 +267,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   void publish();
   std::optional<c10::Stream> stream_of_gather();
-  void gather_rows(bool moves, const std::string& call);
   void start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within);
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
 
-  void expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close_backward();
   memory::Charge charge_of(const at::Tensor& gradient) const;
   std::vector<Piece> take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken);

@@ -39,10 +39,9 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
     case kRefuseResult:
       return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
     default:
-      break;
+      if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
+      return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
   }
-  if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
-  return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
 }
 
 using Metadata = std::unordered_map<std::string, bool>;
@@ -58,14 +57,8 @@ void require_no_rows(const Part& part, const at::Tensor& tensor, const std::stri
 }
 
 const char* noun_of(PartKind part) {
-  switch (part) {
-    case PartKind::kGradient:
-      return "the gradient of parameter '";
-    case PartKind::kResult:
-      return "the result of an operator on the rows of parameter '";
-    default:
-      return "parameter '";
-  }
+  if (part == PartKind::kGradient) return "the gradient of parameter '";
+  return part == PartKind::kResult ? "the result of an operator on the rows of parameter '" : "parameter '";
 }
 
 void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,

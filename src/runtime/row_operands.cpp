@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <typeinfo>
 
-#include "comm/core/check.h"
 #include "runtime/compat.h"
 
 namespace fsdp::runtime {

@@ -2,11 +2,9 @@
 // and resharded, a backward enters and unshards them again, gradients arrive, are reduced and are added to the rows'
 // gradients, the backward closes, and an optimizer writes the rows.
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
-#include <c10/util/irange.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -76,10 +74,16 @@ void ParamGroup::unshard(const std::string& call) {
     for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
     // Ranks compare their number of writes only in gathers of rows, because all ranks of the shard axis take part in
     // these.
-    if (within)
+    if (within) {
       start_gathers(placement().within->communicator(), tag(name_, 0, call), {}, within);
-    else
-      gather_rows(moves, call);
+    } else {
+      publish();
+      version_in_copy_ = version_;
+      const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
+      auto& ranks = placement().shard().communicator();
+      start_gathers(ranks, of_gather, policy.custom_all_gather, within);
+      if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
+    }
   } catch (...) {
     drop_whole_buffers();
     placement().pass_on_failure("gather");
@@ -121,15 +125,6 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
     if (moving.empty()) continue;
     gathers_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
   }
-}
-
-void ParamGroup::gather_rows(bool moves, const std::string& call) {
-  publish();
-  version_in_copy_ = version_;
-  const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
-  auto& ranks = placement().shard().communicator();
-  start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
-  if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
 }
 
 bool ParamGroup::has_second_shard() {
@@ -272,24 +267,21 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
       reshard();
       epochs_.has_to_meet = meets();  // the ranks meet before this backward reads, so that it sees their writes
     }
-    expect_gradients(expects, may_recompute);
-  }
-  tasks_.push_back(task);
-}
-
-void ParamGroup::expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute) {
-  for (auto& slot : slots()) {
-    if (auto tensor = slot.tensor(); tensor.defined()) slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
-    auto& bucket = buckets_[slot.place.bucket];
-    if (expects(slot)) {
-      slot.missing_from = GradientSource::kTask;
-      ++bucket.missing;
-      expects_gradients_ = true;
-    } else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad()) {
-      slot.missing_from = GradientSource::kInside;
-      ++bucket.missing_inside;
+    for (auto& slot : slots()) {
+      if (auto tensor = slot.tensor(); tensor.defined())
+        slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
+      auto& bucket = buckets_[slot.place.bucket];
+      if (expects(slot)) {
+        slot.missing_from = GradientSource::kTask;
+        ++bucket.missing;
+        expects_gradients_ = true;
+      } else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad()) {
+        slot.missing_from = GradientSource::kInside;
+        ++bucket.missing_inside;
+      }
     }
   }
+  tasks_.push_back(task);
 }
 
 // ---- Gradients arrive
