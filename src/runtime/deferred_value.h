@@ -51,6 +51,7 @@ struct DeferredCall {
     DeferredGeometry geometry;
     DeferredValuePtr value;  // the storage's contents before the call
   };
+
   c10::OperatorHandle op;
   /// The arguments of the call. Deferred tensors are undefined here and listed in `operands`.
   std::vector<c10::IValue> arguments;

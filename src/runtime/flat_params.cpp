@@ -60,7 +60,7 @@ std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
 }
 
 // Allocates memory for the rows or their gradient in another dtype than theirs.
-FlatPart FlatParams::on_host(c10::ScalarType dtype) {
+FlatPart FlatParams::allocate_on_host(c10::ScalarType dtype) {
   FlatPart part{{dtype, c10::kCPU}, rows_.numel};
   part.buffer = kept_elsewhere(part.bytes());
   return part;
@@ -139,7 +139,7 @@ void FlatParams::order_read() const {
 void FlatParams::publish() {
   const at::NoGradGuard no_grad;
   if (copies_ && narrower(rows_.form.dtype, whole_.form.dtype) != rows_.form.dtype) {
-    if (!narrow_) narrow_ = on_host(whole_.form.dtype);
+    if (!narrow_) narrow_ = allocate_on_host(whole_.form.dtype);
     narrow_->tensor().copy_(rows_.tensor());
   }
   if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
@@ -197,7 +197,7 @@ void FlatParams::land(const at::Tensor& reduced, const FlatPart& rows) {
   const auto travels = narrower(rows.form.dtype, reduced.scalar_type());
   auto arrives = rows;
   if (travels != rows.form.dtype) {
-    arrives = on_host(travels);
+    arrives = allocate_on_host(travels);
     casts_.emplace_back(arrives, rows);
   }
   const auto source = reduced.to(travels);

@@ -128,7 +128,7 @@ class FlatParams {
   void copy_rows_to(const at::Tensor& slice);
   std::shared_ptr<memory::FlatBuffer> counted(c10::DataPtr data, size_t bytes, memory::ByteClass cls) const;
   std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
-  memory::FlatPart on_host(c10::ScalarType dtype);
+  memory::FlatPart allocate_on_host(c10::ScalarType dtype);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
 
   layout::Plane plane_;

@@ -9,6 +9,7 @@
 #include "comm/core/current_stream.h"
 
 namespace fsdp::runtime {
+
 HostCopies::~HostCopies() {
   try {
     wait();

@@ -96,8 +96,8 @@ void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIR
   if (enter_backward(rank, group))
     if (const auto node = torch::autograd::get_current_node(); node && leads_to(*node, group))
       require(false, group.where("backward"),
-              "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the node "
-              "of an operator on '",
+              "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the "
+              "node of an operator on '",
               group.name(),
               "' begin. Leave observers on during backward, and remove callbacks one by one; then call "
               "reset_iter_state()");
