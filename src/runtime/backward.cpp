@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <functional>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "comm/core/check.h"
@@ -43,16 +43,19 @@ bool expects_gradient(const ParamSlot& slot) {
   return nodes == nullptr || nodes->contains(accumulator.get());
 }
 
-void add_buckets(const ParamGroup& group, auto&& add) {
+void add_buckets(const ParamGroup& group, std::set<OrderedBucket>& buckets) {
   const bool is_last = group.policy.reduces_unused;
   for (size_t bucket = 0; bucket < group.buckets().size(); ++bucket)
-    add(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
+    buckets.insert(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
 }
 
 // Returns true if this backward reduces the group: forward reached the group, or it has gradients all the same. The
 // answer is the same on every rank.
 bool takes_part(ParamGroup& group, bool restricted) {
-  if (!group.reduces() || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
+  // Where every rank has all rows, the all-reduce is the only reduction.
+  const bool is_left_out = !group.policy.reduction.all_reduces && group.placement().is_replicated_only();
+  if (!group.policy.requires_gradient_sync || is_left_out) return false;
+  if (std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
   if (group.expects_gradients()) return true;
   // A restricted backward does not reduce gradients that an earlier backward without synchronisation has left.
   return !restricted && (group.has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
@@ -123,10 +126,9 @@ void advance_reductions(RankState& rank, int id, const OrderedBucket& completed)
 // Called at the end of a graph task. Reduces what has not been reduced yet, in groups that no other graph task has
 // entered. Then waits for all reductions, except in groups for which this is not the last backward.
 void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
-  std::vector<OrderedBucket> order;
+  std::set<OrderedBucket> order;
   for (GroupId id : task.groups)
-    if (auto* member = rank.group(id)) add_buckets(*member, [&](const OrderedBucket& next) { order.push_back(next); });
-  std::ranges::sort(order, std::less());
+    if (const auto* member = rank.group(id)) add_buckets(*member, order);
   // Returns true if only this graph task has entered the group; false after reset_iter_state().
   const auto is_last = [&](const ParamGroup& group) { return group.has_only_task(task.id); };
   for (const auto& next : order) {
@@ -237,7 +239,7 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
     if (member == nullptr || member->has_task(id)) continue;
     member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
     task->groups.push_back(member_id);
-    add_buckets(*member, [&](const OrderedBucket& next) { task->buckets.insert(next); });
+    add_buckets(*member, task->buckets);
   }
   return true;
 }

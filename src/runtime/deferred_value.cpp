@@ -73,19 +73,16 @@ class Replay {
   }
 
  private:
-  static bool writes(const DeferredCall& call, const DeferredCall::Operand& operand) {
-    const auto* alias = call.op.schema().arguments()[operand.argument].alias_info();
-    return alias != nullptr && alias->isWrite();
-  }
-
   // Returns the contents of the operand's storage before the call. If the call writes to the storage and other calls
   // read it too, the function returns a copy.
   at::Tensor taken(const DeferredCall& call, const DeferredCall::Operand& operand,
                    const std::vector<at::Tensor>& earlier) {
     for (size_t i = 0; i < earlier.size(); ++i)
       if (call.operands[i].value == operand.value) return earlier[i];  // two tensors on one storage
-    const bool is_written = std::ranges::any_of(
-        call.operands, [&](const auto& other) { return other.value == operand.value && writes(call, other); });
+    const auto traits = operator_traits(call.op);
+    const bool is_written = std::ranges::any_of(call.operands, [&](const auto& other) {
+      return other.value == operand.value && traits.writes(other.argument);
+    });
     auto memory = value(*operand.value);
     const bool has_values = operand.value->call || operand.value->there.defined();
     if (!is_written || !has_values) return memory;

@@ -16,11 +16,6 @@ using memory::ByteClass;
 using memory::FlatBuffer;
 using memory::FlatPart;
 
-c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, size_t first_byte, c10::Device device) {
-  return c10::InefficientStdFunctionContext::makeDataPtr(
-      static_cast<std::byte*>(shared->data()) + first_byte, [shared](void*) {}, device);
-}
-
 // Returns the dtype in which values are copied between host and device.
 c10::ScalarType narrower(c10::ScalarType on_host, c10::ScalarType on_device) {
   return c10::elementSize(on_device) < c10::elementSize(on_host) ? on_device : on_host;
@@ -75,9 +70,12 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
                                 std::shared_ptr<HostBuffer> on_host) {
   const at::NoGradGuard no_grad;
   on_host_ = std::move(on_host);
-  if (shared)
-    shared_whole_ = counted(data_of(shared, first_byte, whole_.form.device), whole_.form.bytes(rows_.numel),
+  if (shared) {
+    auto data = c10::InefficientStdFunctionContext::makeDataPtr(
+        static_cast<std::byte*>(shared->data()) + first_byte, [shared](void*) {}, whole_.form.device);
+    shared_whole_ = counted(std::move(data), whole_.form.bytes(rows_.numel),
                             has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
+  }
   if (shared_whole_ && has_one_form()) {
     rows_ = own_slice(shared_whole_);
     return;

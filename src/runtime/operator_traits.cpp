@@ -47,13 +47,11 @@ bool lists(std::string_view names, std::string_view name) {
 }
 
 bool is_view(const c10::FunctionSchema& schema) {
-  bool aliases = false;
-  for (const auto& result : schema.returns())
-    if (result.alias_info()) {
-      if (result.alias_info()->isWrite()) return false;
-      aliases = true;
-    }
-  return aliases;
+  const auto aliases = [](const c10::Argument& result) { return result.alias_info() != nullptr; };
+  const auto is_written = [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && result.alias_info()->isWrite();
+  };
+  return std::ranges::any_of(schema.returns(), aliases) && std::ranges::none_of(schema.returns(), is_written);
 }
 
 // Returns true if all results are tensors. aten::equal has the tag pointwise, but it returns a bool.

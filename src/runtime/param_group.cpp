@@ -13,7 +13,7 @@ namespace fsdp::runtime {
 ParamGroup::ParamGroup(const GroupSpec& spec)
     : policy(spec.policy),
       rank_state_(spec.rank_state),
-      account_(std::make_shared<memory::ByteAccount>(spec.rank_state->shared_account())),
+      account_(std::make_shared<memory::ByteAccount>(spec.rank_state->account)),
       name_(spec.name),
       params_(std::make_unique<ShardedParams>(spec, account_)),
       buckets_(params_->buckets().size()),

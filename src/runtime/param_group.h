@@ -181,10 +181,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
     return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
   }
-  /// Returns true if backwards reduce this group. Where every rank has all rows, the all-reduce is the only reduction.
-  bool reduces() const {
-    return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
-  }
   /// Starts to reduce the gradients of a bucket that have arrived, after waiting for the bucket's reduction in flight.
   /// Collective.
   void start_reduction(size_t bucket);

@@ -79,9 +79,7 @@ class RankState {
   /// Waits for a collective. The lock may be released meanwhile, so everything that it protects may have changed.
   void wait(Work& work);
 
-  memory::ByteAccount& account() const { return *account_; }
-  const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
-
+  const std::shared_ptr<memory::ByteAccount> account = std::make_shared<memory::ByteAccount>();
   const std::shared_ptr<memory::ChargesOnce> kept_inputs = std::make_shared<memory::ChargesOnce>();
   const std::shared_ptr<HostCopies> host_copies = std::make_shared<HostCopies>();
 
@@ -119,7 +117,6 @@ class RankState {
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
  private:
-  const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
   GroupId last_id_ FSDP_GUARDED_BY(mutex) = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_ FSDP_GUARDED_BY(mutex);
 };

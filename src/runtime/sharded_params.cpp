@@ -168,26 +168,11 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
   }
 }
 
-bool ShardedParams::is_on_cpu() const {
-  return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
-}
-
 bool ShardedParams::every_rank_has_rows() const {
   for (int rank : c10::irange(placement.shard().world_size()))
     if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.plane().owned_numel(rank) > 0; }))
       return false;
   return true;
-}
-
-void ShardedParams::attach_whole() {
-  for (auto& slot : slots_) {
-    const auto& whole = flats_[slot.place.plane].whole();
-    slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
-  }
-}
-
-void ShardedParams::detach_whole() {
-  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 at::Tensor ShardedParams::rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice) {

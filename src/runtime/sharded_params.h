@@ -86,7 +86,9 @@ class ShardedParams {
   /// Returns the message of the error that raw access to a whole parameter without memory throws.
   std::string no_memory_message(const ParamSlot& slot) const;
 
-  bool is_on_cpu() const;
+  bool is_on_cpu() const {
+    return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
+  }
   /// Returns true if all whole values lie in memory that all ranks share.
   bool shares_memory() const { return std::ranges::all_of(flats_, &FlatParams::shares_memory); }
   /// Returns true if this rank's rows are the whole parameters, in the same memory.
@@ -94,9 +96,16 @@ class ShardedParams {
   bool every_rank_has_rows() const;
 
   /// Gives the whole parameters their memory in the whole buffers.
-  void attach_whole();
+  void attach_whole() {
+    for (auto& slot : slots_) {
+      const auto& whole = flats_[slot.place.plane].whole();
+      slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
+    }
+  }
   /// Takes the memory of the whole parameters away.
-  void detach_whole();
+  void detach_whole() {
+    for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
+  }
   /// Returns the slot's rows in `slice`, which is laid out as the flat shard. The result is not a view, because
   /// zero_grad() cannot detach a view in place.
   at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);
