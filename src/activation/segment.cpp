@@ -187,7 +187,7 @@ size_t Segment::add(const at::Tensor& tensor) {
   if (!account_ && runtime::is_marked(*tensor.unsafeGetTensorImpl()))
     if (const auto part = runtime::registry().find(tensor)) {
       account_ = part->group->account();
-      kept_inputs_ = part->group->rank_state().kept_inputs();
+      kept_inputs_ = part->group->rank_state().kept_inputs;
     }
   return slots_.size() - 1;
 }

@@ -157,7 +157,7 @@ int64_t fingerprint_of(const at::Tensor& tensor) {
     for (size_t i = 0; i < call.arguments.size(); ++i)
       if (std::ranges::none_of(call.operands, [i](const auto& operand) { return operand.argument == i; }))
         add_argument(call.arguments[i], add);
-    if (call.random) add(call.random->state.const_data_ptr(), call.random->state.nbytes());
+    if (const auto& state = call.generator_state; state.defined()) add(state.const_data_ptr(), state.nbytes());
     for (const auto& operand : call.operands) open.push_back(operand.value);
   }
   return static_cast<int64_t>(sum);

@@ -86,7 +86,7 @@ void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::s
     for (auto& flat : group->flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      if (flat.is_on_disk() || flat.host) {
+      if (flat.is_on_disk() || flat.is_on_host()) {
         flat.allocate_shard(nullptr);
       } else {
         auto& on_device = devices[{device.type(), device.index()}];

@@ -44,7 +44,9 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
 void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
                        std::unordered_set<const void*>& named) {
   if (const auto group = group_at(node); group && group.get() != around) {
-    group->add_parent(*around);
+    auto& rank = group->rank_state();
+    const MutexLock lock(rank.mutex);
+    rank.tree.add_parent(group->id(), around->id());
     if (named.insert(group.get()).second) group->rename(node.path);
     around = group.get();
   }
@@ -117,7 +119,8 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
       timeline && timeline != rank_state->timeline)
     rank_state->timeline = std::move(timeline);
   for (const auto& planned : plan)
-    groups.push_back(ParamGroup::create({planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
+    groups.push_back(std::make_shared<ParamGroup>(
+        runtime::GroupSpec{planned.name, planned.parameters, placement, rank_state, policy_of(options)}));
   std::vector<runtime::ShardedParams*> params;
   for (const auto& group : groups) params.push_back(&group->params());
   allocate_rows(params, "fully_shard");

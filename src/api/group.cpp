@@ -218,13 +218,13 @@ GroupStats Group::stats() const {
     }
   }
   stats.intercepted_operators = rank.intercepted_operators;
-  static_cast<ByteCounts&>(stats) = byte_counts(rank.account());
+  static_cast<ByteCounts&>(stats) = byte_counts(*rank.account);
   return stats;
 }
 
 void Group::reset_peak_stats() const {
   auto& rank = view_->groups.front()->rank_state();
-  rank.account().reset_peaks();
+  rank.account->reset_peaks();
   const MutexLock lock(rank.mutex);
   for (const auto* group : rank.groups()) group->account()->reset_peaks();
 }

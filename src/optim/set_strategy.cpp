@@ -136,7 +136,7 @@ class Move {
       const auto index = params_->slots()[to].place.plane;
       auto& flat = flats[index];
       if (!flat) {
-        flat = params_->flats()[index].allocate_gradient();
+        flat = params_->flats()[index].allocate_gradient(params_->flats()[index].rows().form);
         flat->tensor().zero_();
       }
       auto moved = params_->rows_of_slice(params_->slots()[to], *flat);

@@ -60,7 +60,7 @@ MemoryReport report_of(const Group& model, const torch::optim::Optimizer* optimi
   MemoryReport report;
   report.rank = model.rank();
   report.world_size = model.world_size();
-  report.all = byte_counts(groups.front()->rank_state().account());
+  report.all = byte_counts(*groups.front()->rank_state().account);
   int64_t uncounted = 0;
   for (const auto& group : groups) {
     report.groups.push_back({group->name(), byte_counts(*group->account())});

@@ -54,7 +54,7 @@ struct MemoryTimeline::State {
 
 MemoryTimeline::MemoryTimeline(const Group& model) {
   auto& rank = param_groups(model).front()->rank_state();
-  state_ = std::make_unique<State>(State{rank.shared_account(), model.rank(), model.world_size()});
+  state_ = std::make_unique<State>(State{rank.account, model.rank(), model.world_size()});
   const MutexLock lock(rank.mutex);
   for (size_t cls = 0; cls < memory::kByteClasses; ++cls) {
     const auto byte_class = static_cast<memory::ByteClass>(cls);

@@ -30,7 +30,7 @@ class ForwardBlocks : public torch::profiler::impl::ProfilerStateBase {
   explicit ForwardBlocks(const std::shared_ptr<runtime::RankState>& rank)
       : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)),
         rank_(rank),
-        nobodys_(std::make_shared<memory::ByteAccount>(rank->shared_account())) {
+        nobodys_(std::make_shared<memory::ByteAccount>(rank->account)) {
     const MutexLock lock(rank->mutex);
     for (const auto* group : rank->groups()) accounts_[group->id()] = group->account();
   }

@@ -22,8 +22,8 @@ bool is_row_wise(const Access& a) {
   return is_one_of(a.op, {kView, kViewOrCopy, kClone, kFill, kFused, kCopy, kForeach});
 }
 
-// Judges by `fit`. kRefuseGradientInScope is for an optimizer that is stepped in a scope: it sees whole parameters but
-// the rows of their gradients.
+// Judges by `fit`. kRefuseWriteFromRows is also for an optimizer that is stepped in a scope: it sees whole parameters
+// but the rows of their gradients.
 Verdict judge_fit(const Access& a, Verdict passed) {
   if (a.fit == Fit::kFits || a.fit == Fit::kTakesRows) return passed;
   const bool is_step_in_scope = a.inside && a.part == PartKind::kGradient;

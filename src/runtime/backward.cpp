@@ -5,15 +5,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <functional>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
-#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -22,40 +21,41 @@ namespace {
 // for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
-// Returns true if the current graph task will accumulate a gradient into the parameter.
-bool expects_gradient(const ParamSlot& slot) {
-  auto parameter = slot.tensor();
-  if (!parameter.defined() || !parameter.requires_grad()) return false;
-  auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  if (!accumulator || !runs_in_task(accumulator.get())) return false;
-  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  return nodes == nullptr || nodes->contains(accumulator.get());
-}
-
 // Returns true in autograd::grad and backward(inputs), which give no gradients to parameters outside their inputs.
 bool is_restricted_to_inputs() {
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
   return inputs != nullptr && !inputs->empty();
 }
 
-void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
-  static std::once_flag kept;
-  if (gradient_bytes >= kManyBytes)
-    memory::return_free_pages();
-  else if (gradient_bytes > 0 && parameter_bytes < kManyBytes)
-    std::call_once(kept, memory::keep_free_pages);
+// Returns true if the current graph task will accumulate a gradient into the parameter. autograd::grad and
+// backward(inputs) skip nodes that lead to none of their inputs.
+bool expects_gradient(const ParamSlot& slot) {
+  auto parameter = slot.tensor();
+  if (!parameter.defined() || !parameter.requires_grad()) return false;
+  auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  if (is_restricted_to_inputs()) {
+    const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+    const auto it = inputs->find(accumulator.get());
+    if (it == inputs->end() || !it->second.needed_) return false;
+  }
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  return nodes == nullptr || nodes->contains(accumulator.get());
 }
 
-void add_buckets(const ParamGroup& group, auto&& add) {
+void add_buckets(const ParamGroup& group, std::set<OrderedBucket>& buckets) {
   const bool is_last = group.policy.reduces_unused;
   for (size_t bucket = 0; bucket < group.buckets().size(); ++bucket)
-    add(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
+    buckets.insert(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
 }
 
 // Returns true if this backward reduces the group: forward reached the group, or it has gradients all the same. The
 // answer is the same on every rank.
 bool takes_part(ParamGroup& group, bool restricted) {
-  if (!group.reduces() || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
+  // Where every rank has all rows, the all-reduce is the only reduction.
+  const bool is_left_out = !group.policy.reduction.all_reduces && group.placement().is_replicated_only();
+  if (!group.policy.requires_gradient_sync || is_left_out) return false;
+  if (std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
   if (group.expects_gradients()) return true;
   // A restricted backward does not reduce gradients that an earlier backward without synchronisation has left.
   return !restricted && (group.has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
@@ -74,12 +74,6 @@ bool takes_part(ParamGroup& group, bool restricted) {
 // Returns a pointer that keeps the group alive while a thread waits, because another thread may drop the model during
 // the wait. Returns null if the group no longer has an owner.
 std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
-
-// Returns true if the group is resharded when its last backward has ended.
-bool ends_sharded(ParamGroup& group) {
-  if (group.stays_after_backward()) return false;
-  return !group.pins.are_there() && (!group.is_inside() || !group.stays_after_forward());
-}
 
 std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) FSDP_REQUIRES(rank.mutex) {
   const auto found = rank.backwards.find(id);
@@ -132,10 +126,9 @@ void advance_reductions(RankState& rank, int id, const OrderedBucket& completed)
 // Called at the end of a graph task. Reduces what has not been reduced yet, in groups that no other graph task has
 // entered. Then waits for all reductions, except in groups for which this is not the last backward.
 void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
-  std::vector<OrderedBucket> order;
+  std::set<OrderedBucket> order;
   for (GroupId id : task.groups)
-    if (auto* member = rank.group(id)) add_buckets(*member, [&](const OrderedBucket& next) { order.push_back(next); });
-  std::ranges::sort(order, std::less());
+    if (const auto* member = rank.group(id)) add_buckets(*member, order);
   // Returns true if only this graph task has entered the group; false after reset_iter_state().
   const auto is_last = [&](const ParamGroup& group) { return group.has_only_task(task.id); };
   for (const auto& next : order) {
@@ -172,10 +165,16 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
     member->leave();
     // The group is resharded even if its scope goes on. A later read then gathers it on every rank.
-    if (!member->is_in_backward() && ends_sharded(*member)) member->reshard();
+    const bool stays = member->stays_after_backward() || member->pins.are_there() ||
+                       (member->is_inside() && member->stays_after_forward());
+    if (!member->is_in_backward() && !stays) member->reshard();
     if (!member->is_inside()) member->leave_reading();
   }
-  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
+  static std::once_flag kept;
+  if (rank.backwards.empty() && gradients >= kManyBytes)
+    memory::return_free_pages();
+  else if (rank.backwards.empty() && gradients > 0 && parameters < kManyBytes)
+    std::call_once(kept, memory::keep_free_pages);
   fault_point("backward closed");
   require(error.empty(), error);
 }
@@ -205,13 +204,6 @@ std::shared_ptr<BackwardTask> open_task(RankState& rank, const ParamGroup& group
 }
 
 }  // namespace
-
-bool runs_in_task(torch::autograd::Node* node) {
-  if (!is_restricted_to_inputs()) return true;
-  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
-  const auto it = inputs->find(node);
-  return it != inputs->end() && it->second.needed_;
-}
 
 bool enter_backward(RankState& rank, ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
@@ -246,7 +238,7 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
     if (member == nullptr || member->has_task(id)) continue;
     member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
     task->groups.push_back(member_id);
-    add_buckets(*member, [&](const OrderedBucket& next) { task->buckets.insert(next); });
+    add_buckets(*member, task->buckets);
   }
   return true;
 }

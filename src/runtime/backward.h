@@ -3,17 +3,11 @@
 /// Hooks by which autograd calls the runtime, and the functions that let a graph task enter groups, reduce their
 /// gradients and leave them.
 
-#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
-#include "runtime/rank_state.h"
-
-namespace torch::autograd {
-struct Node;
-}
+#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
-
-class ParamGroup;
 
 constexpr const char* kUnfinishedBackward =
     "an earlier backward did not finish, because an exception ended it or because it runs on another thread. Call "
@@ -30,9 +24,6 @@ bool enter_backward(RankState& rank, ParamGroup& group) FSDP_REQUIRES(rank.mutex
 /// Throws UsageError if another thread runs a backward through `group`. Before it throws, it reports the failure to the
 /// ranks that may wait for this one.
 void require_no_backward_elsewhere(RankState& rank, ParamGroup& group, const char* operation) FSDP_REQUIRES(rank.mutex);
-/// Returns true if the current graph task runs this node of its graph. autograd::grad and backward(inputs) skip nodes
-/// that lead to none of their inputs.
-bool runs_in_task(torch::autograd::Node* node);
 /// Takes the whole gradient of a slot from a graph task that has entered the group, and starts the reductions that are
 /// complete and next in order.
 void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tensor gradient) FSDP_REQUIRES(rank.mutex);

@@ -1,9 +1,7 @@
 // The hooks that autograd calls; see Note [Before a node].
 
 #include <ATen/record_function.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -15,15 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/core/check.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
-#include "runtime/param_group.h"
 
 namespace fsdp::runtime {
 namespace {
-
-using torch::autograd::variable_list;
 
 void enter_group(ParamGroup& group) {
   auto& rank = group.rank_state();
@@ -31,37 +25,29 @@ void enter_group(ParamGroup& group) {
   enter_backward(rank, group);
 }
 
-class BeforeBackward : public torch::autograd::FunctionPreHook {
- public:
-  explicit BeforeBackward(std::shared_ptr<ParamGroup> group) : group_(std::move(group)) {}
+struct BeforeBackward : torch::autograd::FunctionPreHook {
+  explicit BeforeBackward(std::shared_ptr<ParamGroup> whose) : group(std::move(whose)) {}
 
-  variable_list operator()(const variable_list& gradients) override {
-    enter_group(*group_);
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    enter_group(*group);
     return gradients;
   }
 
-  const std::shared_ptr<ParamGroup>& group() const { return group_; }
-
- private:
-  std::shared_ptr<ParamGroup> group_;  // owned, because the node may hold the last view of a frozen parameter
+  const std::shared_ptr<ParamGroup> group;  // owned, because the node may hold the last view of a frozen parameter
 };
 
-class GradientArrived : public torch::autograd::PostAccumulateGradHook {
- public:
-  GradientArrived(std::shared_ptr<ParamGroup> group, size_t slot) : group_(std::move(group)), slot_(slot) {}
+struct GradientArrived : torch::autograd::PostAccumulateGradHook {
+  GradientArrived(std::shared_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
 
   void operator()(const torch::autograd::Variable& parameter) override {
-    auto& rank = group_->rank_state();
+    auto& rank = group->rank_state();
     const MutexLock lock(rank.mutex);
     auto gradient = std::exchange(const_cast<at::Tensor&>(parameter).mutable_grad(), at::Tensor());
-    if (gradient.defined()) gradient_arrived(rank, *group_, slot_, std::move(gradient));
+    if (gradient.defined()) gradient_arrived(rank, *group, slot, std::move(gradient));
   }
 
-  const std::shared_ptr<ParamGroup>& group() const { return group_; }
-
- private:
-  std::shared_ptr<ParamGroup> group_;  // the parameter owns the group
-  size_t slot_;
+  const std::shared_ptr<ParamGroup> group;  // the parameter owns the group
+  const size_t slot;
 };
 
 // Returns the group of the parameter whose gradient the node accumulates; null if there is none.
@@ -72,7 +58,7 @@ std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* no
   if (!is_marked(*parameter.unsafeGetTensorImpl())) return nullptr;
   const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
   if (hook == nullptr || typeid(*hook) != typeid(GradientArrived)) return nullptr;
-  return static_cast<const GradientArrived*>(hook)->group();
+  return static_cast<const GradientArrived*>(hook)->group;
 }
 
 // Returns true if this thread runs a node of the graph task for the first time. It remembers several tasks, because
@@ -89,10 +75,11 @@ bool is_new_here(int task) {
 
 // Enters all groups to which the task's graph leads, before the task's first node runs. Hooks and custom Functions may
 // ask for a parameter's sizes before any node runs that is known to read the parameter.
-void begin_task(torch::autograd::Node& first) {
-  if (!is_new_here(torch::autograd::get_current_graph_task_id())) return;
+std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
+  const auto first = torch::autograd::get_current_node();
+  if (!first || !is_new_here(torch::autograd::get_current_graph_task_id())) return nullptr;
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (nodes == nullptr) return;
+  if (nodes == nullptr) return nullptr;
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto add = [&](std::shared_ptr<ParamGroup> group) {
     if (group && (groups.empty() || groups.back() != group)) groups.push_back(std::move(group));
@@ -101,30 +88,24 @@ void begin_task(torch::autograd::Node& first) {
     if (auto group = group_of_accumulator(&node)) return add(std::move(group));
     for (const auto& pointer : node.pre_hooks()) {
       const auto& hook = *pointer;
-      if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group());
+      if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group);
     }
   };
-  add_groups_of(first);  // autograd's set has only nodes to which other nodes lead
+  add_groups_of(*first);  // autograd's set has only nodes to which other nodes lead
   for (auto* node : *nodes) add_groups_of(*node);
   // The set's order differs between ranks, so the groups are sorted.
   const auto number = [](const auto& group) { return std::pair(group->id(), group.get()); };
   std::ranges::sort(groups, {}, number);
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const auto& group : groups) enter_group(*group);
-}
-
-std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
-  const auto node = torch::autograd::get_current_node();
-  if (node) begin_task(*node);
   return nullptr;
 }
 
 }  // namespace
 
 void observe_backward_nodes() {
-  static const auto callback =
+  [[maybe_unused]] static const auto callback =
       at::addGlobalCallback(at::RecordFunctionCallback(before_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
-  static_cast<void>(callback);
 }
 
 bool leads_to(const torch::autograd::Node& node, const ParamGroup& group) {

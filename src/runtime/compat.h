@@ -43,8 +43,6 @@ inline void add_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
   keys = keys.add(key);
 }
 
-inline void mark_sharded(c10::TensorImpl& tensor) { add_key(tensor, kShardedKey); }
-
 /// While this guard lives, the thread's operators are the library's own: autograd does not record them, and fsdp does
 /// not intercept, keep or compare them.
 struct OwnOperators {

@@ -126,7 +126,7 @@ class PutOff {
   }
 
   std::shared_ptr<DeferredCall> make_call() {
-    auto call = std::make_shared<DeferredCall>(DeferredCall{op_, {arguments_.begin(), arguments_.end()}, {}, {}});
+    auto call = std::make_shared<DeferredCall>(DeferredCall{op_, {arguments_.begin(), arguments_.end()}, {}});
     own_lists(call->arguments);
     for (const auto& [tensor, argument, element] : operands_) {
       const auto value = deferred_value_of(tensor);
@@ -175,7 +175,8 @@ class PutOff {
     for (const auto& found : tensors_in(results())) bytes += found.tensor.nbytes();
     constexpr size_t kWorthReturning = size_t{1} << 20;
     if (bytes >= kWorthReturning) memory::return_free_pages();
-    call.random = DeferredCall::Random{std::move(generator), std::move(state)};
+    call.generator = std::move(generator);
+    call.generator_state = std::move(state);
   }
 
   // Makes the call's results the deferred values of the storages that it writes or makes.
@@ -249,12 +250,11 @@ void put_off(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 
 void install() {
   // The library is never destroyed, like the interceptor's.
-  static auto* library = [] {
+  [[maybe_unused]] static const auto* library = [] {
     auto* fallback = new torch::Library(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&put_off>());
     return fallback;
   }();
-  static_cast<void>(library);
 }
 
 }  // namespace

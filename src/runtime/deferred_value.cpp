@@ -34,10 +34,6 @@ Kept* kept_of(const at::Tensor& tensor) {
   return data.cast_context<Kept>(&drop_kept);
 }
 
-at::Tensor memory_of(const DeferredValue& value) {
-  return at::empty({static_cast<int64_t>(value.bytes)}, at::device(value.device).dtype(at::kByte));
-}
-
 at::Tensor lie_on(const at::Tensor& memory, const DeferredGeometry& geometry) {
   return at::empty({0}, memory.options().dtype(geometry.dtype))
       .set_(memory.storage(), geometry.offset, geometry.sizes, geometry.strides);
@@ -52,7 +48,8 @@ class Replay {
             "fsdp::initialize: former values of parameters were needed immediately, e.g. by item(), or a parameter was "
             "written in hundreds of parts. Neither is supported, because other ranks have rows of these parameters. "
             "Compute such numbers before initialize, e.g. from fsdp::full_tensor");
-    if (!wanted.call) return memory_of(wanted);
+    if (!wanted.call)
+      return at::empty({static_cast<int64_t>(wanted.bytes)}, at::device(wanted.device).dtype(at::kByte));
     const std::pair key(wanted.call.get(), wanted.place);
     if (!known_.contains(key)) run(*wanted.call);
     return known_.at(key);
@@ -76,19 +73,16 @@ class Replay {
   }
 
  private:
-  static bool writes(const DeferredCall& call, const DeferredCall::Operand& operand) {
-    const auto* alias = call.op.schema().arguments()[operand.argument].alias_info();
-    return alias != nullptr && alias->isWrite();
-  }
-
   // Returns the contents of the operand's storage before the call. If the call writes to the storage and other calls
   // read it too, the function returns a copy.
   at::Tensor taken(const DeferredCall& call, const DeferredCall::Operand& operand,
                    const std::vector<at::Tensor>& earlier) {
     for (size_t i = 0; i < earlier.size(); ++i)
       if (call.operands[i].value == operand.value) return earlier[i];  // two tensors on one storage
-    const bool is_written = std::ranges::any_of(
-        call.operands, [&](const auto& other) { return other.value == operand.value && writes(call, other); });
+    const auto traits = operator_traits(call.op);
+    const bool is_written = std::ranges::any_of(call.operands, [&](const auto& other) {
+      return other.value == operand.value && traits.writes(other.argument);
+    });
     auto memory = value(*operand.value);
     const bool has_values = operand.value->call || operand.value->there.defined();
     if (!is_written || !has_values) return memory;
@@ -99,13 +93,13 @@ class Replay {
   }
 
   static void call_as_then(const DeferredCall& call, std::vector<c10::IValue>& stack) {
-    if (!call.random) return call.op.callBoxed(&stack);
+    if (!call.generator.defined()) return call.op.callBoxed(&stack);
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
-    auto generator = call.random->generator;
+    auto generator = call.generator;
     const auto now = generator.get_state();
     const auto restore = c10::make_scope_exit([&] { generator.set_state(now); });
-    generator.set_state(call.random->state);
+    generator.set_state(call.generator_state);
     call.op.callBoxed(&stack);
   }
 

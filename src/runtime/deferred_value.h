@@ -9,7 +9,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "memory/flat_buffer.h"
@@ -52,17 +51,13 @@ struct DeferredCall {
     DeferredGeometry geometry;
     DeferredValuePtr value;  // the storage's contents before the call
   };
-  /// A generator and its state before the call.
-  struct Random {
-    at::Generator generator;
-    at::Tensor state;
-  };
 
   c10::OperatorHandle op;
   /// The arguments of the call. Deferred tensors are undefined here and listed in `operands`.
   std::vector<c10::IValue> arguments;
   std::vector<Operand> operands;
-  std::optional<Random> random;
+  at::Generator generator = {};     ///< the generator of a random call; undefined for other calls
+  at::Tensor generator_state = {};  ///< the generator's state before the call
 };
 
 /// Returns the deferred value of a meta tensor's storage; null if no deferred operator wrote to that storage.
@@ -76,7 +71,8 @@ DeferredGeometry geometry_of(const at::Tensor& tensor);
 /// Returns the tensor's whole storage as a tensor of bytes.
 at::Tensor bytes_of_storage(const at::Tensor& tensor);
 
-/// Advances the generator of a random call by carrying the call out on temporary memory. `call.random` must be unset.
+/// Advances the generator of a random call by carrying the call out on temporary memory. `call.generator` must be
+/// undefined.
 void draw(const DeferredCall& call);
 
 /// Returns the dtype and the device that a tensor has, or, if its value is deferred, will have once it is computed.

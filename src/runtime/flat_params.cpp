@@ -1,9 +1,13 @@
 #include "runtime/flat_params.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "comm/core/current_stream.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -12,9 +16,9 @@ using memory::ByteClass;
 using memory::FlatBuffer;
 using memory::FlatPart;
 
-c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, size_t first_byte, c10::Device device) {
-  return c10::InefficientStdFunctionContext::makeDataPtr(
-      static_cast<std::byte*>(shared->data()) + first_byte, [shared](void*) {}, device);
+// Returns the dtype in which values are copied between host and device.
+c10::ScalarType narrower(c10::ScalarType on_host, c10::ScalarType on_device) {
+  return c10::elementSize(on_device) < c10::elementSize(on_host) ? on_device : on_host;
 }
 
 }  // namespace
@@ -32,6 +36,11 @@ void FlatParams::keep_on_disk(const std::string& folder, bool trains) {
   disk_.emplace(folder, rows_.bytes(), trains ? 4 : 1);
 }
 
+void FlatParams::keep_on_host(std::shared_ptr<HostCopies> copies, bool is_pinned) {
+  copies_ = std::move(copies);
+  is_pinned_ = is_pinned;
+}
+
 std::shared_ptr<FlatBuffer> FlatParams::counted(c10::DataPtr data, size_t bytes, ByteClass cls) const {
   return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, cls);
 }
@@ -39,15 +48,17 @@ std::shared_ptr<FlatBuffer> FlatParams::counted(c10::DataPtr data, size_t bytes,
 // Allocates memory for rows, gradients or optimizer state in host memory or in the file. Returns null if the plane uses
 // neither.
 std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
-  if (host) return host->allocate(bytes);
-  return disk_ ? counted(disk_->take(bytes), bytes, ByteClass::kDisk) : nullptr;
+  if (!copies_) return disk_ ? counted(disk_->take(bytes), bytes, ByteClass::kDisk) : nullptr;
+  auto data = is_pinned_ ? memory::allocate_pinned(whole_.form.device.type(), bytes)
+                         : memory::allocate_block(c10::kCPU, bytes);
+  return counted(std::move(data), bytes, ByteClass::kHost);
 }
 
-void FlatParams::allocate_rows() {
-  const auto bytes = rows_.bytes();
-  rows_.buffer = kept_elsewhere(bytes);
-  if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
-  rows_.tensor().zero_();  // all-gathers send the padding between parameters too
+// Allocates memory for the rows or their gradient in another dtype than theirs.
+FlatPart FlatParams::allocate_on_host(c10::ScalarType dtype) {
+  FlatPart part{{dtype, c10::kCPU}, rows_.numel};
+  part.buffer = kept_elsewhere(part.bytes());
+  return part;
 }
 
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
@@ -59,13 +70,20 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t fir
                                 std::shared_ptr<HostBuffer> on_host) {
   const at::NoGradGuard no_grad;
   on_host_ = std::move(on_host);
-  if (shared)
-    shared_whole_ = counted(data_of(shared, first_byte, whole_.form.device), whole_.form.bytes(rows_.numel),
+  if (shared) {
+    auto data = c10::InefficientStdFunctionContext::makeDataPtr(
+        static_cast<std::byte*>(shared->data()) + first_byte, [shared](void*) {}, whole_.form.device);
+    shared_whole_ = counted(std::move(data), whole_.form.bytes(rows_.numel),
                             has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
-  if (shared_whole_ && has_one_form())
+  }
+  if (shared_whole_ && has_one_form()) {
     rows_ = own_slice(shared_whole_);
-  else
-    allocate_rows();
+    return;
+  }
+  const auto bytes = rows_.bytes();
+  rows_.buffer = kept_elsewhere(bytes);
+  if (!rows_.buffer) rows_.buffer = counted(memory::allocate_block(rows_.form.device, bytes), bytes, ByteClass::kRows);
+  rows_.tensor().zero_();  // all-gathers send the padding between parameters too
 }
 
 void FlatParams::allocate_whole(bool fills_alone) {
@@ -95,15 +113,33 @@ GatherPlane FlatParams::plane_to_gather() {
 }
 
 void FlatParams::copy_rows_to(const at::Tensor& slice) {
-  if (host)
-    host->bring(rows_, slice);
-  else
+  if (!copies_) {
     slice.copy_(rows_.tensor());
+    return;
+  }
+  if (rows_.numel == 0) return;
+  const auto device = whole_.form.device;
+  const c10::DeviceGuard guard(device);
+  const auto& from = narrow_ ? *narrow_ : rows_;
+  const bool is_cast_there = from.form.dtype != slice.scalar_type();
+  const auto arrives = is_cast_there ? at::empty_like(slice, slice.options().dtype(from.form.dtype)) : slice;
+  arrives.copy_(from.tensor(), /*non_blocking=*/is_pinned_);
+  if (is_pinned_) copies_->note(from.buffer, device);
+  if (is_cast_there) slice.copy_(arrives);
+  brought_.emplace(device.type());
+  brought_->record(current_stream(device));
+}
+
+void FlatParams::order_read() const {
+  if (brought_) brought_->block(current_stream(whole_.form.device));
 }
 
 void FlatParams::publish() {
   const at::NoGradGuard no_grad;
-  if (host) host->publish(rows_, whole_.form.dtype);
+  if (copies_ && narrower(rows_.form.dtype, whole_.form.dtype) != rows_.form.dtype) {
+    if (!narrow_) narrow_ = allocate_on_host(whole_.form.dtype);
+    narrow_->tensor().copy_(rows_.tensor());
+  }
   if (shared_whole_ && !has_one_form()) copy_rows_to(own_slice(shared_whole_).tensor());
 }
 
@@ -133,29 +169,48 @@ void FlatParams::copy_whole() {
   whole_.buffer = copy.buffer;
 }
 
-FlatPart FlatParams::gradient_in(const memory::Form& form, memory::BlockPool& memory) {
+FlatPart FlatParams::allocate_gradient(const memory::Form& form) {
+  const bool is_of_rows = form == rows_.form;
   const auto bytes = form.bytes(rows_.numel);
-  auto buffer = form == rows_.form ? kept_elsewhere(bytes) : nullptr;
+  auto buffer = is_of_rows ? kept_elsewhere(bytes) : nullptr;
+  auto& memory = is_of_rows ? gradient_memory_ : reduced_memory_;
   if (!buffer) buffer = counted(memory.take(bytes), bytes, ByteClass::kGradient);
   return {form, rows_.numel, std::move(buffer)};
-}
-
-FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }
-
-FlatPart FlatParams::allocate_reduced() {
-  return lands_elsewhere() ? gradient_in(reduced_form_, reduced_memory_) : allocate_gradient();
 }
 
 std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
   if (disk_) return kept_elsewhere(bytes);
   return counted(memory::allocate_block(rows_.form.device, bytes), bytes,
-                 host ? ByteClass::kHost : ByteClass::kOptimizer);
+                 copies_ ? ByteClass::kHost : ByteClass::kOptimizer);
 }
 
 void FlatParams::land(const at::Tensor& reduced, const FlatPart& rows) {
-  if (host) return host->land(reduced, rows);
   memory::note_use(reduced);
-  rows.tensor().copy_(reduced);
+  if (!copies_) {
+    rows.tensor().copy_(reduced);
+    return;
+  }
+  if (rows.numel == 0) return;
+  const c10::DeviceGuard guard(whole_.form.device);
+  const auto travels = narrower(rows.form.dtype, reduced.scalar_type());
+  auto arrives = rows;
+  if (travels != rows.form.dtype) {
+    arrives = allocate_on_host(travels);
+    casts_.emplace_back(arrives, rows);
+  }
+  const auto source = reduced.to(travels);
+  memory::note_use(source);
+  arrives.tensor().copy_(source, /*non_blocking=*/is_pinned_);
+  if (is_pinned_) copies_->note(arrives.buffer, whole_.form.device, source);
+}
+
+std::optional<c10::Stream> FlatParams::stream_of_results() const {
+  return copies_ ? std::optional(copies_->next_to_host(whole_.form.device)) : std::nullopt;
+}
+
+void FlatParams::finish_landing() {
+  if (copies_) copies_->wait();
+  for (const auto& [from, to] : std::exchange(casts_, {})) to.tensor().copy_(from.tensor());
 }
 
 }  // namespace fsdp::runtime

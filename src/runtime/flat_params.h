@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "layout/planes.h"
 #include "memory/block.h"
@@ -18,11 +20,13 @@
 
 namespace fsdp::runtime {
 
-/// Dtypes and devices of one plane.
+/// Dtypes and devices of one plane. Frozen parameters have planes of their own, so that each rank has an equal part of
+/// what trains, and reductions contain nothing else.
 struct FlatForms {
   memory::Form rows, whole;
   /// Form of gradients while they are summed over the ranks.
   memory::Form reduced = whole;
+  bool is_frozen = false;
 
   bool operator==(const FlatForms&) const = default;
 };
@@ -40,7 +44,9 @@ struct FlatForms {
 /// - Whole gradients are cast to the form in which they are reduced. The sum of this rank's slice is then cast to the
 ///   form of the rows and becomes their gradient.
 ///
-/// If rows are in host memory, the first and the last step copy between host and device (HostRows).
+/// If rows are in host memory, the first and the last step copy between host and device. Values are copied in the
+/// narrower of the two dtypes. If the host has to cast rows first, it does so once after each write (`publish`), into
+/// permanent memory.
 ///
 /// Thread safety: the caller holds the rank's lock.
 class FlatParams {
@@ -50,8 +56,10 @@ class FlatParams {
   /// state. Rows, gradients and state that are allocated later lie in it. Throws Error if the disk has too little room.
   void keep_on_disk(const std::string& folder, bool trains);
   bool is_on_disk() const { return disk_.has_value(); }
-  /// Set, before the rows have memory, if whole values are on an accelerator and rows and gradients on the CPU.
-  std::optional<HostRows> host;
+  /// Keeps rows, gradients and optimizer state in host memory while whole values are on an accelerator. Must be called
+  /// before the rows have memory.
+  void keep_on_host(std::shared_ptr<HostCopies> copies, bool is_pinned);
+  bool is_on_host() const { return copies_ != nullptr; }
   bool keeps_whole_memory = false;  ///< true if the next whole buffer reuses the memory of the one that was freed
 
   /// Allocates the flat shard, once. `shared` is memory that all ranks share, with room for the whole buffer from
@@ -93,29 +101,34 @@ class FlatParams {
   /// Notes that the calling thread's current stream reads the whole buffer. Returns true if this stream had not been
   /// noted before.
   bool note_reader() { return whole_.buffer && whole_.buffer->note_use(); }
+  /// Makes the current stream wait until the rows have been copied from host memory.
+  void order_read() const;
   void free_whole() { whole_.buffer.reset(); }
 
-  /// Allocates the output of a reduction: this rank's slice of the gradients, in `reduced_form()`.
-  memory::FlatPart allocate_reduced();
+  /// The form of the output of a reduction.
   const memory::Form& reduced_form() const { return reduced_form_; }
-  /// Allocates this rank's slice of the gradients in the form of the rows.
-  memory::FlatPart allocate_gradient();
+  /// Allocates this rank's slice of the gradients in `reduced_form()` or in the form of the rows.
+  memory::FlatPart allocate_gradient(const memory::Form& form);
   /// Returns false if `reduced_form()` is the form of the rows, so that the output of a reduction is the rows' gradient
   /// itself.
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
+  /// Returns the stream on which a reduction is waited for, scaled and copied to host memory (see HostCopies); nothing
+  /// if the rows are not there.
+  std::optional<c10::Stream> stream_of_results() const;
   /// Copies the output of a reduction to memory of `allocate_gradient`. If the rows are in host memory, the values are
-  /// there only after `HostRows::finish_landing`.
+  /// there only after `finish_landing`, which blocks the host. `drop_landing` forgets the casts that it would make.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
+  void finish_landing();
+  void drop_landing() { casts_.clear(); }
   /// Allocates uninitialised memory for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
  private:
   bool has_one_form() const { return rows_.form == whole_.form; }
-  void allocate_rows();
   void copy_rows_to(const at::Tensor& slice);
   std::shared_ptr<memory::FlatBuffer> counted(c10::DataPtr data, size_t bytes, memory::ByteClass cls) const;
   std::shared_ptr<memory::FlatBuffer> kept_elsewhere(size_t bytes);
-  memory::FlatPart gradient_in(const memory::Form& form, memory::BlockPool& memory);
+  memory::FlatPart allocate_on_host(c10::ScalarType dtype);
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
 
   layout::Plane plane_;
@@ -124,6 +137,11 @@ class FlatParams {
   memory::FlatPart rows_, whole_;
   memory::Form reduced_form_;
   std::optional<memory::BlockPool> disk_;
+  std::shared_ptr<HostCopies> copies_;
+  bool is_pinned_ = false;
+  std::optional<memory::FlatPart> narrow_;  // the rows in host memory in the narrower dtype, if they are cast there
+  std::optional<c10::Event> brought_;       // the last copy of rows from host memory
+  std::vector<std::pair<memory::FlatPart, memory::FlatPart>> casts_;  // from and to; finish_landing makes them
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the whole buffer, if all ranks share its memory
   std::shared_ptr<HostBuffer> on_host_;

@@ -2,9 +2,7 @@
 #include <c10/core/Event.h>
 #include <fsdp/group_collectives.h>
 
-#include <exception>
-#include <mutex>
-#include <optional>
+#include <future>
 #include <utility>
 
 #include "comm/core/current_stream.h"
@@ -12,48 +10,18 @@
 namespace fsdp {
 namespace {
 
-// The function that the user runs after a collective. It is called once.
-class Act {
- public:
-  Act(c10::Device device, std::function<void()> act) : device_(device), act_(std::move(act)) {
-    if (!device_.is_cpu()) acted_.emplace(device_.type());
-  }
-  /// The first call of `run` calls the function. Every call makes the calling thread's current stream wait for the
-  /// function's work on the device.
-  void run() {
-    std::call_once(once_, [this] {
-      try {
-        const at::NoGradGuard no_grad;
-        act_();
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-      if (acted_) acted_->record(current_stream(device_));
-    });
-    if (error_) std::rethrow_exception(error_);
-    if (acted_) acted_->block(current_stream(device_));
-  }
-
- private:
-  const c10::Device device_;
-  const std::function<void()> act_;
-  std::once_flag once_;
-  std::exception_ptr error_;
-  std::optional<c10::Event> acted_;
-};
-
 class FollowedWork : public Work {
  public:
-  FollowedWork(std::shared_ptr<Work> work, std::shared_ptr<Act> act) : work_(std::move(work)), act_(std::move(act)) {}
+  FollowedWork(std::shared_ptr<Work> work, std::function<void()> act) : work_(std::move(work)), act_(std::move(act)) {}
   void wait() override {
     work_->wait();
-    act_->run();
+    act_();
   }
   bool lets_others_go_on() const override { return work_->lets_others_go_on(); }
   void then(Next next) override {
     work_->then([act = act_, next = std::move(next)] {
       try {
-        act->run();
+        act();
       } catch (...) {
         return;  // `wait` throws the error
       }
@@ -63,13 +31,26 @@ class FollowedWork : public Work {
 
  private:
   const std::shared_ptr<Work> work_;
-  const std::shared_ptr<Act> act_;
+  const std::function<void()> act_;
 };
 
 }  // namespace
 
 std::shared_ptr<Work> followed_by(std::shared_ptr<Work> work, const at::Tensor& result, std::function<void()> act) {
-  return std::make_shared<FollowedWork>(std::move(work), std::make_shared<Act>(result.device(), std::move(act)));
+  const auto device = result.device();
+  const auto acted = device.is_cpu() ? nullptr : std::make_shared<c10::Event>(device.type());
+  auto first = std::async(std::launch::deferred, [=, act = std::move(act)] {
+    const at::NoGradGuard no_grad;
+    act();
+    if (acted) acted->record(current_stream(device));
+  });
+  // The first call calls `act`. Every call makes the calling thread's current stream wait for the work of `act` on the
+  // device.
+  const auto act_once = [=, first = first.share()] {
+    first.get();
+    if (acted) acted->block(current_stream(device));
+  };
+  return std::make_shared<FollowedWork>(std::move(work), act_once);
 }
 
 }  // namespace fsdp

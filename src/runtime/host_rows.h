@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rows that lie in host memory while whole values are on an accelerator: the copies between the two, and their dtypes.
+/// Rows that lie in host memory while whole values are on an accelerator: the copies between the two.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -43,62 +43,17 @@ class HostCopies {
   /// Returns the stream for the next copy to the host and for the operators that make its source. Frees the source of
   /// the previous copy.
   c10::Stream next_to_host(c10::Device device);
-  /// Both functions copy on the calling thread's current stream. `to` and `from` have equally many elements of one
-  /// dtype.
-  void to_device(const at::Tensor& to, const memory::FlatPart& from, bool is_pinned);
-  void to_host(const memory::FlatPart& to, const at::Tensor& from, bool is_pinned);
+  /// Notes that the calling thread's current stream of `device` copies from or to `on_host`, which is pinned. `source`
+  /// is the tensor from which it copies to the host, if it does.
+  void note(const std::shared_ptr<memory::FlatBuffer>& on_host, c10::Device device, at::Tensor source = {});
   /// Blocks the host until all copies are done.
   void wait();
 
  private:
-  void note(const std::shared_ptr<memory::FlatBuffer>& on_host, c10::Device device);
-
   std::optional<c10::Stream> to_host_;
   at::Tensor last_source_;
   std::vector<c10::Stream> under_way_;  // streams with copies that `wait` has not waited for
   std::set<std::shared_ptr<memory::FlatBuffer>> kept_;
-};
-
-/// The two steps of Note [Rows and whole] that copy one flat shard between host and device. Values are copied in the
-/// narrower of the two dtypes. If the host has to cast rows first, it does so once after each write, into permanent
-/// memory. Thread safety: the caller holds the rank's lock.
-class HostRows {
- public:
-  HostRows(c10::Device device, bool is_pinned, std::shared_ptr<HostCopies> copies,
-           std::shared_ptr<memory::ByteAccount> account);
-
-  c10::Device device() const { return device_; }
-  std::shared_ptr<memory::FlatBuffer> allocate(size_t bytes) const;
-  /// Returns the stream on which a reduction is waited for, scaled and copied to the host; see HostCopies.
-  c10::Stream stream_of_results() const { return copies_->next_to_host(device_); }
-
-  /// Casts the rows as they are now, if `bring` has to copy them in a narrower dtype. `whole` is the dtype of whole
-  /// values.
-  void publish(const memory::FlatPart& rows, c10::ScalarType whole);
-  /// Copies the rows to `slice`, this rank's part of the whole buffer, on the current stream.
-  void bring(const memory::FlatPart& rows, const at::Tensor& slice);
-  /// Makes the current stream wait for the last `bring`.
-  void order_read() const;
-
-  /// Starts to copy the reduced gradient `reduced` to the rows' gradient `rows`, on the current stream.
-  void land(const at::Tensor& reduced, const memory::FlatPart& rows);
-  /// Blocks the host until all copies are done, and casts what arrived in a narrower dtype.
-  void finish_landing();
-  /// Forgets the casts that `finish_landing` would make.
-  void drop_landing() { casts_.clear(); }
-
- private:
-  struct Cast {
-    memory::FlatPart from, to;
-  };
-
-  const c10::Device device_;
-  const bool is_pinned_;
-  const std::shared_ptr<HostCopies> copies_;
-  const std::shared_ptr<memory::ByteAccount> account_;
-  std::optional<memory::FlatPart> narrow_;  // the rows in the narrower dtype, if they are cast before the copy
-  std::optional<c10::Event> brought_;
-  std::vector<Cast> casts_;  // casts on the host that finish_landing makes after the copies
 };
 
 }  // namespace fsdp::runtime

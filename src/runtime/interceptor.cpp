@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
@@ -21,7 +20,6 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/operator_traits.h"
-#include "runtime/param_group.h"
 #include "runtime/row_operands.h"
 
 namespace fsdp::runtime {
@@ -31,19 +29,6 @@ struct MarkedOperand : OperatorCall::Operand {
   Part part;
   bool is_parameter = false;  // true for the parameter itself, false for a view of it
 };
-using MarkedOperands = c10::SmallVector<MarkedOperand, 4>;
-
-MarkedOperands marked_operands(const OperatorCall& call) {
-  MarkedOperands marked;
-  for (const auto& operand : call.tensors) {
-    if (!is_marked(*operand.tensor->unsafeGetTensorImpl())) continue;
-    if (auto part = part_of(*operand.tensor)) {
-      bool is_parameter = part->group->slots()[part->slot].is(*operand.tensor);
-      marked.push_back({operand, std::move(*part), is_parameter});
-    }
-  }
-  return marked;
-}
 
 // Returns an ordinary copy of the rows for printing. A backward through the copy throws UsageError.
 at::Tensor rows_to_print(const MarkedOperand& operand) {
@@ -92,8 +77,7 @@ bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
                          (is_one_of(kind, {kPointwise, kForeach}) && !writes);
   auto& group = *operand.part.group;
   if (!makes_new || group.placement().shard().world_size() == 1) return false;
-  const auto found = find_rows(*operand.tensor, group.slots()[operand.part.slot]);
-  return found && found->dim != 0;
+  return !has_rows_first(*operand.tensor, group.slots()[operand.part.slot]);
 }
 
 bool is_part_of_rows(const MarkedOperand& operand) {
@@ -104,23 +88,19 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return numel == 0 || operand.tensor->numel() != numel;
 }
 
-// Called if an operator in a node of backward is the first to enter the group. Throws UsageError if the observer should
-// have entered it before the node began, because the node may have read the sizes of rows as those of the parameter.
-void require_not_observed(const MarkedOperand& operand) {
-  const auto node = torch::autograd::get_current_node();
-  const auto& group = *operand.part.group;
-  require(
-      !node || !leads_to(*node, group), group.where("backward"),
-      "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the node of an "
-      "operator on '",
-      group.name(),
-      "' begin. Leave observers on during backward, and remove callbacks one by one; then call reset_iter_state()");
-}
-
+// Lets the graph task enter the group of a parameter. Throws UsageError if the observer should have done so before the
+// current node began, because the node may have read the sizes of rows as those of the parameter.
 void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
   auto& group = *operand.part.group;
   if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
-  if (enter_backward(rank, group)) require_not_observed(operand);
+  if (enter_backward(rank, group))
+    if (const auto node = torch::autograd::get_current_node(); node && leads_to(*node, group))
+      require(false, group.where("backward"),
+              "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the "
+              "node of an operator on '",
+              group.name(),
+              "' begin. Leave observers on during backward, and remove callbacks one by one; then call "
+              "reset_iter_state()");
   operand.part.kind = PartKind::kWhole;
 }
 
@@ -172,39 +152,35 @@ class OperandGroups {
     for (const auto& group : groups_) group->pins.remove();
   }
   /// Adds and pins the group of an operand. The caller holds the rank's lock.
-  void add_once(std::shared_ptr<ParamGroup> group);
+  void add_once(std::shared_ptr<ParamGroup> group) {
+    if (std::ranges::find(groups_, group) != groups_.end()) return;
+    group->pins.add();
+    scopes_know_ &= !group->scope || group->scope->recorded;
+    groups_.push_back(std::move(group));
+  }
   bool empty() const { return groups_.empty(); }
   /// If autograd recorded the operator that returned `result`, makes sure that the groups are entered before the node
   /// runs in backward. A node whose sequence number is below `first` belongs to an earlier operator and is left alone:
   /// some operators, such as type_as, return an operand.
-  void hook(const at::Tensor& result, uint64_t first);
+  void hook(const at::Tensor& result, uint64_t first) {
+    // grad_fn() would first check whether an operator has written to the base of a view.
+    auto* node = torch::autograd::impl::grad_fn_unsafe(result);
+    if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
+    last_node_ = node;
+    for (const auto& group : groups_)
+      if (!leads_to(*node, *group)) hook_node(*node, group);
+    if (std::exchange(scopes_know_, true)) return;
+    for (const auto& group : groups_) {
+      const MutexLock lock(group->rank_state().mutex);
+      if (group->scope) group->scope->recorded = true;
+    }
+  }
 
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
   const void* last_node_ = nullptr;
   bool scopes_know_ = true;  // false if some group's scope has ScopeRecord::recorded == false
 };
-
-void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
-  if (std::ranges::find(groups_, group) != groups_.end()) return;
-  group->pins.add();
-  scopes_know_ &= !group->scope || group->scope->recorded;
-  groups_.push_back(std::move(group));
-}
-
-void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
-  // grad_fn() would first check whether an operator has written to the base of a view.
-  auto* node = torch::autograd::impl::grad_fn_unsafe(result);
-  if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
-  last_node_ = node;
-  for (const auto& group : groups_)
-    if (!leads_to(*node, *group)) hook_node(*node, group);
-  if (std::exchange(scopes_know_, true)) return;
-  for (const auto& group : groups_) {
-    const MutexLock lock(group->rank_state().mutex);
-    if (group->scope) group->scope->recorded = true;
-  }
-}
 
 // Judges the operands of one process group and carries the verdicts out. The groups that the operator reads are
 // unsharded together, so that none of them is freed for another. `prepare` calls the function for one process group
@@ -255,7 +231,14 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
 // Collective if a group must be gathered. Throws UsageError if the operator would mean something different on this
 // rank's rows. Any thread may call it.
 void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& results) {
-  auto operands = marked_operands(call);
+  c10::SmallVector<MarkedOperand, 4> operands;
+  for (const auto& operand : call.tensors) {
+    if (!is_marked(*operand.tensor->unsafeGetTensorImpl())) continue;
+    if (auto part = part_of(*operand.tensor)) {
+      bool is_parameter = part->group->slots()[part->slot].is(*operand.tensor);
+      operands.push_back({operand, std::move(*part), is_parameter});
+    }
+  }
   Plan plan;
   for (auto* begin = operands.begin(); begin != operands.end();) {
     auto& rank = begin->part.group->rank_state();
@@ -275,16 +258,18 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& r
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);
-  const auto below = keys & kBelowSharded;
-  if (const auto among = among_results(traits, std::span(*stack).last(schema.arguments().size())); among.holds) {
+  const auto arguments = std::span(*stack).last(schema.arguments().size());
+  const auto run = [&] {
     const c10::impl::ExcludeDispatchKeyGuard unseen(kShardedKey);
-    op.redispatchBoxed(below, stack);
-    if (among.made)
-      visit_tensors(std::span(*stack).last(schema.returns().size()),
-                    [&](const at::Tensor& tensor, size_t, size_t) { mark_as_rows(tensor, among.made); });
+    op.redispatchBoxed(keys & kBelowSharded, stack);
+    return std::span(*stack).last(schema.returns().size());
+  };
+  if (const auto mark = among_results(traits, arguments)) {
+    const auto returned = run();
+    if (*mark) visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t) { mark_as_rows(tensor, *mark); });
     return;
   }
-  OperatorCall call{.op = op, .traits = traits, .arguments = std::span(*stack).last(schema.arguments().size())};
+  OperatorCall call{.op = op, .traits = traits, .arguments = arguments};
   visit_tensors(call.arguments, [&](const at::Tensor& tensor, size_t i, size_t element) {
     call.tensors.push_back({&tensor, i, element});
   });
@@ -292,11 +277,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   RowResults results;
   prepare(call, groups, results);
   const uint64_t first_node = at::sequence_number::peek();
-  {
-    const c10::impl::ExcludeDispatchKeyGuard unseen(kShardedKey);
-    op.redispatchBoxed(below, stack);
-  }
-  const auto returned = std::span(*stack).last(schema.returns().size());
+  const auto returned = run();
   if (!results.empty()) {
     if (traits.written_arguments == 0)
       visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t j) { results.mark_made(tensor, j); });
@@ -316,7 +297,7 @@ bool another_copy_intercepts() {
 
 void install_interceptor() {
   // The library is never destroyed, because operators on tensors that outlive main() still call the interceptor.
-  static auto* library = [] {
+  [[maybe_unused]] static const auto* library = [] {
     require(!another_copy_intercepts(),
             "fsdp::fully_shard: a different copy of fsdp has already sharded a model in this process, for example if "
             "both the program and a library that it opened contain fsdp. The two copies do not know each other's "
@@ -326,7 +307,6 @@ void install_interceptor() {
     is_installed = true;
     return fallback;
   }();
-  static_cast<void>(library);
   observe_backward_nodes();
   observe_written_tensors();
 }

@@ -47,13 +47,11 @@ bool lists(std::string_view names, std::string_view name) {
 }
 
 bool is_view(const c10::FunctionSchema& schema) {
-  bool aliases = false;
-  for (const auto& result : schema.returns())
-    if (result.alias_info()) {
-      if (result.alias_info()->isWrite()) return false;
-      aliases = true;
-    }
-  return aliases;
+  const auto aliases = [](const c10::Argument& result) { return result.alias_info() != nullptr; };
+  const auto is_written = [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && result.alias_info()->isWrite();
+  };
+  return std::ranges::any_of(schema.returns(), aliases) && std::ranges::none_of(schema.returns(), is_written);
 }
 
 // Returns true if all results are tensors. aten::equal has the tag pointwise, but it returns a bool.
@@ -104,15 +102,14 @@ OperatorTraits work_out(const c10::OperatorHandle& op) {
   return traits;
 }
 
-bool keeps_device(const at::Tensor& tensor, c10::Device device) {
-  return device.type() == tensor.device().type() && (!device.has_index() || device == tensor.device());
-}
-
 // Returns true if the tensor already has the property that the argument `name` asks for.
 bool keeps(const at::Tensor& tensor, std::string_view name, const c10::IValue& value) {
   if (name == "dtype") return value.toScalarType() == tensor.scalar_type();
   if (name == "layout") return value.toLayout() == tensor.layout();
-  if (name == "device") return keeps_device(tensor, value.toDevice());
+  if (name == "device") {
+    const auto device = value.toDevice();
+    return device == tensor.device() || (!device.has_index() && device.type() == tensor.device().type());
+  }
   if (name == "copy" || name == "pin_memory") return !value.toBool();
   if (name == "memory_format")
     return value.toMemoryFormat() == at::MemoryFormat::Preserve || tensor.is_contiguous(value.toMemoryFormat());

@@ -10,24 +10,20 @@
 
 namespace fsdp::runtime {
 
-std::shared_ptr<ParamGroup> ParamGroup::create(const GroupSpec& spec) {
-  std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  auto& rank = group->rank_state();
-  const MutexLock lock(rank.mutex);
-  group->id_ = rank.add(*group);
-  group->account_->number(static_cast<int64_t>(group->id_));
-  rank.keeps_files |= !spec.policy.disk_folder.empty();
-  return group;
-}
-
 ParamGroup::ParamGroup(const GroupSpec& spec)
     : policy(spec.policy),
       rank_state_(spec.rank_state),
-      account_(std::make_shared<memory::ByteAccount>(spec.rank_state->shared_account())),
+      account_(std::make_shared<memory::ByteAccount>(spec.rank_state->account)),
       name_(spec.name),
       params_(std::make_unique<ShardedParams>(spec, account_)),
       buckets_(params_->buckets().size()),
-      epochs_{.counts_writes = params_->every_rank_has_rows()} {}
+      epochs_{.counts_writes = params_->every_rank_has_rows()} {
+  auto& rank = rank_state();
+  const MutexLock lock(rank.mutex);
+  id_ = rank.add(*this);
+  account_->number(static_cast<int64_t>(id_));
+  rank.keeps_files |= !spec.policy.disk_folder.empty();
+}
 
 ParamGroup::~ParamGroup() {
   rank_state().remove(id_);
@@ -43,10 +39,10 @@ std::unique_ptr<ShardedParams> ParamGroup::lay_out(const Placement& placement, c
   });
   for (const auto& slot : slots()) {
     slot.show_whole();
-    parameters[slot.place.given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form(), slot.cut()};
+    const auto form = change ? change(slot.form()) : slot.form();
+    parameters[slot.place.given] = {{slot.name(), slot.tensor()}, slot.precision(), form, slot.cut()};
   }
-  return std::make_unique<ShardedParams>(GroupSpec{name_, std::move(parameters), placement, rank_state_, by}, account_,
-                                         change);
+  return std::make_unique<ShardedParams>(GroupSpec{name_, std::move(parameters), placement, rank_state_, by}, account_);
 }
 
 void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to) {
@@ -69,7 +65,7 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
 }
 
 Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {
-  Tag tag{std::move(subject), {writes, kWritesToRows}, static_cast<uint32_t>(id_)};
+  Tag tag{std::move(subject), {writes, "writes to the rows (optimizer steps)"}, static_cast<uint32_t>(id_)};
   if (!call.empty()) tag.shown = call_tag(call, name_).shown;
   return tag;
 }
@@ -97,7 +93,7 @@ bool ParamGroup::stays_after_backward() const {
 // Returns true if reductions of backwards that have ended are still in flight.
 bool ParamGroup::has_late_reductions() const {
   const auto is_in_flight = [](const Bucket& bucket) { return bucket.in_flight.has_value(); };
-  return !is_in_backward_ && std::ranges::any_of(buckets_, is_in_flight);
+  return !is_in_backward() && std::ranges::any_of(buckets_, is_in_flight);
 }
 
 bool ParamGroup::is_at_rest() const {
@@ -158,9 +154,8 @@ void ParamGroup::reset() {
     slot.waits = false;
   }
   landings_.clear();
-  for (auto& flat : flats())
-    if (flat.host) flat.host->drop_landing();
-  if (is_in_backward_) close_backward();
+  for (auto& flat : flats()) flat.drop_landing();
+  if (is_in_backward()) close_backward();
   error_.clear();
   forget_reads();
   for (size_t tasks = std::exchange(tasks_, {}).size(); tasks > 0; --tasks) leave();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +62,10 @@ class Pins {
   std::atomic<int> count_ = 0;
 };
 
+/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
+/// changes no form.
+using FormChange = std::function<memory::Form(const memory::Form& form)>;
+
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
 /// Planes whose gradients are reduced together; see Note [Order of buckets].
@@ -81,7 +86,7 @@ struct Bucket {
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
   /// Lays the parameters out without changing them. Memory is allocated later, by `FlatParams::allocate_shard`.
-  static std::shared_ptr<ParamGroup> create(const GroupSpec& spec);
+  explicit ParamGroup(const GroupSpec& spec);
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
@@ -109,12 +114,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return bytes;
   }
 
-  /// Notes that this group's module lies inside that of `parent`, with no other group's module between them.
-  void add_parent(const ParamGroup& parent) {
-    auto& rank = rank_state();
-    const MutexLock lock(rank.mutex);
-    rank.tree.add_parent(id(), parent.id());
-  }
   /// Makes `other` live at least as long as this group. `other` has no parameters, which would own it otherwise.
   void keep(std::shared_ptr<ParamGroup> other) {
     if (!keeps(*other)) kept_.push_back(std::move(other));
@@ -142,11 +141,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Gathers if necessary and makes the current stream wait: kSharded, kGathering -> kWhole; kSharded if it throws.
   void wait_for_unshard(const std::string& call = {});
   /// Frees whole parameters after waiting for operators (see Pins): -> kSharded. If this thread may not wait for them,
-  /// the parameters stay until the next scope opens.
-  void reshard();
-  /// Frees whole parameters like `reshard`, but keeps a second shard among the placement's neighbours, if there are
-  /// any: kWhole -> kSharded.
-  void reshard_within();
+  /// the parameters stay until the next scope opens. If `keeps_second_shard` and the placement has neighbours, these
+  /// keep a second shard of parameters that were gathered, and the method does not wait.
+  void reshard(bool keeps_second_shard = false);
   /// Copies whole parameters that other ranks can read to memory of this rank alone. The state stays kWhole; it is
   /// kSharded if the method throws.
   void copy_whole();
@@ -164,7 +161,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // then waits for them and adds their results.
   /// The graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
-  bool is_in_backward() const { return is_in_backward_; }
+  bool is_in_backward() const { return !tasks_.empty(); }
   bool has_task(int task) const { return std::ranges::find(tasks_, task) != tasks_.end(); }
   bool has_only_task(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
   /// Lets a graph task enter the group, whose parameters then show whole values. The first task opens the backward: it
@@ -183,10 +180,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool has_gradients() const {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
     return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
-  }
-  /// Returns true if backwards reduce this group. Where every rank has all rows, the all-reduce is the only reduction.
-  bool reduces() const {
-    return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
   }
   /// Starts to reduce the gradients of a bucket that have arrived, after waiting for the bucket's reduction in flight.
   /// Collective.
@@ -266,18 +259,15 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::unordered_set<const void*> modules;  ///< addresses of the modules that fully_shard found, those inside included
 
  private:
-  explicit ParamGroup(const GroupSpec& spec);
   Span span(std::string_view name) const;
 
   void publish();
   std::optional<c10::Stream> stream_of_gather();
-  void gather_rows(bool moves, const std::string& call);
   void start_gathers(Communicator& ranks, const Tag& tag, const AllGather& with, bool within);
   void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
 
-  void expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close_backward();
   memory::Charge charge_of(const at::Tensor& gradient) const;
   std::vector<Piece> take_gradients(const ReducedPlane& plane, PartialSum& kept, Reduction& taken);
@@ -309,7 +299,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // reduction compares the second number between ranks.
   uint32_t gathers_in_place_ = 0, gathers_before_backward_ = 0;
 
-  bool is_in_backward_ = false, is_in_hook_ = false;
+  bool is_in_hook_ = false;
   // Facts about the open backward: a reduction was finished since the hook's last call; the hook was called; the
   // outermost task gives gradients.
   bool has_news_ = false, is_handed_out_ = false, expects_gradients_ = false;

@@ -12,7 +12,7 @@ namespace fsdp::runtime {
 namespace {
 
 at::Tensor marked(at::Tensor tensor) {
-  mark_sharded(*tensor.unsafeGetTensorImpl());
+  add_key(*tensor.unsafeGetTensorImpl(), kShardedKey);
   return tensor;
 }
 
@@ -34,7 +34,6 @@ ParamSlot::ParamSlot(const GroupMember& parameter, const SlotPlace& where, const
       name_(parameter.name),
       tensor_(parameter.tensor.getIntrusivePtr()),
       rows_dtype_(rows_form.dtype),
-      whole_dtype_(whole_form.dtype),
       whole_device_(whole_form.device),
       precision_(parameter.precision),
       cut_(parameter.cut),
@@ -46,7 +45,7 @@ ParamSlot::ParamSlot(const GroupMember& parameter, const SlotPlace& where, const
       rows_(rows),
       offset_(placed.offset) {
   rows_tensor = rows_on(rows_storage);
-  whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
+  whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_form.dtype));
 }
 
 at::Tensor ParamSlot::tensor() const {

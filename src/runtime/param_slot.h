@@ -113,7 +113,7 @@ class ParamSlot {
  private:
   std::string name_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
-  c10::ScalarType rows_dtype_, whole_dtype_;
+  c10::ScalarType rows_dtype_;
   c10::Device whole_device_;
   std::optional<Precision> precision_;
   std::optional<TensorCut> cut_;

@@ -14,20 +14,16 @@ namespace fsdp::runtime {
 Placement::Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard, Axes replicate)
     : ranks_(std::move(ranks)), shard_(std::move(shard)), replicate_(std::move(replicate)) {
   std::erase_if(replicate_, [](const auto& axis) { return axis->world_size() == 1; });
-  TORCH_INTERNAL_ASSERT(shard_->world_size() * replicas() == ranks_->world_size(), "a placement of ",
-                        shard_->world_size(), " x ", replicas(), " ranks on ", ranks_->world_size());
+  int ranks_of_axes = shard_->world_size();
+  for (const auto& axis : replicate_) ranks_of_axes *= axis->world_size();
+  TORCH_INTERNAL_ASSERT(ranks_of_axes == ranks_->world_size(), "axes of ", ranks_of_axes, " ranks in a placement of ",
+                        ranks_->world_size());
   auto before = shard_->world_size() > 1 ? shard_ : nullptr;
   for (const auto& axis : replicate_) {
     further_steps_.push_back(before ? Attachment::queue_for(*axis, before, "further steps")
                                     : std::shared_ptr<Communicator>(axis, &axis->reductions()));
     before = axis;
   }
-}
-
-int Placement::replicas() const {
-  int ranks = 1;
-  for (const auto& axis : replicate_) ranks *= axis->world_size();
-  return ranks;
 }
 
 int Placement::replica() const {

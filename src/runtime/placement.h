@@ -38,7 +38,7 @@ class Placement {
   /// The communicators of these all-reduces, one for each replicate axis. Each has a queue of its own, because the
   /// all-reduces may begin on any thread and between any other collectives: see Note [When the second step begins].
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
-  int replicas() const;
+  int replicas() const { return ranks_->world_size() / shard_->world_size(); }
   /// Returns true if there are several ranks and each has all rows (DDP). Gradients are then summed in place.
   bool is_replicated_only() const { return shard_->world_size() == 1 && !replicate_.empty(); }
   int replica() const;

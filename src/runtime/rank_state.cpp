@@ -36,9 +36,4 @@ void RankState::wait(Work& work) {
   work.wait();
 }
 
-void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
-  const RankLock::ScopedRelease others_go_on(mutex);
-  rows.begin_write(epoch);
-}
-
 }  // namespace fsdp::runtime

@@ -4,7 +4,7 @@
 /// and the open backwards.
 
 #include <c10/core/Stream.h>
-#include <fsdp/communicator.h>
+#include <fsdp/process_group.h>
 
 #include <atomic>
 #include <cstdint>
@@ -23,10 +23,6 @@
 #include "memory/byte_account.h"
 #include "runtime/host_rows.h"
 #include "runtime/schedule.h"
-
-namespace fsdp {
-class ProcessGroup;
-}  // namespace fsdp
 
 namespace fsdp::runtime {
 
@@ -82,13 +78,9 @@ class RankState {
   RankLock mutex;
   /// Waits for a collective. The lock may be released meanwhile, so everything that it protects may have changed.
   void wait(Work& work);
-  /// Waits, without the lock, until no other rank reads `rows` in `epoch` or an earlier one.
-  void wait_to_write(SharedBuffer& rows, uint64_t epoch);
 
-  memory::ByteAccount& account() const { return *account_; }
-  const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
-  const std::shared_ptr<memory::ChargesOnce>& kept_inputs() const { return kept_inputs_; }
-
+  const std::shared_ptr<memory::ByteAccount> account = std::make_shared<memory::ByteAccount>();
+  const std::shared_ptr<memory::ChargesOnce> kept_inputs = std::make_shared<memory::ChargesOnce>();
   const std::shared_ptr<HostCopies> host_copies = std::make_shared<HostCopies>();
 
   GroupId add(ParamGroup& group);
@@ -125,8 +117,6 @@ class RankState {
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
  private:
-  const std::shared_ptr<memory::ByteAccount> account_ = std::make_shared<memory::ByteAccount>();
-  const std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
   GroupId last_id_ FSDP_GUARDED_BY(mutex) = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_ FSDP_GUARDED_BY(mutex);
 };

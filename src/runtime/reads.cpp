@@ -90,11 +90,7 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
       others.push_back(&resident);
   others.resize(others.size() - std::min(others.size(), left));
   // A group that a backward may gather again keeps second shards, if it has neighbours.
-  for (auto* group : others)
-    if (group->scope && group->scope->records)
-      group->reshard_within();
-    else
-      group->reshard();
+  for (auto* group : others) group->reshard(/*keeps_second_shard=*/group->scope && group->scope->records);
 }
 
 }  // namespace

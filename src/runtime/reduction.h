@@ -70,15 +70,6 @@ struct PartialSum {
   int reductions = 0;                            // number of reductions in the sum; 0 if there is no sum
   std::vector<uint8_t> votes = {};               // 1 for each parameter that has a gradient on some rank of the replica
   std::map<size_t, memory::HandedOn> rows = {};  // this rank's slice, by the plane's index
-
-  bool has(size_t parameter) const { return reductions > 0 && votes[parameter] != 0; }
 };
-
-/// Appends the pieces of one parameter to those of its plane. `gradient` is the whole gradient as a tensor of one dim,
-/// whose element 0 has the index `first` in the plane; undefined if there is none. `rows` is the kept sum of this
-/// rank's rows, whose element 0 has the index `first_of_rows`; undefined if there is none. If both are defined, the
-/// function adds the gradient to `rows` in place. It never changes `gradient`, whose memory other tensors may share.
-void add_pieces(std::vector<Piece>& pieces, int64_t first, const at::Tensor& gradient, int64_t first_of_rows,
-                const at::Tensor& rows);
 
 }  // namespace fsdp::runtime

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/jit/serialization/pickler.h>
 
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -38,16 +39,9 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
     case kRefuseResult:
       return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
     default:
-      break;
+      if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
+      return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
   }
-  if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
-  return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};
-}
-
-// Returns the operator's name as the user called it.
-std::string name_of(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name().name;
-  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
 }
 
 using Metadata = std::unordered_map<std::string, bool>;
@@ -63,27 +57,23 @@ void require_no_rows(const Part& part, const at::Tensor& tensor, const std::stri
 }
 
 const char* noun_of(PartKind part) {
-  switch (part) {
-    case PartKind::kGradient:
-      return "the gradient of parameter '";
-    case PartKind::kResult:
-      return "the result of an operator on the rows of parameter '";
-    default:
-      return "parameter '";
-  }
+  if (part == PartKind::kGradient) return "the gradient of parameter '";
+  return part == PartKind::kResult ? "the result of an operator on the rows of parameter '" : "parameter '";
 }
 
 void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
             Verdict verdict) {
   const auto& slot = part.group->slots()[part.slot];
   const auto [expected, found] = difference(part, tensor, misfit, verdict);
-  const auto name = name_of(op);
+  auto name = op.operator_name().name;
+  if (name == "aten::_has_compatible_shallow_copy_type") name = "aten::set_data";  // what the user called
   throw UsageError(part.group->where(name) + noun_of(part.kind) + slot.name() + "' is sharded (expected " + expected +
                    ", found " + found + "): " + ways_out(verdict));
 }
 
 void observe_written_tensors() {
-  static const bool once = [] {
+  static std::once_flag observed;
+  std::call_once(observed, [] {
     for (const auto device : {at::kCPU, at::kCUDA, at::kPrivateUse1}) {
       auto& known = torch::jit::GetBackendMetaSerialization()[static_cast<size_t>(device)];
       const auto former = known;
@@ -100,9 +90,7 @@ void observe_written_tensors() {
             if (former) former->second(tensor, metadata);
           });
     }
-    return true;
-  }();
-  static_cast<void>(once);
+  });
 }
 
 }  // namespace fsdp::runtime

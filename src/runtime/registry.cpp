@@ -26,10 +26,7 @@ std::optional<Part> Registry::find(const at::Tensor& tensor) const {
 void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
                           const std::shared_ptr<ParamGroup>& group) {
   const MutexLock lock(mutex_);
-  if (modules_.size() >= tidy_at_) {
-    std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
-    tidy_at_ = 2 * modules_.size() + 64;
-  }
+  std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
   modules_[module] = {group, owner, !owner.expired()};
 }
 

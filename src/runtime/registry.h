@@ -10,7 +10,6 @@
 #include <optional>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "comm/core/mutex.h"
 #include "runtime/access_rules.h"
@@ -77,7 +76,6 @@ class Registry {
   /// By address, which no other tensor gets while the weak pointer is here.
   std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>
       ignored_ FSDP_GUARDED_BY(mutex_);
-  size_t tidy_at_ FSDP_GUARDED_BY(mutex_) = 64;  // number of modules at which those that are gone are erased
 };
 
 Registry& registry();

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <typeinfo>
 
-#include "comm/core/check.h"
 #include "runtime/compat.h"
 
 namespace fsdp::runtime {
@@ -121,10 +120,6 @@ bool may_be_whole(const at::Tensor& operand, const ParamSlot& slot) {
          sizes.size() == slot.row_sizes().size() && at::is_expandable_to(sizes, slot.sizes());
 }
 
-bool stays_as_it_is(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr || argument.name() == "running_mean" || argument.name() == "running_var";
-}
-
 }  // namespace
 
 std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot) {
@@ -177,11 +172,11 @@ std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const 
 void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark) {
   auto& impl = *tensor.unsafeGetTensorImpl();
   if (impl.get_backend_meta() != nullptr || (is_marked(impl) && registry().find(tensor))) return;
-  mark_sharded(impl);
+  add_key(impl, kShardedKey);
   impl.set_backend_meta(mark);
 }
 
-AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments) {
+std::optional<MarkPtr> among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments) {
   if (traits.kind != OperatorKind::kPointwise || traits.random) return {};
   const RowMark* mark = nullptr;
   const at::Tensor* first = nullptr;
@@ -202,12 +197,11 @@ AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IV
     first = &tensor;
   }
   if (mark == nullptr) return {};
-  if (traits.written_arguments != 0) return {.holds = traits.writes(0)};
+  if (traits.written_arguments != 0) return traits.writes(0) ? std::optional(MarkPtr()) : std::nullopt;
   const auto group = mark->group.lock();
   if (!group) return {};
   const MutexLock lock(group->rank_state().mutex);
-  if (group->local_rows_depth > 0) return {.holds = true};
-  return {.holds = true, .made = first->unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr()};
+  return group->local_rows_depth > 0 ? MarkPtr() : first->unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
 }
 
 std::optional<Part> part_of(const at::Tensor& tensor) {
@@ -262,7 +256,9 @@ void ComputeDtype::cast_others(const OperatorCall& call, std::vector<Replacement
   for (const auto& operand : call.tensors) {
     const auto& tensor = *operand.tensor;
     if (!tensor.is_floating_point() || tensor.scalar_type() == *dtype_ || tensor.dim() == 0) continue;
-    if (is_marked(*tensor.unsafeGetTensorImpl()) || stays_as_it_is(schema[operand.argument])) continue;
+    const auto& argument = schema[operand.argument];
+    const bool is_statistic = argument.name() == "running_mean" || argument.name() == "running_var";
+    if (is_marked(*tensor.unsafeGetTensorImpl()) || argument.alias_info() || is_statistic) continue;
     replacements.push_back({operand, tensor.to(*dtype_)});
   }
 }

@@ -55,14 +55,10 @@ using MarkPtr = c10::intrusive_ptr<c10::BackendMeta>;  // to a RowMark
 /// Returns the part to which a tensor belongs, by its mark or by its storage. Any thread may call it.
 std::optional<Part> part_of(const at::Tensor& tensor);
 
-/// Result of the test whether an operator is element-wise and takes only numbers and results of one parameter's rows,
-/// such as `exp_avg.mul_(0.9)` on an optimizer's state. Such an operator may run at once; all others need `prepare` in
-/// interceptor.cpp.
-struct AmongResults {
-  bool holds = false;      ///< true if the operator is one of these
-  MarkPtr made = nullptr;  ///< the mark of the operator's results; null if they need none
-};
-AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments);
+/// Returns a value if an operator is element-wise and takes only numbers and results of one parameter's rows, such as
+/// `exp_avg.mul_(0.9)` on an optimizer's state. Such an operator may run at once; all others need `prepare` in
+/// interceptor.cpp. The value is the mark of the operator's results; null if they need none.
+std::optional<MarkPtr> among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments);
 
 void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark);
 

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace fsdp::runtime {
 
 /// The ranks that write rows: every rank, as an optimizer step does, or perhaps this rank alone, as in LocalRows.
 enum class WriteKind : uint8_t { kEveryRank, kThisRank };
-
-/// Message text: what ranks compare about a group.
-constexpr std::string_view kWritesToRows = "writes to the rows (optimizer steps)";
 
 /// Counts writes, so that the ranks find an optimizer step that only some of them make. The count is the number of
 /// writes to the parameter that was written most often, so that ranks without rows of some parameters get the same

@@ -54,17 +54,22 @@ Location location_of(const at::Tensor& tensor);
 /// Returns a tensor of one dim with the `numel` elements from the first element of `tensor` on.
 at::Tensor flat_range(const at::Tensor& tensor, int64_t numel);
 
-/// Sorts items into lines. `part` of an item says to which slot its `rows` belong. Each group has one line: for each of
-/// its slots that has rows on this rank, in memory order, the slot's item, or null if there is none. An item without a
-/// part has a line of its own. Items without elements are left out.
-template <class Item>
-std::vector<std::vector<Item*>> lines_of(std::vector<Item>& items) {
-  std::vector<std::vector<Item*>> lines;
+/// Calls `visit(items of the run, numel)` for each run (see plan_runs) of the extents that `extent_of(item)` returns.
+/// `part` of an item says to which slot its `rows` belong; an item without a part is a run of its own. The caller holds
+/// the ranks' locks.
+template <class Item, class ExtentOf, class Visit>
+void visit_runs(std::vector<Item>& items, const ExtentOf& extent_of, const Visit& visit) {
+  // `line` has items in memory order, and null for rows between them that have no item.
+  const auto visit_line = [&](const std::vector<Item*>& line) {
+    std::vector<Extent> extents;
+    for (const auto* item : line) extents.push_back(item == nullptr ? Extent{} : extent_of(*item));
+    for (const auto& run : plan_runs(extents)) visit(std::span(line).subspan(run.first, run.count), run.numel);
+  };
   std::map<ParamGroup*, std::vector<Item*>> by_group;
   for (auto& item : items) {
     if (item.rows.numel() == 0) continue;
     if (!item.part) {
-      lines.push_back({&item});
+      visit_line({&item});
       continue;
     }
     auto& of_slots = by_group[item.part->group.get()];
@@ -72,21 +77,10 @@ std::vector<std::vector<Item*>> lines_of(std::vector<Item>& items) {
     of_slots[item.part->slot] = &item;
   }
   for (const auto& [group, of_slots] : by_group) {
-    auto& line = lines.emplace_back();
+    std::vector<Item*> line;
     for (size_t slot : c10::irange(of_slots.size()))
       if (group->slots()[slot].rows_numel() > 0) line.push_back(of_slots[slot]);
-  }
-  return lines;
-}
-
-/// Calls `visit(items of the run, numel)` for each run (see plan_runs) of the extents that `extent_of(item)` returns.
-/// The caller holds the ranks' locks.
-template <class Item, class ExtentOf, class Visit>
-void visit_runs(std::vector<Item>& items, const ExtentOf& extent_of, const Visit& visit) {
-  for (const auto& line : lines_of(items)) {
-    std::vector<Extent> extents;
-    for (const auto* item : line) extents.push_back(item == nullptr ? Extent{} : extent_of(*item));
-    for (const auto& run : plan_runs(extents)) visit(std::span(line).subspan(run.first, run.count), run.numel);
+    visit_line(line);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <mutex>
 #include <utility>
 
 namespace fsdp::runtime {
@@ -25,7 +26,7 @@ class HookingEngine final : public autograd::Engine {
     return engine_.make_anomaly_metadata();
   }
   std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    const bool is_hooked = innermost_scope != nullptr && innermost_scope->counts();
+    const bool is_hooked = innermost_scope != nullptr && innermost_scope->task == autograd::get_current_graph_task_id();
     return is_hooked ? innermost_scope->make() : engine_.get_default_saved_variable_hooks();
   }
 
@@ -40,25 +41,18 @@ autograd::Engine& hooking_engine() {
   return engine;
 }
 
-void install_hooking_engine() {
-  static const bool is_installed = [] {
-    hooking_engine();
-    autograd::set_default_engine_stub(&hooking_engine);
-    return true;
-  }();
-  static_cast<void>(is_installed);
-}
-
 }  // namespace
 
-SavedTensorScope::SavedTensorScope(std::function<Hooks()> make)
-    : make_(std::move(make)), task_(autograd::get_current_graph_task_id()), outer_(innermost_scope) {
-  install_hooking_engine();
+SavedTensorScope::SavedTensorScope(std::function<Hooks()> make_hooks)
+    : make(std::move(make_hooks)), task(autograd::get_current_graph_task_id()), outer(innermost_scope) {
+  static std::once_flag installed;
+  std::call_once(installed, [] {
+    hooking_engine();
+    autograd::set_default_engine_stub(&hooking_engine);
+  });
   innermost_scope = this;
 }
 
-SavedTensorScope::~SavedTensorScope() { innermost_scope = outer_; }
-
-bool SavedTensorScope::counts() const { return autograd::get_current_graph_task_id() == task_; }
+SavedTensorScope::~SavedTensorScope() { innermost_scope = outer; }
 
 }  // namespace fsdp::runtime

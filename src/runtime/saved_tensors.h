@@ -22,23 +22,17 @@ namespace fsdp::runtime {
 /// (Engine::get_default_saved_variable_hooks), and only Python's engine returns any. The first SavedTensorScope of a
 /// process therefore replaces the engine by one that returns the guard's hooks and forwards all other calls to the
 /// former engine. While no guard is used, it forwards this call too, so Python's hooks keep working.
-class [[nodiscard]] SavedTensorScope {
- public:
+struct [[nodiscard]] SavedTensorScope {
   using Hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;
 
-  explicit SavedTensorScope(std::function<Hooks()> make);
+  explicit SavedTensorScope(std::function<Hooks()> make_hooks);
   ~SavedTensorScope();
   SavedTensorScope(const SavedTensorScope&) = delete;
   SavedTensorScope& operator=(const SavedTensorScope&) = delete;
 
-  /// Returns true if the current graph task is the one in which the guard was made.
-  bool counts() const;
-  Hooks make() const { return make_(); }
-
- private:
-  const std::function<Hooks()> make_;
-  const int task_;
-  const SavedTensorScope* const outer_;
+  const std::function<Hooks()> make;
+  const int task;  ///< the graph task in which the guard was made
+  const SavedTensorScope* const outer;
 };
 
 }  // namespace fsdp::runtime

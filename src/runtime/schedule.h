@@ -77,15 +77,10 @@ class GroupTree {
   }
   /// Returns true if `inner` is `outer` or lies inside it.
   bool contains(GroupId outer, GroupId inner) const {
-    for (GroupId group = inner; group != outer;) {
-      const auto place = parents_.find(group);
-      if (place == parents_.end()) return false;  // the group was removed, and its parents with it
-      const auto& parents = place->second;
-      if (parents.size() != 1)
-        return std::ranges::any_of(parents, [&](GroupId parent) { return contains(outer, parent); });
-      group = parents.front();
-    }
-    return true;
+    if (inner == outer) return true;
+    const auto place = parents_.find(inner);
+    if (place == parents_.end()) return false;  // the group was removed, and its parents with it
+    return std::ranges::any_of(place->second, [&](GroupId parent) { return contains(outer, parent); });
   }
   bool are_nested(GroupId a, GroupId b) const { return contains(a, b) || contains(b, a); }
 

@@ -16,25 +16,15 @@ constexpr int64_t kCudaAlignmentBytes = 256;
 // Largest size of the last bucket, whose gradients arrive first.
 constexpr int64_t kLastBucketBytes = int64_t{1} << 20;
 
-// The kind of parameters that share flat buffers. Frozen parameters have flat buffers of their own, so that each rank
-// has an equal part of what trains, and reductions contain nothing else.
-struct BufferKind {
-  FlatForms forms;
-  bool is_frozen;
-
-  bool operator==(const BufferKind&) const = default;
-};
-
-BufferKind buffer_kind_of(const GroupMember& parameter, RowMemory row_memory, const FormChange& change) {
-  auto form = parameter.form ? *parameter.form : form_of_values(parameter.tensor);
-  if (change) form = change(form);
-  FlatForms forms{form, form};
+FlatForms forms_of(const GroupMember& parameter, RowMemory row_memory) {
+  const auto form = parameter.form ? *parameter.form : form_of_values(parameter.tensor);
+  FlatForms forms{form, form, form, !parameter.tensor.requires_grad()};
   if (row_memory != RowMemory::kBesideWhole && !form.device.is_meta()) forms.rows.device = c10::kCPU;
   if (const auto& precision = parameter.precision) {
     forms.whole.dtype = precision->whole;
     forms.reduced.dtype = precision->reduced;
   }
-  return {forms, !parameter.tensor.requires_grad()};
+  return forms;
 }
 
 // Returns the alignment of parameters, in elements.
@@ -61,26 +51,24 @@ std::string former_memory_message(const Placement& placement, const ParamSlot& s
 
 }  // namespace
 
-ShardedParams::ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account,
-                             const FormChange& change)
+ShardedParams::ShardedParams(const GroupSpec& group, const std::shared_ptr<memory::ByteAccount>& account)
     : group_name(group.name), placement(group.placement), disk_folder(group.policy.disk_folder) {
   const auto& parameters = group.parameters;
-  std::vector<std::pair<BufferKind, std::vector<size_t>>> by_kind;
+  std::vector<std::pair<FlatForms, std::vector<size_t>>> by_forms;
   for (size_t i : c10::irange(parameters.size())) {
-    const auto kind = buffer_kind_of(parameters[i], group.policy.row_memory, change);
-    const auto known = std::ranges::find(by_kind, kind, [](const auto& entry) { return entry.first; });
-    (known == by_kind.end() ? by_kind.emplace_back(kind, std::vector<size_t>()) : *known).second.push_back(i);
+    const auto forms = forms_of(parameters[i], group.policy.row_memory);
+    const auto known = std::ranges::find(by_forms, forms, [](const auto& entry) { return entry.first; });
+    (known == by_forms.end() ? by_forms.emplace_back(forms, std::vector<size_t>()) : *known).second.push_back(i);
   }
   slots_.reserve(parameters.size());
-  for (const auto& [kind, members] : by_kind) {
+  for (const auto& [forms, members] : by_forms) {
     std::vector<int64_t> bytes;
-    for (size_t i : members)
-      bytes.push_back(static_cast<int64_t>(kind.forms.whole.bytes(parameters[i].tensor.numel())));
+    for (size_t i : members) bytes.push_back(static_cast<int64_t>(forms.whole.bytes(parameters[i].tensor.numel())));
     const auto runs = placement.is_replicated_only()
                           ? cut_buckets(bytes, kLastBucketBytes, group.policy.bucket_cap_bytes)
                           : std::vector<SlotRun>{{0, members.size()}};
     for (const auto& run : runs)
-      add_planes(kind.forms, std::span(members).subspan(run.begin, run.end - run.begin), group, account);
+      add_planes(forms, std::span(members).subspan(run.begin, run.end - run.begin), group, account);
   }
   cut_into_buckets();
 }
@@ -106,22 +94,20 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
     auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), account);
     flat.keeps_whole_memory = !group.policy.free_when_written;
     if (forms.rows.device != forms.whole.device)
-      flat.host.emplace(forms.whole.device, group.policy.row_memory == RowMemory::kPinned,
-                        group.rank_state->host_copies, account);
+      flat.keep_on_host(group.rank_state->host_copies, group.policy.row_memory == RowMemory::kPinned);
   }
 }
 
 void ShardedParams::cut_into_buckets() {
   const auto device_of = [&](size_t plane) { return flats_[plane].whole().form.device; };
-  if (placement.is_replicated_only()) {
-    for (size_t plane = flats_.size(); plane-- > 0;) buckets_.push_back({plane});
-  } else {
-    for (size_t plane : c10::irange(flats_.size())) {
-      const auto found = std::ranges::find_if(
-          buckets_, [&](const auto& planes) { return device_of(planes.front()) == device_of(plane); });
-      (found == buckets_.end() ? buckets_.emplace_back() : *found).push_back(plane);
-    }
+  const bool are_single = placement.is_replicated_only();
+  for (size_t plane : c10::irange(flats_.size())) {
+    const auto found = std::ranges::find_if(buckets_, [&](const auto& planes) {
+      return !are_single && device_of(planes.front()) == device_of(plane);
+    });
+    (found == buckets_.end() ? buckets_.emplace_back() : *found).push_back(plane);
   }
+  if (are_single) std::ranges::reverse(buckets_);
   if (buckets_.empty()) buckets_.emplace_back();
   for (size_t bucket : c10::irange(buckets_.size())) {
     size_t number = 0;
@@ -182,26 +168,11 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
   }
 }
 
-bool ShardedParams::is_on_cpu() const {
-  return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
-}
-
 bool ShardedParams::every_rank_has_rows() const {
   for (int rank : c10::irange(placement.shard().world_size()))
     if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.plane().owned_numel(rank) > 0; }))
       return false;
   return true;
-}
-
-void ShardedParams::attach_whole() {
-  for (auto& slot : slots_) {
-    const auto& whole = flats_[slot.place.plane].whole();
-    slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
-  }
-}
-
-void ShardedParams::detach_whole() {
-  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
 }
 
 at::Tensor ShardedParams::rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice) {

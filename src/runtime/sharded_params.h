@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,15 +50,11 @@ inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t 
   return runs;
 }
 
-/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
-/// changes no form.
-using FormChange = std::function<memory::Form(const memory::Form& form)>;
-
 /// The parameters of a group as they are laid out over one placement. Thread safety: the caller holds the rank's lock.
 class ShardedParams {
  public:
   /// Lays the parameters out without changing them. Memory is allocated later, by `FlatParams::allocate_shard`.
-  ShardedParams(const GroupSpec& group, std::shared_ptr<memory::ByteAccount> account, const FormChange& change = {});
+  ShardedParams(const GroupSpec& group, const std::shared_ptr<memory::ByteAccount>& account);
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
@@ -91,7 +86,9 @@ class ShardedParams {
   /// Returns the message of the error that raw access to a whole parameter without memory throws.
   std::string no_memory_message(const ParamSlot& slot) const;
 
-  bool is_on_cpu() const;
+  bool is_on_cpu() const {
+    return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
+  }
   /// Returns true if all whole values lie in memory that all ranks share.
   bool shares_memory() const { return std::ranges::all_of(flats_, &FlatParams::shares_memory); }
   /// Returns true if this rank's rows are the whole parameters, in the same memory.
@@ -99,9 +96,16 @@ class ShardedParams {
   bool every_rank_has_rows() const;
 
   /// Gives the whole parameters their memory in the whole buffers.
-  void attach_whole();
+  void attach_whole() {
+    for (auto& slot : slots_) {
+      const auto& whole = flats_[slot.place.plane].whole();
+      slot.whole_storage.attach(whole.buffer, whole.form.bytes(slot.offset()));
+    }
+  }
   /// Takes the memory of the whole parameters away.
-  void detach_whole();
+  void detach_whole() {
+    for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
+  }
   /// Returns the slot's rows in `slice`, which is laid out as the flat shard. The result is not a view, because
   /// zero_grad() cannot detach a view in place.
   at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);

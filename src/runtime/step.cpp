@@ -2,10 +2,9 @@
 // and resharded, a backward enters and unshards them again, gradients arrive, are reduced and are added to the rows'
 // gradients, the backward closes, and an optimizer writes the rows.
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/irange.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -75,10 +74,16 @@ void ParamGroup::unshard(const std::string& call) {
     for (auto& flat : flats()) flat.allocate_whole(/*fills_alone=*/within || policy.custom_all_gather);
     // Ranks compare their number of writes only in gathers of rows, because all ranks of the shard axis take part in
     // these.
-    if (within)
+    if (within) {
       start_gathers(placement().within->communicator(), tag(name_, 0, call), {}, within);
-    else
-      gather_rows(moves, call);
+    } else {
+      publish();
+      version_in_copy_ = version_;
+      const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
+      auto& ranks = placement().shard().communicator();
+      start_gathers(ranks, of_gather, policy.custom_all_gather, within);
+      if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
+    }
   } catch (...) {
     drop_whole_buffers();
     placement().pass_on_failure("gather");
@@ -101,8 +106,7 @@ void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
 // allocated on that stream too, because memory from the current stream's pool may still be in use by queued work.
 // Second shards are gathered on the current stream, which already waits for the gather from which they were taken.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
-  if (!rows_written_ && std::ranges::none_of(flats(), [](const FlatParams& flat) { return flat.host.has_value(); }))
-    return std::nullopt;
+  if (!rows_written_ && std::ranges::none_of(flats(), &FlatParams::is_on_host)) return std::nullopt;
   auto& stream = rank_state().gather_stream;
   const auto device = flats().front().whole().form.device;
   if (!stream || stream->device() != device)
@@ -121,15 +125,6 @@ void ParamGroup::start_gathers(Communicator& ranks, const Tag& tag, const AllGat
     if (moving.empty()) continue;
     gathers_.push_back(with ? with(ranks, std::move(moving), tag) : ranks.all_gather(std::move(moving), tag));
   }
-}
-
-void ParamGroup::gather_rows(bool moves, const std::string& call) {
-  publish();
-  version_in_copy_ = version_;
-  const auto of_gather = tag(name_, moves || epochs_.has_to_meet ? writes_.tell() : 0, call);
-  auto& ranks = placement().shard().communicator();
-  start_gathers(ranks, of_gather, policy.custom_all_gather, /*within=*/false);
-  if (epochs_.has_to_meet) gathers_.push_back(ranks.barrier(of_gather));
 }
 
 bool ParamGroup::has_second_shard() {
@@ -170,30 +165,27 @@ void ParamGroup::order_read() {
   for (auto& flat : flats()) {
     if (!flat.note_reader()) continue;
     for (const auto& gather : gathers_) gather->wait();
-    if (flat.host) flat.host->order_read();
+    flat.order_read();
   }
 }
 
 // ---- Reshard: whole parameters lose their memory
 
-void ParamGroup::reshard() {
-  while (wait_for_operators()) {
+void ParamGroup::reshard(bool keeps_second_shard) {
+  if (keeps_second_shard && state_ == GatherState::kWhole && placement().within) {
+    order_read();
+    if (!has_second_shard())
+      for (auto& flat : flats()) flat.keep_second_shard(*placement().within);
+  } else {
+    while (wait_for_operators()) {
+    }
+    if (pins.are_there()) {
+      version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
+      return;
+    }
+    for (auto& flat : flats()) flat.drop_second_shard();
+    if (state_ == GatherState::kSharded) return;
   }
-  if (pins.are_there()) {
-    version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
-    return;
-  }
-  for (auto& flat : flats()) flat.drop_second_shard();
-  if (state_ == GatherState::kSharded) return;
-  params_->detach_whole();
-  drop_whole_buffers();
-}
-
-void ParamGroup::reshard_within() {
-  if (state_ != GatherState::kWhole || !placement().within) return reshard();
-  order_read();
-  if (!has_second_shard())
-    for (auto& flat : flats()) flat.keep_second_shard(*placement().within);
   params_->detach_whole();
   drop_whole_buffers();
 }
@@ -260,7 +252,7 @@ void ParamGroup::end_read() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
-  if (!is_in_backward_) {
+  if (tasks_.empty()) {
     gathers_before_backward_ = gathers_in_place_;
     // This backward reads the values that its scope read. But if all ranks have written rows since the scope, it reads
     // the new values in a new epoch, so that a peer that has not made that write yet need not wait for this backward.
@@ -275,25 +267,21 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
       reshard();
       epochs_.has_to_meet = meets();  // the ranks meet before this backward reads, so that it sees their writes
     }
-    expect_gradients(expects, may_recompute);
-    is_in_backward_ = true;
-  }
-  tasks_.push_back(task);
-}
-
-void ParamGroup::expect_gradients(bool (*expects)(const ParamSlot&), bool may_recompute) {
-  for (auto& slot : slots()) {
-    if (auto tensor = slot.tensor(); tensor.defined()) slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
-    auto& bucket = buckets_[slot.place.bucket];
-    if (expects(slot)) {
-      slot.missing_from = GradientSource::kTask;
-      ++bucket.missing;
-      expects_gradients_ = true;
-    } else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad()) {
-      slot.missing_from = GradientSource::kInside;
-      ++bucket.missing_inside;
+    for (auto& slot : slots()) {
+      if (auto tensor = slot.tensor(); tensor.defined())
+        slot.parked = std::exchange(tensor.mutable_grad(), at::Tensor());
+      auto& bucket = buckets_[slot.place.bucket];
+      if (expects(slot)) {
+        slot.missing_from = GradientSource::kTask;
+        ++bucket.missing;
+        expects_gradients_ = true;
+      } else if (may_recompute && slot.was_read_unrecorded && slot.requires_grad()) {
+        slot.missing_from = GradientSource::kInside;
+        ++bucket.missing_inside;
+      }
     }
   }
+  tasks_.push_back(task);
 }
 
 // ---- Gradients arrive
@@ -333,7 +321,7 @@ memory::Charge ParamGroup::charge_of(const at::Tensor& gradient) const {
 void ParamGroup::start_reduction(size_t index) {
   auto& bucket = buckets_[index];
   finish_reduction(bucket);
-  if (!is_in_backward_) return;  // another thread called reset_iter_state() while this thread waited
+  if (!is_in_backward()) return;  // another thread called reset_iter_state() while this thread waited
   const OwnOperators own_operators;
   bucket.is_begun = true;
   auto subject = name_;
@@ -355,7 +343,7 @@ void ParamGroup::start_reduction(size_t index) {
       const bool trains = kept.rows.contains(plane) || std::ranges::any_of(run, [](const ParamSlot& slot) {
                             return slot.requires_grad() || slot.waits;
                           });
-      if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_reduced()});
+      if (trains) reduction.planes.push_back({plane, flats()[plane].allocate_gradient(flats()[plane].reduced_form())});
       reduction.votes.resize(reduction.votes.size() + run.size());
       // The factor depends on all planes of the bucket, also on those that have no gradients now, so that kept sums of
       // earlier reductions have the same factor.
@@ -382,10 +370,13 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
   if (slice.defined()) memory::note_use(slice);
   const int64_t begin_of_slice = placement().shard().rank() * flats()[plane.flat].plane().slice_numel;
   std::vector<Piece> pieces;
+  const auto add = [&](int64_t begin, const at::Tensor& values) {
+    if (values.defined() && values.numel() > 0) pieces.push_back({begin, values});
+  };
   for (auto& slot : params_->slots_in(plane.flat)) {
     auto gradient = slot.arrived.take();
     const size_t number = slot.place.number;
-    const bool was_kept = kept.has(number);
+    const bool was_kept = kept.reductions > 0 && kept.votes[number] != 0;
     taken.votes[number] = gradient.defined() || was_kept;
     taken.lacks_gradients |= taken.votes[number] == 0;
     slot.waits = false;
@@ -398,7 +389,16 @@ std::vector<Piece> ParamGroup::take_gradients(const ReducedPlane& plane, Partial
     at::Tensor rows;
     if (was_kept && slot.rows_numel() > 0)
       rows = slice.narrow(0, slot.offset_of_rows() - begin_of_slice, slot.rows_numel());
-    if (gradient.defined() || rows.defined()) add_pieces(pieces, slot.offset(), gradient, slot.offset_of_rows(), rows);
+    at::Tensor behind_rows;
+    if (gradient.defined() && rows.defined()) {  // the sum goes into `rows`, because others may share the gradient
+      const int64_t before = slot.offset_of_rows() - slot.offset(), end = before + rows.numel();
+      rows.add_(gradient.narrow(0, before, rows.numel()));
+      behind_rows = gradient.narrow(0, end, gradient.numel() - end);
+      gradient = gradient.narrow(0, 0, before);
+    }
+    add(slot.offset(), gradient);
+    add(slot.offset_of_rows(), rows);
+    add(slot.offset_of_rows() + slot.rows_numel(), behind_rows);
   }
   return pieces;
 }
@@ -414,8 +414,7 @@ void ParamGroup::finish_reduction(Bucket& bucket) {
   while (bucket.in_flight) {
     const auto works = bucket.in_flight->works;
     const auto is_under_way = [&] { return bucket.in_flight && bucket.in_flight->works == works; };
-    const auto& host = flats()[bucket.in_flight->planes.front().flat].host;
-    const c10::OptionalStreamGuard guard(host ? std::optional(host->stream_of_results()) : std::nullopt);
+    const c10::OptionalStreamGuard guard(flats()[bucket.in_flight->planes.front().flat].stream_of_results());
     try {
       const auto waiting = span("wait for reduction");
       for (const auto& work : works) rank_state().wait(*work);
@@ -455,13 +454,13 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
     auto& flat = flats()[plane.flat];
     auto slice = plane.rows;
     if (flat.lands_elsewhere()) {
-      slice = flat.allocate_gradient();
+      slice = flat.allocate_gradient(flat.rows().form);
       flat.land(plane.rows.tensor(), slice);
     }
     landings_.push_back({{plane.flat, std::move(slice)}, votes});
   }
   // Gradients that are copied to the host are added when the backward closes, so the host waits once for all copies.
-  if (!is_in_backward_ || !flats()[reduced.planes.front().flat].host) finish_landing();
+  if (!is_in_backward() || !flats()[reduced.planes.front().flat].is_on_host()) finish_landing();
 }
 
 // ---- Reduced gradients are added to the rows' gradients
@@ -469,8 +468,7 @@ void ParamGroup::begin_landing(Bucket& bucket, Reduction reduced) {
 void ParamGroup::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
-  for (auto& flat : flats())
-    if (flat.host) flat.host->finish_landing();
+  for (auto& flat : flats()) flat.finish_landing();
   if (!params_->is_on_cpu()) placement().progress();  // throws if a collective was aborted
   for (const auto& [plane, votes] : std::exchange(landings_, {}))
     for (auto& slot : params_->slots_in(plane.flat))
@@ -480,8 +478,8 @@ void ParamGroup::finish_landing() {
 // While a backward is open, the rows' gradient is parked in the slot. Otherwise it is in `.grad`.
 void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
   const auto parameter = slot.tensor();
-  if (!is_in_backward_ && !parameter.defined()) return;
-  auto& sum = is_in_backward_ ? slot.parked : parameter.mutable_grad();
+  if (!is_in_backward() && !parameter.defined()) return;
+  auto& sum = is_in_backward() ? slot.parked : parameter.mutable_grad();
   if (!sum.defined()) {
     params_->register_gradient(slot, gradient);
     sum = std::move(gradient);
@@ -500,34 +498,31 @@ void ParamGroup::add_to_rows(ParamSlot& slot, at::Tensor gradient) {
 // and no other graph task has entered the group.
 void ParamGroup::call_post_accumulate_grad_hook() {
   const auto is_reduced = [](const Bucket& bucket) { return bucket.is_begun && !bucket.in_flight; };
-  const bool is_complete = has_news_ && is_in_backward_ && tasks_.size() == 1 &&
+  const bool is_complete = has_news_ && tasks_.size() == 1 &&
                            std::ranges::none_of(slots(), &ParamSlot::waits) &&
                            std::ranges::all_of(buckets_, is_reduced);
   if (!policy.post_accumulate_grad_hook || !is_complete) return;
   const auto hook = policy.post_accumulate_grad_hook;  // a copy, because the hook may set another hook
+  finish_landing();
   const int depth = std::exchange(depth_, 0);
   for (auto& slot : slots()) slot.show_rows();
   swap_parked_gradients();
   end_read();
   is_in_hook_ = true;
-  const auto go_back = [&] {
-    is_in_hook_ = false;
-    swap_parked_gradients();
-    depth_ = depth;
-    for (auto& slot : slots()) slot.show_whole();
-  };
-  try {
+  {
+    const auto go_back = c10::make_scope_exit([&] {
+      is_in_hook_ = false;
+      swap_parked_gradients();
+      depth_ = depth;
+      for (auto& slot : slots()) slot.show_whole();
+    });
     std::vector<at::Tensor> parameters;
     for (const auto& slot : slots())
       if (auto parameter = slot.tensor(); parameter.defined() && parameter.grad().defined())
         parameters.push_back(std::move(parameter));
     const UsersOperators users_operators;
     if (!parameters.empty()) hook(parameters);
-  } catch (...) {
-    go_back();
-    throw;
   }
-  go_back();
   is_handed_out_ = true;
   has_news_ = false;
   if (rank_state().reads.current == id_) rank_state().reads.current = 0;
@@ -535,7 +530,6 @@ void ParamGroup::call_post_accumulate_grad_hook() {
 
 // Exchanges the parked gradients with `.grad`: puts the rows' gradients into `.grad`, or back into the slots.
 void ParamGroup::swap_parked_gradients() {
-  finish_landing();
   for (auto& slot : slots()) {
     if (slot.parked.defined()) memory::note_use(slot.parked);  // the hook uses the gradient on the current stream
     if (auto tensor = slot.tensor(); tensor.defined()) std::swap(slot.parked, tensor.mutable_grad());
@@ -545,14 +539,13 @@ void ParamGroup::swap_parked_gradients() {
 // ---- The backward closes
 
 std::string ParamGroup::leave_backward(int task) {
-  std::erase(tasks_, task);
-  if (!tasks_.empty() || !is_in_backward_) return {};
+  if (std::erase(tasks_, task) == 0 || !tasks_.empty()) return {};
   close_backward();
   return std::exchange(error_, {});
 }
 
 void ParamGroup::close_backward() {
-  is_in_backward_ = has_news_ = is_handed_out_ = expects_gradients_ = false;
+  has_news_ = is_handed_out_ = expects_gradients_ = false;
   for (auto& bucket : buckets_) {
     bucket.is_begun = false;
     bucket.missing = bucket.missing_inside = 0;
@@ -582,7 +575,8 @@ bool ParamGroup::wait_to_write() {
   if (epochs_.written_in_epoch == last_epoch) return false;
   const auto waiting = span("wait to write");
   placement().pass_on_failure_of("write", [&] {
-    for (auto* rows : params_->shared_buffers) rank_state().wait_to_write(*rows, last_epoch);
+    const RankLock::ScopedRelease others_go_on(rank_state().mutex);
+    for (auto* rows : params_->shared_buffers) rows->begin_write(last_epoch);
   });
   epochs_.written_in_epoch = last_epoch;
   return true;

@@ -3,7 +3,7 @@
 
 #include "support/checked_device/host_memory.h"
 #include "checked_device/training.h"
-#include "runtime/host_rows.h"
+#include "runtime/flat_params.h"
 
 namespace fsdp::test::checked {
 namespace {
@@ -89,44 +89,50 @@ TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFoundButForLibTorchsOwnKind)
 // Tests of the order of copies on which rows in host memory depend.
 class CheckedHostRows : public CheckedHostMemory {
  protected:
-  memory::FlatPart host_part() { return {{c10::kFloat, c10::kCPU}, 4, rows_.allocate(4 * sizeof(float))}; }
-  memory::FlatPart host_part_of_ones() {
-    auto part = host_part();
-    part.tensor().fill_(1);
-    return part;
+  void SetUp() override {
+    CheckedHostMemory::SetUp();
+    const std::vector<layout::Item> items{{{4}, true}};
+    rows_.emplace(runtime::FlatForms{{c10::kFloat, c10::kCPU}, {c10::kFloat, device(0)}},
+                  layout::plan_planes(items, 1, {4, 4}).front(), 0, std::make_shared<memory::ByteAccount>());
+    rows_->keep_on_host(copies_, /*is_pinned=*/true);
+    rows_->allocate_shard(nullptr);
+    rows_->allocate_whole();
   }
+  void TearDown() override {
+    rows_.reset();
+    CheckedHostMemory::TearDown();
+  }
+  at::Tensor bring() { return rows_->plane_to_gather().input; }
+
   std::shared_ptr<runtime::HostCopies> copies_ = std::make_shared<runtime::HostCopies>();
-  runtime::HostRows rows_{device(0), true, copies_, std::make_shared<memory::ByteAccount>()};
+  std::optional<runtime::FlatParams> rows_;
 };
 
 TEST_F(CheckedHostRows, GradientsAreReadTooEarlyIfTheHostDoesNotWait) {
-  const auto gradient = host_part();
-  rows_.land(on_device(3), gradient);
+  const auto gradient = rows_->allocate_gradient(rows_->rows().form);
+  rows_->land(on_device(3), gradient);
   EXPECT_TRUE(at::isnan(gradient.tensor()).all().item<bool>());
-  rows_.finish_landing();
+  rows_->finish_landing();
   expect_values(gradient.tensor(), 3);
 }
 
 TEST_F(CheckedHostRows, RowsThatAreWrittenWhileTheyTravelAreFound) {
-  const auto rows = host_part_of_ones();
-  const auto slice = on_device(0);
-  rows_.bring(rows, slice);
-  rows.tensor().fill_(2);  // without HostCopies::wait
+  bring();
+  rows_->rows().tensor().fill_(2);  // without HostCopies::wait
   copies_->wait();
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::text, HasSubstr("the host overwrites its source"))));
 }
 
 TEST_F(CheckedHostRows, WhatIsBroughtIsReadInOrderAfterOrderRead) {
-  const auto rows = host_part_of_ones();
-  const auto slice = on_device(0);
   const auto side = new_stream_of(0);
   for (const bool is_ordered : {true, false}) {
     order(current_stream_of(0), side);
+    at::Tensor slice;
     {
       const c10::StreamGuard guard(side);
-      rows_.bring(rows, slice);
+      slice = bring();
     }
-    if (is_ordered) rows_.order_read();
+    if (is_ordered) rows_->order_read();
     slice.sum();
     if (is_ordered) EXPECT_THAT(violations(), IsEmpty());
   }
@@ -135,12 +141,8 @@ TEST_F(CheckedHostRows, WhatIsBroughtIsReadInOrderAfterOrderRead) {
 }
 
 TEST_F(CheckedHostRows, MemoryThatTravelsStaysUntilTheHostHasWaited) {
-  {
-    const auto rows = host_part_of_ones(), gradient = host_part();
-    const auto slice = on_device(0);
-    rows_.bring(rows, slice);
-    rows_.land(slice, gradient);
-  }
+  rows_->land(bring(), rows_->allocate_gradient(rows_->rows().form));
+  rows_.reset();
   EXPECT_THAT(violations(), IsEmpty());
   copies_->wait();
 }
