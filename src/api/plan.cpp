@@ -87,7 +87,7 @@ bool has_running_statistics(const ModuleNode& node) {
 
 bool is_kept(const MixedPrecisionPolicy& policy, const ModuleNode& node, const runtime::NamedParameter& parameter) {
   if (!policy.keeps_precision) return has_running_statistics(node);
-  return policy.keeps_precision(*node.module, parameter.name.substr(node.path.empty() ? 0 : node.path.size() + 1));
+  return policy.keeps_precision(*node.module, own_name(parameter.name));
 }
 
 }  // namespace
