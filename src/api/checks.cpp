@@ -52,6 +52,12 @@ const char* special_kind(const at::Tensor& tensor) {
                                    : nullptr;
 }
 
+// Returns true if ranks can sum gradients in the dtype and LibTorch's operators can compute in it.
+bool can_be_summed(at::ScalarType dtype) {
+  constexpr at::ScalarType kSummed[]{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
+  return std::ranges::find(kSummed, dtype) != std::end(kSummed);
+}
+
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
@@ -107,42 +113,6 @@ Extent extent_of(const runtime::NamedParameter& named, bool is_sharded) {
   return {begin, begin + (begin == nullptr ? 0 : bytes), &named.name, is_sharded};
 }
 
-constexpr const char* kUntied =
-    "' are different tensors that share memory, which they could not do after fully_shard. Tie weights by "
-    "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that must keep "
-    "its values";
-
-// Throws UsageError if a parameter shares memory with another tensor, because sharding would end the sharing.
-void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
-                   const std::vector<runtime::NamedParameter>& others, const std::string& where) {
-  std::vector<Extent> extents;
-  for (const auto& parameter : parameters)
-    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
-  for (const auto& other : others)
-    if (const auto& tensor = other.tensor;
-        tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor)) {
-      if (!tensor.is_meta()) require_memory(tensor, where + "'" + other.name + "' ");
-      extents.push_back(extent_of(other, false));
-    }
-  std::ranges::stable_sort(extents, {}, &Extent::begin);
-  Extent any, sharded;  // the extents that end last among all earlier extents, and among the earlier sharded extents
-  for (const auto& extent : extents) {
-    const auto& before = extent.is_sharded ? any : sharded;
-    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);
-    if (extent.end > any.end) any = extent;
-    if (extent.is_sharded && extent.end > sharded.end) sharded = extent;
-  }
-}
-
-// Throws UsageError unless the number in Reshard::within divides the number of ranks of the shard axis.
-void check_reshard(const Reshard& reshard, const runtime::Placement& placement, const std::string& where) {
-  if (!reshard.ranks()) return;
-  const int ranks = *reshard.ranks(), all = placement.shard().world_size();
-  require(ranks > 0 && all % ranks == 0, where,
-          "FullyShardOptions::reshard_after_forward: expected a number in Reshard::within that divides the ", all,
-          all == 1 ? " rank" : " ranks", " that the rows are sharded over, found ", ranks);
-}
-
 void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
   std::error_code unknown;
   require(std::filesystem::is_directory(policy.folder, unknown), where,
@@ -154,16 +124,111 @@ void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, 
             name, "' is on ", tensor.device(), ". Leave disk_policy unset, or shard the model on the CPU");
 }
 
+void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, const std::string& where) {
+  require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
+          ": expected Half, BFloat16, Float or Double, the dtypes in which ranks can sum and operators compute, found ",
+          dtype.value_or(at::kFloat));
+}
+
+// Throws UsageError if the policy contradicts itself, or cannot be applied to what is under `tree`.
+void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where) {
+  check_dtype(policy.param_dtype, "param_dtype", where);
+  check_dtype(policy.reduce_dtype, "reduce_dtype", where);
+  check_dtype(policy.output_dtype, "output_dtype", where);
+  if (!policy.keeps_precision) return;
+  require(policy.param_dtype || policy.reduce_dtype, where,
+          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
+          "dtype. Set param_dtype or reduce_dtype");
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    require(node.module != nullptr || node.parameters.empty(), where,
+            "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,
+            ". Leave keeps_precision unset, or shard the modules that must keep their dtype in a separate call without "
+            "a policy");
+  });
+}
+
+// Throws UsageError if the options name a device that this process does not have, or ask for offloading that the
+// devices of the parameters do not allow.
+void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
+                   const std::string& where) {
+  if (options.device) require_device(*options.device, where + "FullyShardOptions::device: ");
+  require(!options.disk_policy || !options.device || options.device->is_cpu(), where,
+          "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but "
+          "FullyShardOptions::device is ",
+          options.device.value_or(c10::kCPU), ". Leave one of them unset");
+  if (!options.offload_policy) return;
+  for (const auto& [name, tensor] : subtree_parameters(tree)) {
+    if (runtime::registry().find(tensor)) continue;
+    const auto device = choose_device(options, runtime::form_of_values(tensor).device, of_ranks);
+    require(!device.is_cpu(), where,
+            "FullyShardOptions::offload_policy keeps rows of parameters that are on an accelerator in host memory, but "
+            "parameter '",
+            name,
+            "' is on the CPU, and so are the process group's tensors. For a model on the CPU, set "
+            "FullyShardOptions::disk_policy instead. For a model on an accelerator, name the accelerator in "
+            "FullyShardOptions::device");
+  }
+}
+
+void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where) {
+  require(!c10::InferenceMode::is_enabled(), where,
+          "called in inference mode, whose tensors cannot train. Call fully_shard outside of c10::InferenceMode");
+  require(torch::autograd::get_current_graph_task_id() == -1, where,
+          "called inside a backward. Call fully_shard before training");
+  for (const auto* given : given_modules(tree))
+    require(group_at(*given) == nullptr, where, "module ", given->type,
+            " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
+  auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
+    require(!group || &group->placement().process_group() == &placement.process_group(), where,
+            "one process group must shard ", tree.type, " and everything inside it, but '", group ? group->name() : "",
+            "' is sharded over a different process group. Set the same FullyShardOptions::process_group in every call; "
+            "meshes may differ if they were laid out over the same process group and have all its ranks");
+  };
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    check_group(group_at(node));
+    for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
+  });
+  // TorchScript modules built in C++ have no training flag either, but they have parameters.
+  const bool has_parameters = !subtree_parameters(tree).empty();
+  require(tree.has_training_flag || has_parameters, where, "TorchScript module ", tree.type,
+          " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
+  require(has_parameters, where, "there are no parameters under ", tree.type,
+          ". Register parameters and submodules with register_parameter and register_module; layers in a std::vector "
+          "belong in a torch::nn::ModuleList. A module without parameters needs no call of its own: it runs in the "
+          "scope of the model around it");
+}
+
+// For a module whose parameters are all in groups already: throws UsageError if a module around it was sharded first.
+void check_order(const ModuleNode& tree, const std::string& where) {
+  if (tree.identity == nullptr) return;
+  std::unordered_set<const runtime::ParamGroup*> inside;
+  visit_nodes(tree, [&](const ModuleNode& node) { inside.insert(group_at(node).get()); });
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    for (const auto& parameter : node.parameters) {
+      const auto owner = group_of_parameter(parameter.tensor);
+      // It is no error if the owner's module is not around this one: a submodule may be registered in both.
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
+      require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
+              "' of an enclosing module, which is already sharded. Shard the inner modules first, then the modules "
+              "that contain them");
+    }
+  });
+}
+
 }  // namespace
 
-void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
-                   const std::string& where) {
+void check_call(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+                const std::string& where) {
+  check_module(tree, placement, where);
   const auto& reshard = options.reshard_after_forward;
   require(!reshard || !reshard->after_forward() || options.strategy == Strategy::kFullShard, where,
           "FullyShardOptions::reshard_after_forward frees whole parameters after forward, but the strategy ",
           options.strategy,
           " keeps them. Leave reshard_after_forward unset, or set FullyShardOptions::strategy to Strategy::kFullShard");
-  if (reshard) check_reshard(*reshard, placement, where);
+  const int all = placement.shard().world_size(), within = reshard ? reshard->ranks().value_or(all) : all;
+  require(within > 0 && all % within == 0, where,
+          "FullyShardOptions::reshard_after_forward: expected a number in Reshard::within that divides the ", all,
+          all == 1 ? " rank" : " ranks", " that the rows are sharded over, found ", within);
   require(options.bucket_cap_bytes > 0, where,
           "FullyShardOptions::bucket_cap_bytes: expected more than 0 bytes, found ", options.bucket_cap_bytes);
   require(options.max_prefetched_bytes.value_or(0) >= 0, where,
@@ -199,59 +264,38 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   }
 }
 
-void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where) {
-  require(!c10::InferenceMode::is_enabled(), where,
-          "called in inference mode, whose tensors cannot train. Call fully_shard outside of c10::InferenceMode");
-  require(torch::autograd::get_current_graph_task_id() == -1, where,
-          "called inside a backward. Call fully_shard before training");
-  for (const auto* given : given_modules(tree))
-    require(group_at(*given) == nullptr, where, "module ", given->type,
-            " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
-  auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
-    require(!group || &group->placement().process_group() == &placement.process_group(), where,
-            "one process group must shard ", tree.type, " and everything inside it, but '", group ? group->name() : "",
-            "' is sharded over a different process group. Set the same FullyShardOptions::process_group in every call; "
-            "meshes may differ if they were laid out over the same process group and have all its ranks");
-  };
-  visit_nodes(tree, [&](const ModuleNode& node) {
-    check_group(group_at(node));
-    for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
-  });
-  // TorchScript modules built in C++ have no training flag either, but they have parameters.
-  const bool has_parameters = !subtree_parameters(tree).empty();
-  require(tree.has_training_flag || has_parameters, where, "TorchScript module ", tree.type,
-          " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
-  require(has_parameters, where, "there are no parameters under ", tree.type,
-          ". Register parameters and submodules with register_parameter and register_module; layers in a std::vector "
-          "belong in a torch::nn::ModuleList. A module without parameters needs no call of its own: it runs in the "
-          "scope of the model around it");
-}
-
-void check_order(const ModuleNode& tree, const std::string& where) {
-  if (tree.identity == nullptr) return;
-  std::unordered_set<const runtime::ParamGroup*> inside;
-  visit_nodes(tree, [&](const ModuleNode& node) { inside.insert(group_at(node).get()); });
-  visit_nodes(tree, [&](const ModuleNode& node) {
-    for (const auto& parameter : node.parameters) {
-      const auto owner = group_of_parameter(parameter.tensor);
-      // It is no error if the owner's module is not around this one: a submodule may be registered in both.
-      const bool is_around = owner && !inside.contains(owner.get()) && owner->modules.contains(tree.identity);
-      require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
-              "' of an enclosing module, which is already sharded. Shard the inner modules first, then the modules "
-              "that contain them");
-    }
-  });
-}
-
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where) {
-  for (const auto& parameter : parameters) check_parameter(parameter, where);
   std::unordered_set<const at::TensorImpl*> sharded;
-  for (const auto& parameter : parameters) sharded.insert(parameter.tensor.unsafeGetTensorImpl());
-  auto others = subtree_tensors(tree);
-  // The same tensor may be registered twice, also as a buffer.
-  std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
-  check_overlap(parameters, others, where);
+  std::vector<Extent> extents;
+  for (const auto& parameter : parameters) {
+    check_parameter(parameter, where);
+    sharded.insert(parameter.tensor.unsafeGetTensorImpl());
+    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
+  }
+  // Sharding would end that a parameter shares memory with another tensor.
+  const auto all = subtree_tensors(tree);
+  for (const auto& other : all) {
+    const auto& tensor = other.tensor;
+    const bool is_itself = sharded.contains(tensor.unsafeGetTensorImpl());  // registered twice, or also as a buffer
+    if (is_itself || tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0 ||
+        group_of_parameter(tensor))
+      continue;
+    if (!tensor.is_meta()) require_memory(tensor, where + "'" + other.name + "' ");
+    extents.push_back(extent_of(other, false));
+  }
+  std::ranges::stable_sort(extents, {}, &Extent::begin);
+  Extent any, last_sharded;  // the extents that end last among all earlier extents, and among the earlier sharded ones
+  for (const auto& extent : extents) {
+    const auto& before = extent.is_sharded ? any : last_sharded;
+    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name,
+            "' are different tensors that share memory, which they could not do after fully_shard. Tie weights by "
+            "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that "
+            "must keep its values");
+    if (extent.end > any.end) any = extent;
+    if (extent.is_sharded && extent.end > last_sharded.end) last_sharded = extent;
+  }
+  if (parameters.empty()) check_order(tree, where);
 }
 
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where) {

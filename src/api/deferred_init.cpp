@@ -131,12 +131,9 @@ void compute_deferred(const std::vector<runtime::NamedParameter>& tensors) {
       tensor.unsafeGetTensorImpl()->shallow_copy_from(runtime::compute(tensor).getIntrusivePtr());
 }
 
-struct DeferredStretch::Open : DeferredRecording {
-  using DeferredRecording::DeferredRecording;
-};
 DeferredStretch::DeferredStretch(bool forgets)
-    : open_(std::make_unique<Open>(forgets ? DeferredRecording::Kind::kForget : DeferredRecording::Kind::kPutOff)) {}
-DeferredStretch::~DeferredStretch() = default;
+    : recording_(std::make_shared<DeferredRecording>(forgets ? DeferredRecording::Kind::kForget
+                                                             : DeferredRecording::Kind::kPutOff)) {}
 
 void materialize(torch::nn::Module& module) { compute_deferred(subtree_tensors(*module_tree(module))); }
 
@@ -147,11 +144,10 @@ void initialize(const Group& model, const std::function<void()>& init) {
   require_values(groups, "initialize");
   for (const auto& group : groups) require_between_steps(*group, "initialize");
   std::vector<Shown> parameters;
-  const auto show_rows = [&] {
-    for (const auto& shown : parameters) shown.group->slots()[shown.slot].show_rows();
-  };
   {
-    const auto in_the_end = c10::make_scope_exit(show_rows);
+    const auto in_the_end = c10::make_scope_exit([&] {
+      for (const auto& shown : parameters) shown.group->slots()[shown.slot].show_rows();
+    });
     for (const auto& group : groups)
       for (size_t i = 0; i < group->slots().size(); ++i)
         if (group->slots()[i].tensor().defined()) parameters.push_back(show(group, i));

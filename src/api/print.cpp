@@ -1,6 +1,7 @@
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
+#include <iterator>
 #include <ostream>
 
 #include "api/group_view.h"
@@ -42,17 +43,9 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kFullShard:
-      return out << "kFullShard";
-    case Strategy::kShardGradOp:
-      return out << "kShardGradOp";
-    case Strategy::kShardOptimizer:
-      return out << "kShardOptimizer";
-    case Strategy::kReplicate:
-      return out << "kReplicate";
-  }
-  return out << "an unknown strategy";
+  constexpr const char* kNames[]{"kFullShard", "kShardGradOp", "kShardOptimizer", "kReplicate"};
+  const auto number = static_cast<size_t>(strategy);
+  return out << (number < std::size(kNames) ? kNames[number] : "an unknown strategy");
 }
 
 std::ostream& operator<<(std::ostream& out, const Group& group) {

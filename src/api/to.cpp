@@ -24,22 +24,18 @@ using runtime::FormChange;
 using runtime::ParamGroup;
 using runtime::ShardedParams;
 
-// Gathers the whole values of a group's parameters, in the order of GroupSpec::parameters. The value of a parameter on
-// the meta device stays undefined. Collective.
-std::vector<at::Tensor> wholes_of(ParamGroup& group, const char* operation) {
-  std::vector<at::Tensor> wholes(group.slots().size());
-  for (const size_t i : c10::irange(group.slots().size())) {
-    const auto& slot = group.slots()[i];
-    if (!slot.rows_tensor.is_meta()) wholes[slot.place.given] = gather_rows(group, i, slot.rows_tensor, operation);
-  }
-  return wholes;
-}
-
+// Gives a group's parameters another dtype or device. Collective.
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto params = group.lay_out(group.placement(), group.policy, change);
   runtime::ShardedParams* const one[]{params.get()};
   allocate_rows(one, operation);
-  params->take_rows(wholes_of(group, operation));
+  // The value of a parameter on the meta device stays undefined.
+  std::vector<at::Tensor> wholes(group.slots().size());
+  for (const size_t i : c10::irange(wholes.size())) {
+    const auto& slot = group.slots()[i];
+    if (!slot.rows_tensor.is_meta()) wholes[slot.place.given] = gather_rows(group, i, slot.rows_tensor, operation);
+  }
+  params->take_rows(wholes);
   group.reshard();
   group.move_to(std::move(params), group.policy);
   // Autograd's old gradient accumulators expect gradients of the former dtype and device.

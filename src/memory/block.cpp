@@ -44,11 +44,6 @@ char* map_block(size_t bytes) {
   return static_cast<char*>(address);
 }
 
-size_t whole_pages(size_t bytes) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return std::max(page, (bytes + page - 1) / page * page);
-}
-
 // Opens a new file without a name in `folder`. Some file systems do not support O_TMPFILE; the function then creates a
 // named file and unlinks it.
 int open_nameless(const std::string& folder) {
@@ -152,7 +147,8 @@ BlockPool::BlockPool(c10::Device device) : device_(device), free_(std::make_shar
 BlockPool::BlockPool(std::string folder, size_t block_bytes, size_t blocks) : BlockPool(c10::kCPU) {
   folder_ = std::move(folder);
   const MutexLock lock(free_->mutex);
-  const size_t size = free_->block_bytes = whole_pages(block_bytes);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t size = free_->block_bytes = std::max(page, (block_bytes + page - 1) / page * page);
   const size_t bytes = free_->file_bytes = size * blocks;
   const int file = free_->file = open_nameless(folder_);
   if (file < 0) refuse(folder_, bytes, "making a file", errno);
