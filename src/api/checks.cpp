@@ -113,28 +113,15 @@ Extent extent_of(const runtime::NamedParameter& named, bool is_sharded) {
   return {begin, begin + (begin == nullptr ? 0 : bytes), &named.name, is_sharded};
 }
 
-void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  std::error_code unknown;
-  require(std::filesystem::is_directory(policy.folder, unknown), where,
-          "DiskOffloadPolicy::folder: there is no folder '", policy.folder,
-          "'. Create the folder on every host, on a disk and not in memory (tmpfs)");
-  for (const auto& [name, tensor] : subtree_parameters(tree))
-    require(tensor.is_cpu() || tensor.is_meta(), where,
-            "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but parameter '",
-            name, "' is on ", tensor.device(), ". Leave disk_policy unset, or shard the model on the CPU");
-}
-
-void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, const std::string& where) {
-  require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
-          ": expected Half, BFloat16, Float or Double, the dtypes in which ranks can sum and operators compute, found ",
-          dtype.value_or(at::kFloat));
-}
-
 // Throws UsageError if the policy contradicts itself, or cannot be applied to what is under `tree`.
 void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  check_dtype(policy.param_dtype, "param_dtype", where);
-  check_dtype(policy.reduce_dtype, "reduce_dtype", where);
-  check_dtype(policy.output_dtype, "output_dtype", where);
+  for (const auto& [field, dtype] : {std::pair("param_dtype", policy.param_dtype),
+                                     {"reduce_dtype", policy.reduce_dtype},
+                                     {"output_dtype", policy.output_dtype}})
+    require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
+            ": expected Half, BFloat16, Float or Double, the dtypes in which ranks can sum and operators compute, "
+            "found ",
+            dtype.value_or(at::kFloat));
   if (!policy.keeps_precision) return;
   require(policy.param_dtype || policy.reduce_dtype, where,
           "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
@@ -147,10 +134,20 @@ void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree,
   });
 }
 
-// Throws UsageError if the options name a device that this process does not have, or ask for offloading that the
-// devices of the parameters do not allow.
+// Throws UsageError if the options name a device or a folder that is not there, or ask for offloading that the devices
+// of the parameters do not allow.
 void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
                    const std::string& where) {
+  if (options.disk_policy) {
+    const auto& folder = options.disk_policy->folder;
+    std::error_code unknown;
+    require(std::filesystem::is_directory(folder, unknown), where, "DiskOffloadPolicy::folder: there is no folder '",
+            folder, "'. Create the folder on every host, on a disk and not in memory (tmpfs)");
+    for (const auto& [name, tensor] : subtree_parameters(tree))
+      require(tensor.is_cpu() || tensor.is_meta(), where,
+              "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but parameter '",
+              name, "' is on ", tensor.device(), ". Leave disk_policy unset, or shard the model on the CPU");
+  }
   if (options.device) require_device(*options.device, where + "FullyShardOptions::device: ");
   require(!options.disk_policy || !options.device || options.device->is_cpu(), where,
           "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but "
@@ -239,7 +236,6 @@ void check_call(const FullyShardOptions& options, const ModuleNode& tree, const 
       !options.offload_policy || !options.disk_policy, where,
       "FullyShardOptions::offload_policy and disk_policy are both set: offload_policy keeps the state of a model on an "
       "accelerator in host memory, disk_policy keeps the state of a model on the CPU in files. Set only one of them");
-  if (options.disk_policy) check_disk_policy(*options.disk_policy, tree, where);
   check_devices(options, tree, placement.process_group().device(), where);
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,

@@ -123,24 +123,27 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// Returns each buffer together with its new values, which are on the buffer's new device. `synced` has the buffers that
-// get rank 0's values: either none or all of the tree. `devices` has the device that `agree` returned for each of them.
-// Collective if `synced` has buffers.
+// Returns each buffer together with its new values, which are on the buffer's new device. With sync_module_states they
+// are rank 0's, and `found` is what `agree` returned. Collective then.
 std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
-                                                               const std::vector<NamedParameter>& synced,
-                                                               std::span<const c10::Device> devices,
+                                                               std::span<const c10::Device> found,
                                                                const ProcessGroup& process_group,
                                                                const FullyShardOptions& options) {
   const auto of_ranks = process_group.device();
-  std::vector<runtime::GroupMember> wanted;
-  for (size_t i = 0; i < synced.size(); ++i) {
-    const auto device = choose_device(options, devices[i], of_ranks);
-    wanted.push_back({synced[i], {}, memory::Form{synced[i].tensor.scalar_type(), device}});
+  const auto buffers = subtree_buffers(tree);
+  std::vector<at::Tensor> received;
+  if (options.sync_module_states) {
+    std::vector<runtime::GroupMember> wanted;
+    for (const auto device : found.last(buffers.size())) {
+      const auto& buffer = buffers[wanted.size()];
+      const memory::Form form{buffer.tensor.scalar_type(), choose_device(options, device, of_ranks)};
+      wanted.push_back({buffer, {}, form});
+    }
+    received = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
   }
-  const auto received = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
   std::vector<std::pair<at::Tensor, at::Tensor>> changed;
-  for (const auto& [name, buffer] : synced.empty() ? subtree_buffers(tree) : synced) {
-    auto values = synced.empty() ? buffer : received[changed.size()];
+  for (const auto& [name, buffer] : buffers) {
+    auto values = received.empty() ? buffer : received[changed.size()];
     const bool is_parameter = runtime::registry().find(buffer).has_value();
     const auto device = is_parameter       ? buffer.device()
                         : buffer.is_meta() ? values.device()
@@ -198,10 +201,8 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   set_devices(options, of_ranks, plan, devices);
   placement.within = choose_neighbours(placement, options);
   const auto groups = create_groups(plan, placement, options);
-  if (!options.sync_module_states) buffers.clear();
   const at::NoGradGuard no_grad;
-  const auto changed =
-      changed_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
+  const auto changed = changed_buffers(*tree, devices, placement.process_group(), options);
   // If a statement above throws, the model is as it was before. The statements below neither communicate nor throw.
   for (const auto& [buffer, values] : changed)
     if (values.device() != buffer.device())

@@ -16,15 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "memory/byte_account.h"
-#include "runtime/param_slot.h"
-#include "runtime/placement.h"
+#include "runtime/param_group.h"
 
 namespace fsdp {
-
-namespace runtime {
-class ParamGroup;
-}
 
 /// A module and its submodules.
 struct ModuleNode {

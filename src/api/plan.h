@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "api/group_view.h"
-#include "runtime/placement.h"
 
 namespace fsdp {
 

@@ -12,14 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/param_slot.h"
+#include "runtime/param_group.h"
 
 namespace fsdp {
-
-namespace runtime {
-class ParamGroup;
-class ShardedParams;
-}  // namespace runtime
 
 /// Allocates the memory of the rows of groups over one placement, except for those on the meta device. Where ranks
 /// share memory, each group gets one shared buffer; groups that are kept on disk get files of this rank. `call` is the
