@@ -43,13 +43,6 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
 }
 
-void change_plain(const at::Tensor& tensor, const Form& form) {
-  const at::NoGradGuard no_grad;
-  const auto options = tensor.options().dtype(form.dtype).device(form.device).requires_grad(false);
-  const auto changed = tensor.is_meta() ? at::zeros(tensor.sizes(), options) : tensor.detach().to(options);
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
-}
-
 // Changes the dtype and device of each parameter and buffer under the model to what `change` returns.
 void change_all(const Group& model, const FormChange& change, const char* operation, const std::string& what) {
   const auto& [groups, tree] = GroupView::of(model);
@@ -72,8 +65,12 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     if (std::ranges::any_of(group->slots(), [&](const auto& slot) { return change(slot.form()) != slot.form(); }))
       change_form(*group, change, operation);
   for (const auto& [name, tensor] : subtree_tensors(*tree)) {
-    const auto form = memory::form_of(tensor);
-    if (!runtime::registry().find(tensor) && change(form) != form) change_plain(tensor, change(form));
+    const auto form = change(memory::form_of(tensor));
+    if (runtime::registry().find(tensor) || form == memory::form_of(tensor)) continue;
+    const at::NoGradGuard no_grad;
+    const auto options = tensor.options().dtype(form.dtype).device(form.device).requires_grad(false);
+    const auto changed = tensor.is_meta() ? at::zeros(tensor.sizes(), options) : tensor.detach().to(options);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
   }
   own.rank_state().reads.forget();
 }

@@ -34,15 +34,10 @@ bool shorten(PlacedItem& placed, const Item& item) {
   return false;
 }
 
-// Returns the first row, from `row` on, whose first element has an index that is a multiple of `alignment`.
-int64_t aligned_row(int64_t row, int64_t row_numel, int64_t alignment) {
-  return round_up(row, alignment / std::gcd(alignment, row_numel));
-}
-
 Plane plane_of(std::vector<PlacedItem> items, int64_t row_numel, int world_size, Alignment alignment) {
   int64_t rows = 0;
   for (auto& item : items) {
-    rows = aligned_row(rows, row_numel, alignment.begin);
+    rows = round_up(rows, alignment.begin / std::gcd(alignment.begin, row_numel));
     item.offset = rows * row_numel;
     rows += item.numel() / row_numel;
   }
@@ -110,12 +105,6 @@ RowRange Plane::rows_of(size_t item, int rank) const {
   };
   const int64_t first = row_at(rank * slice_numel), end = row_at((rank + 1) * slice_numel);
   return end > first ? RowRange{first, end - first} : RowRange{};
-}
-
-int64_t Plane::owned_numel(int rank) const {
-  int64_t owned = 0;
-  for (size_t i = 0; i < items.size(); ++i) owned += rows_of(i, rank).count * items[i].row_numel;
-  return owned;
 }
 
 std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alignment alignment) {

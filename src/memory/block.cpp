@@ -1,6 +1,5 @@
 #include "memory/block.h"
 
-#include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
@@ -90,10 +89,6 @@ c10::DataPtr allocate(c10::Device device, size_t bytes) {
   is_allocating = true;
   const auto is_over = c10::make_scope_exit([] { is_allocating = false; });
   return c10::GetAllocator(device.type())->allocate(bytes);
-}
-
-c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {
-  return at::globalContext().getPinnedMemoryAllocator(accelerator)->allocate(bytes);
 }
 
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {

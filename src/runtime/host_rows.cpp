@@ -1,5 +1,6 @@
 #include "runtime/host_rows.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -80,7 +81,8 @@ HostRows::HostRows(c10::Device device, bool is_pinned, std::shared_ptr<HostCopie
     : device_(device), is_pinned_(is_pinned), copies_(std::move(copies)), account_(std::move(account)) {}
 
 std::shared_ptr<FlatBuffer> HostRows::allocate(size_t bytes) const {
-  auto data = is_pinned_ ? memory::allocate_pinned(device_.type(), bytes) : memory::allocate_block(c10::kCPU, bytes);
+  auto data = is_pinned_ ? at::globalContext().getPinnedMemoryAllocator(device_.type())->allocate(bytes)
+                         : memory::allocate_block(c10::kCPU, bytes);
   return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, memory::ByteClass::kHost);
 }
 
