@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <iomanip>
 #include <span>
 #include <unordered_set>
 
@@ -166,13 +166,12 @@ std::vector<c10::Device> agree(const runtime::Placement& placement, const std::v
       numel += parameter.tensor.numel();
     }
   const auto text = describe(plan, buffers, options, placement);
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   // The subject is a part of the collective's fingerprint, which is compared before data moves.
   const std::string subject =
       str_cat("fully_shard ", plan.back().name, ": ", tensors.size(), " parameters, ", numel, " elements, ",
               describe(options.strategy, placement.replicas(), placement.shard().world_size()),
-              "; names, sizes, dtypes and options ", hash);
+              "; names, sizes, dtypes and options ", std::hex, std::setfill('0'), std::setw(16),
+              XXH3_64bits(text.data(), text.size()));
   if (!options.sync_module_states) {
     require_same_values(tensors, process_group, subject);
     return {};

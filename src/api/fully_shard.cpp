@@ -148,10 +148,8 @@ std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode&
     const auto device = is_parameter       ? buffer.device()
                         : buffer.is_meta() ? values.device()
                                            : choose_device(options, buffer.device(), of_ranks);
-    if (device != buffer.device())
+    if (device != buffer.device() || device != values.device())
       values = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device)).copy_(values);
-    else if (values.device() != device)
-      values = values.to(device);
     changed.emplace_back(buffer, std::move(values));
   }
   return changed;

@@ -12,6 +12,7 @@
 #include "runtime/rank_state.h"
 
 namespace fsdp {
+
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options) {
   const auto& own = *param_groups(model).front();
   const auto& ranks = own.placement().process_group();

@@ -114,11 +114,11 @@ std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
   const auto& group = found.group;
   if (!group || found.is_certain) return group;
   const auto parameters = subtree_parameters(node);
-  const auto is_kept_by = [&](const auto& parameter) {
+  const auto keeps_it = [&](const auto& parameter) {
     const auto part = runtime::registry().find(parameter.tensor);
     return part && part->group->keeps(*group);
   };
-  const bool is_here = parameters.empty() ? group->slots().empty() : std::ranges::any_of(parameters, is_kept_by);
+  const bool is_here = parameters.empty() ? group->slots().empty() : std::ranges::any_of(parameters, keeps_it);
   return is_here ? group : nullptr;
 }
 
