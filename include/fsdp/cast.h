@@ -28,9 +28,6 @@ class Group;
 /// Casts a floating-point tensor to `dtype`; autograd records the cast. Other tensors and undefined ones stay as they
 /// are.
 void cast_floating(at::Tensor& tensor, at::ScalarType dtype);
-/// Casts the floating-point tensors in an IValue. The lists, tuples and dictionaries in the IValue are replaced by
-/// copies, not changed in place.
-void cast_floating(c10::IValue& value, at::ScalarType dtype);
 
 /// Dtypes to which a call of a group's handle casts. An unset dtype means no cast.
 struct CallCasts {
@@ -117,7 +114,8 @@ void for_each_tensor(T& value, const Visit& visit) {
   }
 }
 
-/// Casts every floating-point tensor that for_each_tensor finds in `value`.
+/// Casts every floating-point tensor that for_each_tensor finds in `value`. The lists, tuples and dictionaries of an
+/// IValue are replaced by copies, not changed in place.
 template <class T>
 void cast_floating(T& value, at::ScalarType dtype) {
   for_each_tensor(value, [dtype](at::Tensor& tensor) { cast_floating(tensor, dtype); });

@@ -19,13 +19,11 @@ class [[nodiscard]] DeferredStretch {
   /// Begins to intercept computations of the thread. `forgets` is true if they are discarded (meta_init) and false if
   /// they are deferred (deferred_init).
   explicit DeferredStretch(bool forgets);
-  ~DeferredStretch();
   DeferredStretch(const DeferredStretch&) = delete;
   DeferredStretch& operator=(const DeferredStretch&) = delete;
 
  private:
-  struct Open;
-  std::unique_ptr<Open> open_;
+  const std::shared_ptr<void> recording_;
 };
 
 /// Runs `build` and returns its result. Tensors that `build` creates are on the meta device and have no memory.

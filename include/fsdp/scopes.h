@@ -13,6 +13,8 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
+class OpenScope;
+
 /// Forward scope: while it is open, forward code can read the whole parameters of all groups under a module; a group is
 /// gathered when an operator is about to read one of its parameters. `model(...)` opens a scope by itself; use this
 /// class to call other functions of the module. All ranks must open the same scopes: ranks that share memory wait for
@@ -34,8 +36,7 @@ class [[nodiscard]] ForwardScope {
   ForwardScope& operator=(const ForwardScope&) = delete;
 
  private:
-  struct Open;
-  std::unique_ptr<Open> open_;
+  std::unique_ptr<OpenScope> open_;
 };
 
 /// Guard that lets all operators that autograd does not record use this rank's rows, and lets the program write rows
@@ -57,8 +58,7 @@ class [[nodiscard]] LocalRows {
   LocalRows& operator=(const LocalRows&) = delete;
 
  private:
-  struct Open;
-  std::unique_ptr<Open> open_;
+  const Group model_;
 };
 
 /// Options of summon_full_params.
@@ -85,8 +85,9 @@ class [[nodiscard]] SummonFullParams {
   void write_back();
 
  private:
-  struct Open;
-  std::unique_ptr<Open> open_;
+  const Group model_;
+  const bool rank0_only_;
+  std::unique_ptr<OpenScope> scope_;  // null on a rank that keeps no whole parameters (rank0_only)
 };
 
 /// Gathers all groups under `model` and returns a guard that keeps them whole while it lives. Collective.

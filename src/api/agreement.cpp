@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <iomanip>
 #include <span>
 #include <unordered_set>
 
@@ -22,27 +22,25 @@ namespace {
 
 using runtime::NamedParameter;
 
-bool has_values(const at::Tensor& tensor) { return !runtime::form_of_values(tensor).device.is_meta(); }
-
-void describe(std::ostream& text, const NamedParameter& tensor, const FullyShardOptions& options) {
-  const auto& t = tensor.tensor;
-  text << tensor.name << ' ' << t.sizes() << ' ' << t.strides() << ' ' << t.scalar_type() << ' ' << t.requires_grad()
-       << (has_values(t) || options.sync_module_states ? "\n" : " on the meta device\n");
-}
-
 // Describes in words what must be the same on every rank. The ranks compare the hash of this text.
 std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
                      const FullyShardOptions& options, const runtime::Placement& placement) {
   TextWriter text;
+  const auto add = [&](const NamedParameter& named) {
+    const auto& tensor = named.tensor;
+    const bool is_known = options.sync_module_states || !runtime::form_of_values(tensor).device.is_meta();
+    text << named.name << ' ' << tensor.sizes() << ' ' << tensor.strides() << ' ' << tensor.scalar_type() << ' '
+         << tensor.requires_grad() << (is_known ? "\n" : " on the meta device\n");
+  };
   for (const auto& group : plan) {
     text << "group " << group.name << '\n';
     for (const auto& parameter : group.parameters) {
-      describe(text, parameter, options);
+      add(parameter);
       if (const auto& precision = parameter.precision)
         text << "whole " << precision->whole << ", reduced " << precision->reduced << '\n';
     }
   }
-  for (const auto& buffer : buffers) describe(text, buffer, options);
+  for (const auto& buffer : buffers) add(buffer);
   if (const auto& reshard = options.reshard_after_forward)
     text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
   if (options.max_prefetched_bytes) text << "ahead " << *options.max_prefetched_bytes << " bytes\n";
@@ -61,12 +59,6 @@ int64_t checksum(const at::Tensor& tensor) {
   if (tensor.is_meta()) return 0;
   const auto here = tensor.is_cpu() ? tensor : tensor.detach().cpu();
   return static_cast<int64_t>(XXH3_64bits(here.const_data_ptr(), here.nbytes()));
-}
-
-std::vector<NamedParameter> parameters_of(const std::vector<PlannedGroup>& plan) {
-  std::vector<NamedParameter> parameters;
-  for (const auto& group : plan) parameters.insert(parameters.end(), group.parameters.begin(), group.parameters.end());
-  return parameters;
 }
 
 // Broadcasts the types of the devices on which rank 0 has its values. Returns this rank's devices of these types.
@@ -166,17 +158,20 @@ int64_t fingerprint_of(const at::Tensor& tensor) {
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {
   const auto& process_group = placement.process_group();
-  auto tensors = parameters_of(plan);
+  std::vector<NamedParameter> tensors;
   int64_t numel = 0;
-  for (const auto& parameter : tensors) numel += parameter.tensor.numel();
+  for (const auto& group : plan)
+    for (const auto& parameter : group.parameters) {
+      tensors.push_back(parameter);
+      numel += parameter.tensor.numel();
+    }
   const auto text = describe(plan, buffers, options, placement);
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   // The subject is a part of the collective's fingerprint, which is compared before data moves.
   const std::string subject =
       str_cat("fully_shard ", plan.back().name, ": ", tensors.size(), " parameters, ", numel, " elements, ",
               describe(options.strategy, placement.replicas(), placement.shard().world_size()),
-              "; names, sizes, dtypes and options ", hash);
+              "; names, sizes, dtypes and options ", std::hex, std::setfill('0'), std::setw(16),
+              XXH3_64bits(text.data(), text.size()));
   if (!options.sync_module_states) {
     require_same_values(tensors, process_group, subject);
     return {};
@@ -205,19 +200,20 @@ std::vector<uint8_t> answers_of_ranks(const ProcessGroup& ranks, const std::stri
 }
 
 std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_group,
-                                       const std::vector<WantedValues>& tensors, const std::string& subject,
+                                       const std::vector<runtime::GroupMember>& members, const std::string& subject,
                                        const std::function<void(Work&)>& wait) {
   at::NoGradGuard no_grad;
   constexpr size_t kAlignment = 16;  // size of the largest element
+  const auto device_of = [&](size_t i) { return members[i].form.value_or(memory::form_of(members[i].tensor)).device; };
   std::vector<at::Tensor> values;
-  for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {  // one broadcast for neighbours on one device
-    const auto device = tensors[begin].device;
+  for (size_t begin = 0, end = 0; begin < members.size(); begin = end) {  // one broadcast for neighbours on one device
+    const auto device = device_of(begin);
     std::vector<size_t> offsets{0};
-    for (; end < tensors.size() && tensors[end].device == device; ++end)
-      offsets.push_back(offsets.back() + (tensors[end].tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment);
+    for (; end < members.size() && device_of(end) == device; ++end)
+      offsets.push_back(offsets.back() + (members[end].tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment);
     auto bytes = at::empty({static_cast<int64_t>(offsets.back())}, at::device(device).dtype(at::kByte));
     for (size_t i = begin; i < end; ++i) {
-      const auto& tensor = tensors[i].tensor;
+      const auto& tensor = members[i].tensor;
       values.push_back(bytes.narrow(0, static_cast<int64_t>(offsets[i - begin]), static_cast<int64_t>(tensor.nbytes()))
                            .view(tensor.scalar_type())
                            .view(tensor.sizes()));

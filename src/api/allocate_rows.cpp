@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,25 +41,23 @@ void reserve_on_disk(std::span<runtime::ShardedParams* const> groups, const std:
   answers_of_ranks(ranks, "offload to DiskOffloadPolicy::folder", call + ", room on disk", reserve);
 }
 
-// The planes of a group, on one device, whose memory ranks may share.
-struct PlanesOfGroup {
-  runtime::ShardedParams* group;
-  std::vector<runtime::FlatParams*> planes = {};
-};
-
 // Returns the plane's bytes, rounded up so that the next plane begins aligned, on accelerators too.
 size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 255) / 256 * 256; }
 
-// Allocates one buffer for each group if all ranks can share memory. Otherwise this rank's rows get memory of their
-// own, and if the ranks of a host can share memory, each plane gets a shared whole buffer.
-void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
-  auto& communicator = groups.front().group->placement.shard().communicator();
+// Allocates the planes on `device` whose memory ranks may share: one buffer for each group if all ranks can share
+// memory. Otherwise this rank's rows get memory of their own, and if the ranks of a host can share memory, each plane
+// gets a shared whole buffer.
+void allocate_on(c10::Device device, std::span<runtime::ShardedParams* const> groups) {
+  const auto is_shared = std::views::filter([&](const runtime::FlatParams& plane) {
+    return plane.whole().form.device == device && !plane.is_on_disk() && !plane.is_on_host();
+  });
+  auto& communicator = groups.front()->placement.shard().communicator();
   std::vector<SharedPart> of_groups, of_planes;
-  for (const auto& of : groups) {
-    auto& of_group = of_groups.emplace_back(SharedPart{of.group->group_name, 0});
-    for (const auto* plane : of.planes) {
-      of_group.bytes += room_for(*plane);
-      of_planes.push_back({of_group.subject, plane->whole().bytes()});
+  for (auto* group : groups) {
+    auto& of_group = of_groups.emplace_back(SharedPart{group->group_name, 0});
+    for (const auto& plane : group->flats() | is_shared) {
+      of_group.bytes += room_for(plane);
+      of_planes.push_back({group->group_name, plane.whole().bytes()});
     }
   }
   const auto buffers = communicator.share(of_groups, device);
@@ -67,35 +66,31 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
   size_t number = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     size_t first_byte = 0;
-    for (auto* plane : groups[i].planes) {
-      plane->allocate_shard(buffers.empty() ? nullptr : buffers[i], first_byte,
-                            on_host.empty() ? nullptr : on_host[number++]);
-      first_byte += room_for(*plane);
+    for (auto& plane : groups[i]->flats() | is_shared) {
+      plane.allocate_shard(buffers.empty() ? nullptr : buffers[i], first_byte,
+                           on_host.empty() ? nullptr : on_host[number++]);
+      first_byte += room_for(plane);
     }
     // A single rank need not wait for readers, so it registers no shared buffer.
-    if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->shared_buffers.push_back(buffers[i].get());
+    if (!buffers.empty() && communicator.world_size() > 1) groups[i]->shared_buffers.push_back(buffers[i].get());
   }
 }
 
 }  // namespace
 
 void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::string& call) {
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<PlanesOfGroup>> devices;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<runtime::ShardedParams*>> devices;
   reserve_on_disk(groups, call);
-  for (auto* group : groups) {
+  for (auto* group : groups)
     for (auto& flat : group->flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      if (flat.is_on_disk() || flat.is_on_host()) {
+      if (flat.is_on_disk() || flat.is_on_host())
         flat.allocate_shard(nullptr);
-      } else {
-        auto& on_device = devices[{device.type(), device.index()}];
-        if (on_device.empty() || on_device.back().group != group) on_device.push_back({group});
-        on_device.back().planes.push_back(&flat);
-      }
+      else if (auto& members = devices[{device.type(), device.index()}]; members.empty() || members.back() != group)
+        members.push_back(group);
     }
-  }
-  for (const auto& [device, on_device] : devices) allocate_on({device.first, device.second}, on_device);
+  for (const auto& [device, members] : devices) allocate_on({device.first, device.second}, members);
 }
 
 }  // namespace fsdp

@@ -49,10 +49,6 @@ void cast_floating(at::Tensor& tensor, at::ScalarType dtype) {
   if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype) tensor = tensor.to(dtype);
 }
 
-void cast_floating(c10::IValue& value, at::ScalarType dtype) {
-  value = visited_copy(value, [dtype](at::Tensor& tensor) { cast_floating(tensor, dtype); });
-}
-
 CallCasts call_casts(const Group& group) {
   const auto& own = *param_groups(group).front();
   const MutexLock lock(own.rank_state().mutex);

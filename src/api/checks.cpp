@@ -52,6 +52,12 @@ const char* special_kind(const at::Tensor& tensor) {
                                    : nullptr;
 }
 
+// Returns true if ranks can sum gradients in the dtype and LibTorch's operators can compute in it.
+bool can_be_summed(at::ScalarType dtype) {
+  constexpr at::ScalarType kSummed[]{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
+  return std::ranges::find(kSummed, dtype) != std::end(kSummed);
+}
+
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
@@ -107,95 +113,57 @@ Extent extent_of(const runtime::NamedParameter& named, bool is_sharded) {
   return {begin, begin + (begin == nullptr ? 0 : bytes), &named.name, is_sharded};
 }
 
-constexpr const char* kUntied =
-    "' are different tensors that share memory, which they could not do after fully_shard. Tie weights by "
-    "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that must keep "
-    "its values";
-
-// Throws UsageError if a parameter shares memory with another tensor, because sharding would end the sharing.
-void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
-                   const std::vector<runtime::NamedParameter>& others, const std::string& where) {
-  std::vector<Extent> extents;
-  for (const auto& parameter : parameters)
-    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
-  for (const auto& other : others)
-    if (const auto& tensor = other.tensor;
-        tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor)) {
-      if (!tensor.is_meta()) require_memory(tensor, where + "'" + other.name + "' ");
-      extents.push_back(extent_of(other, false));
-    }
-  std::ranges::stable_sort(extents, {}, &Extent::begin);
-  Extent any, sharded;  // the extents that end last among all earlier extents, and among the earlier sharded extents
-  for (const auto& extent : extents) {
-    const auto& before = extent.is_sharded ? any : sharded;
-    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);
-    if (extent.end > any.end) any = extent;
-    if (extent.is_sharded && extent.end > sharded.end) sharded = extent;
-  }
+// Throws UsageError if the policy contradicts itself, or cannot be applied to what is under `tree`.
+void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where) {
+  for (const auto& [field, dtype] : {std::pair("param_dtype", policy.param_dtype),
+                                     {"reduce_dtype", policy.reduce_dtype},
+                                     {"output_dtype", policy.output_dtype}})
+    require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
+            ": expected Half, BFloat16, Float or Double, the dtypes in which ranks can sum and operators compute, "
+            "found ",
+            dtype.value_or(at::kFloat));
+  if (!policy.keeps_precision) return;
+  require(policy.param_dtype || policy.reduce_dtype, where,
+          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
+          "dtype. Set param_dtype or reduce_dtype");
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    require(node.module != nullptr || node.parameters.empty(), where,
+            "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,
+            ". Leave keeps_precision unset, or shard the modules that must keep their dtype in a separate call without "
+            "a policy");
+  });
 }
 
-// Throws UsageError unless the number in Reshard::within divides the number of ranks of the shard axis.
-void check_reshard(const Reshard& reshard, const runtime::Placement& placement, const std::string& where) {
-  if (!reshard.ranks()) return;
-  const int ranks = *reshard.ranks(), all = placement.shard().world_size();
-  require(ranks > 0 && all % ranks == 0, where,
-          "FullyShardOptions::reshard_after_forward: expected a number in Reshard::within that divides the ", all,
-          all == 1 ? " rank" : " ranks", " that the rows are sharded over, found ", ranks);
-}
-
-void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  std::error_code unknown;
-  require(std::filesystem::is_directory(policy.folder, unknown), where,
-          "DiskOffloadPolicy::folder: there is no folder '", policy.folder,
-          "'. Create the folder on every host, on a disk and not in memory (tmpfs)");
-  for (const auto& [name, tensor] : subtree_parameters(tree))
-    require(tensor.is_cpu() || tensor.is_meta(), where,
-            "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but parameter '",
-            name, "' is on ", tensor.device(), ". Leave disk_policy unset, or shard the model on the CPU");
-}
-
-}  // namespace
-
-void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+// Throws UsageError if the options name a device or a folder that is not there, or ask for offloading that the devices
+// of the parameters do not allow.
+void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
                    const std::string& where) {
-  const auto& reshard = options.reshard_after_forward;
-  require(!reshard || !reshard->after_forward() || options.strategy == Strategy::kFullShard, where,
-          "FullyShardOptions::reshard_after_forward frees whole parameters after forward, but the strategy ",
-          options.strategy,
-          " keeps them. Leave reshard_after_forward unset, or set FullyShardOptions::strategy to Strategy::kFullShard");
-  if (reshard) check_reshard(*reshard, placement, where);
-  require(options.bucket_cap_bytes > 0, where,
-          "FullyShardOptions::bucket_cap_bytes: expected more than 0 bytes, found ", options.bucket_cap_bytes);
-  require(options.max_prefetched_bytes.value_or(0) >= 0, where,
-          "FullyShardOptions::max_prefetched_bytes: expected 0 or more, found ",
-          options.max_prefetched_bytes.value_or(0));
-  if (options.mp_policy) check_precision(*options.mp_policy, tree, where);
-  require(
-      !options.offload_policy || !options.disk_policy, where,
-      "FullyShardOptions::offload_policy and disk_policy are both set: offload_policy keeps the state of a model on an "
-      "accelerator in host memory, disk_policy keeps the state of a model on the CPU in files. Set only one of them");
-  if (options.disk_policy) check_disk_policy(*options.disk_policy, tree, where);
-  check_devices(options, tree, placement.process_group().device(), where);
-  require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
-          "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
-          ". Initialise its parameters before fully_shard");
-  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
-          "FullyShardOptions::auto_wrap_policy sets 'descends' but not 'wraps', which says what to wrap. Set 'wraps' "
-          "too");
-  require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
-          "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
-          ". Call fully_shard on the submodules instead");
-  std::unordered_map<const at::TensorImpl*, std::string> names;
-  for (auto& [name, tensor] : subtree_parameters(tree)) names[tensor.unsafeGetTensorImpl()] = std::move(name);
-  for (const auto& ignored : options.ignored_params) {
-    require(ignored.defined(), where,
-            "FullyShardOptions::ignored_params has an undefined tensor. Leave the undefined tensor out");
-    const auto known = names.find(ignored.unsafeGetTensorImpl());
-    require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
-            " that is not a parameter under ", tree.type,
-            ". Take the tensor from the module's parameters(), not a view or a copy of it");
-    require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
-            "', which an earlier call has sharded. Ignore the parameter in that call");
+  if (options.disk_policy) {
+    const auto& folder = options.disk_policy->folder;
+    std::error_code unknown;
+    require(std::filesystem::is_directory(folder, unknown), where, "DiskOffloadPolicy::folder: there is no folder '",
+            folder, "'. Create the folder on every host, on a disk and not in memory (tmpfs)");
+    for (const auto& [name, tensor] : subtree_parameters(tree))
+      require(tensor.is_cpu() || tensor.is_meta(), where,
+              "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but parameter '",
+              name, "' is on ", tensor.device(), ". Leave disk_policy unset, or shard the model on the CPU");
+  }
+  if (options.device) require_device(*options.device, where + "FullyShardOptions::device: ");
+  require(!options.disk_policy || !options.device || options.device->is_cpu(), where,
+          "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but "
+          "FullyShardOptions::device is ",
+          options.device.value_or(c10::kCPU), ". Leave one of them unset");
+  if (!options.offload_policy) return;
+  for (const auto& [name, tensor] : subtree_parameters(tree)) {
+    if (runtime::registry().find(tensor)) continue;
+    const auto device = choose_device(options, runtime::form_of_values(tensor).device, of_ranks);
+    require(!device.is_cpu(), where,
+            "FullyShardOptions::offload_policy keeps rows of parameters that are on an accelerator in host memory, but "
+            "parameter '",
+            name,
+            "' is on the CPU, and so are the process group's tensors. For a model on the CPU, set "
+            "FullyShardOptions::disk_policy instead. For a model on an accelerator, name the accelerator in "
+            "FullyShardOptions::device");
   }
 }
 
@@ -227,6 +195,7 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
           "scope of the model around it");
 }
 
+// For a module whose parameters are all in groups already: throws UsageError if a module around it was sharded first.
 void check_order(const ModuleNode& tree, const std::string& where) {
   if (tree.identity == nullptr) return;
   std::unordered_set<const runtime::ParamGroup*> inside;
@@ -243,15 +212,86 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   });
 }
 
+}  // namespace
+
+void check_call(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+                const std::string& where) {
+  check_module(tree, placement, where);
+  const auto& reshard = options.reshard_after_forward;
+  require(!reshard || !reshard->after_forward() || options.strategy == Strategy::kFullShard, where,
+          "FullyShardOptions::reshard_after_forward frees whole parameters after forward, but the strategy ",
+          options.strategy,
+          " keeps them. Leave reshard_after_forward unset, or set FullyShardOptions::strategy to Strategy::kFullShard");
+  const int all = placement.shard().world_size(), within = reshard ? reshard->ranks().value_or(all) : all;
+  require(within > 0 && all % within == 0, where,
+          "FullyShardOptions::reshard_after_forward: expected a number in Reshard::within that divides the ", all,
+          all == 1 ? " rank" : " ranks", " that the rows are sharded over, found ", within);
+  require(options.bucket_cap_bytes > 0, where,
+          "FullyShardOptions::bucket_cap_bytes: expected more than 0 bytes, found ", options.bucket_cap_bytes);
+  require(options.max_prefetched_bytes.value_or(0) >= 0, where,
+          "FullyShardOptions::max_prefetched_bytes: expected 0 or more, found ",
+          options.max_prefetched_bytes.value_or(0));
+  if (options.mp_policy) check_precision(*options.mp_policy, tree, where);
+  require(
+      !options.offload_policy || !options.disk_policy, where,
+      "FullyShardOptions::offload_policy and disk_policy are both set: offload_policy keeps the state of a model on an "
+      "accelerator in host memory, disk_policy keeps the state of a model on the CPU in files. Set only one of them");
+  check_devices(options, tree, placement.process_group().device(), where);
+  require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
+          "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
+          ". Initialise its parameters before fully_shard");
+  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
+          "FullyShardOptions::auto_wrap_policy sets 'descends' but not 'wraps', which says what to wrap. Set 'wraps' "
+          "too");
+  require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
+          "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
+          ". Call fully_shard on the submodules instead");
+  std::unordered_map<const at::TensorImpl*, std::string> names;
+  for (auto& [name, tensor] : subtree_parameters(tree)) names[tensor.unsafeGetTensorImpl()] = std::move(name);
+  for (const auto& ignored : options.ignored_params) {
+    require(ignored.defined(), where,
+            "FullyShardOptions::ignored_params has an undefined tensor. Leave the undefined tensor out");
+    const auto known = names.find(ignored.unsafeGetTensorImpl());
+    require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
+            " that is not a parameter under ", tree.type,
+            ". Take the tensor from the module's parameters(), not a view or a copy of it");
+    require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
+            "', which an earlier call has sharded. Ignore the parameter in that call");
+  }
+}
+
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where) {
-  for (const auto& parameter : parameters) check_parameter(parameter, where);
   std::unordered_set<const at::TensorImpl*> sharded;
-  for (const auto& parameter : parameters) sharded.insert(parameter.tensor.unsafeGetTensorImpl());
-  auto others = subtree_tensors(tree);
-  // The same tensor may be registered twice, also as a buffer.
-  std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
-  check_overlap(parameters, others, where);
+  std::vector<Extent> extents;
+  for (const auto& parameter : parameters) {
+    check_parameter(parameter, where);
+    sharded.insert(parameter.tensor.unsafeGetTensorImpl());
+    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
+  }
+  // Sharding would end that a parameter shares memory with another tensor.
+  const auto all = subtree_tensors(tree);
+  for (const auto& other : all) {
+    const auto& tensor = other.tensor;
+    const bool is_itself = sharded.contains(tensor.unsafeGetTensorImpl());  // registered twice, or also as a buffer
+    if (is_itself || tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0 ||
+        group_of_parameter(tensor))
+      continue;
+    if (!tensor.is_meta()) require_memory(tensor, where + "'" + other.name + "' ");
+    extents.push_back(extent_of(other, false));
+  }
+  std::ranges::stable_sort(extents, {}, &Extent::begin);
+  Extent any, last_sharded;  // the extents that end last among all earlier extents, and among the earlier sharded ones
+  for (const auto& extent : extents) {
+    const auto& before = extent.is_sharded ? any : last_sharded;
+    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name,
+            "' are different tensors that share memory, which they could not do after fully_shard. Tie weights by "
+            "assigning the tensor itself (a->weight = b->weight), make views in forward, and clone() a tensor that "
+            "must keep its values");
+    if (extent.end > any.end) any = extent;
+    if (extent.is_sharded && extent.end > last_sharded.end) last_sharded = extent;
+  }
+  if (parameters.empty()) check_order(tree, where);
 }
 
 void require_put_off(const runtime::NamedParameter& tensor, const std::string& where) {

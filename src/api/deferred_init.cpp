@@ -4,6 +4,7 @@
 #include <fsdp/initialize.h>
 
 #include <algorithm>
+#include <ranges>
 #include <unordered_set>
 
 #include "api/group_view.h"
@@ -21,23 +22,14 @@ namespace {
 using runtime::DeferredRecording;
 using runtime::DeferredValue;
 
-// Returns the module's own tensors that have neither values nor deferred values.
-std::vector<at::Tensor> without_values(const ModuleNode& node) {
-  std::vector<at::Tensor> tensors;
-  for (const auto* list : {&node.parameters, &node.buffers})
-    for (const auto& [name, tensor] : *list)
-      if (tensor.is_meta() && !runtime::deferred_value_of(tensor) && !runtime::registry().find(tensor))
-        tensors.push_back(tensor);
-  return tensors;
-}
-
 // A sharded parameter that shows its whole sizes on the meta device while the user's function initialises it.
 struct Shown {
   std::shared_ptr<runtime::ParamGroup> group;
-  size_t slot = 0;
+  size_t index = 0;  // of the parameter's slot
   std::shared_ptr<DeferredValue> before;
   at::Tensor on_meta;
 
+  runtime::ParamSlot& slot() const { return group->slots()[index]; }
   bool is_written() const { return runtime::deferred_value_of(on_meta) != before; }
 };
 
@@ -52,21 +44,9 @@ Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
   return {group, index, std::move(before), std::move(on_meta)};
 }
 
-// Throws UsageError if the user gave a parameter another storage by set_data, because rows are computed from the
-// storage that `show` made.
-void require_in_place(const std::vector<Shown>& parameters) {
-  for (const auto& [group, index, before, on_meta] : parameters) {
-    const auto& slot = group->slots()[index];
-    require(slot.tensor().storage().is_alias_of(on_meta.storage()), group->where("initialize"), "parameter '",
-            slot.name(), "' was given the memory of a different tensor by set_data. ",
-            "Write the values in place instead: parameter.copy_(values) under torch::NoGradGuard");
-  }
-}
-
 // Gathers the values that the parameter had before. Collective.
 void gather_before(Shown& shown) {
-  const auto& rows = shown.group->slots()[shown.slot].rows_tensor;
-  const auto whole = gather_rows(*shown.group, shown.slot, rows, "initialize");
+  const auto whole = gather_rows(*shown.group, shown.index, shown.slot().rows_tensor, "initialize");
   shown.before->there = runtime::bytes_of_storage(whole);
 }
 
@@ -89,12 +69,11 @@ std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>
 
 // Computes the new values of this rank's rows. Collective if they depend on the parameter's former values.
 void take_rows(Shown& shown) {
-  auto& slot = shown.group->slots()[shown.slot];
   constexpr int kOwn = 1;
   if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
-  if (slot.rows_numel() == 0) return;
+  if (shown.slot().rows_numel() == 0) return;
   const runtime::OwnOperators own_operators;
-  slot.copy_rows(shown.on_meta, slot.rows_tensor);
+  shown.slot().copy_rows(shown.on_meta, shown.slot().rows_tensor);
 }
 
 // Throws Mismatch unless every rank has deferred the same calls. Collective.
@@ -112,14 +91,17 @@ void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
 void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&)>& init) {
   std::vector<const ModuleNode*> nodes;
   visit_nodes(tree, [&](const ModuleNode& node) { nodes.push_back(&node); });
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    const auto tensors = without_values(**node);
-    if (tensors.empty()) continue;
-    for (const auto& tensor : tensors)
-      runtime::defer(tensor, std::make_shared<runtime::DeferredValue>(
-                                 runtime::DeferredValue{at::kCPU, tensor.storage().nbytes()}));
+  for (const auto* node : std::views::reverse(nodes)) {
+    bool lacks_values = false;
+    for (const auto* list : {&node->parameters, &node->buffers})
+      for (const auto& [name, tensor] : *list) {
+        if (!tensor.is_meta() || runtime::deferred_value_of(tensor) || runtime::registry().find(tensor)) continue;
+        runtime::defer(tensor, std::make_shared<DeferredValue>(DeferredValue{at::kCPU, tensor.storage().nbytes()}));
+        lacks_values = true;
+      }
+    if (!lacks_values) continue;
     const DeferredRecording recording(DeferredRecording::Kind::kPutOff);
-    init(*(*node)->module);
+    init(*node->module);
   }
 }
 
@@ -131,12 +113,9 @@ void compute_deferred(const std::vector<runtime::NamedParameter>& tensors) {
       tensor.unsafeGetTensorImpl()->shallow_copy_from(runtime::compute(tensor).getIntrusivePtr());
 }
 
-struct DeferredStretch::Open : DeferredRecording {
-  using DeferredRecording::DeferredRecording;
-};
 DeferredStretch::DeferredStretch(bool forgets)
-    : open_(std::make_unique<Open>(forgets ? DeferredRecording::Kind::kForget : DeferredRecording::Kind::kPutOff)) {}
-DeferredStretch::~DeferredStretch() = default;
+    : recording_(std::make_shared<DeferredRecording>(forgets ? DeferredRecording::Kind::kForget
+                                                             : DeferredRecording::Kind::kPutOff)) {}
 
 void materialize(torch::nn::Module& module) { compute_deferred(subtree_tensors(*module_tree(module))); }
 
@@ -147,11 +126,10 @@ void initialize(const Group& model, const std::function<void()>& init) {
   require_values(groups, "initialize");
   for (const auto& group : groups) require_between_steps(*group, "initialize");
   std::vector<Shown> parameters;
-  const auto show_rows = [&] {
-    for (const auto& shown : parameters) shown.group->slots()[shown.slot].show_rows();
-  };
   {
-    const auto in_the_end = c10::make_scope_exit(show_rows);
+    const auto in_the_end = c10::make_scope_exit([&] {
+      for (const auto& shown : parameters) shown.slot().show_rows();
+    });
     for (const auto& group : groups)
       for (size_t i = 0; i < group->slots().size(); ++i)
         if (group->slots()[i].tensor().defined()) parameters.push_back(show(group, i));
@@ -160,7 +138,11 @@ void initialize(const Group& model, const std::function<void()>& init) {
       const RankLock::ScopedRelease users_code(own.rank_state().mutex);
       init();
     }
-    require_in_place(parameters);
+    // Rows are computed from the storage that `show` made.
+    for (const auto& shown : parameters)
+      require(shown.slot().tensor().storage().is_alias_of(shown.on_meta.storage()), own.where("initialize"),
+              "parameter '", shown.slot().name(), "' was given the memory of a different tensor by set_data. ",
+              "Write the values in place instead: parameter.copy_(values) under torch::NoGradGuard");
   }
   agree_on(parameters, own);
   const auto read = read_by_others(parameters);
@@ -168,7 +150,7 @@ void initialize(const Group& model, const std::function<void()>& init) {
     if (read.contains(shown.before.get())) gather_before(shown);
   std::erase_if(parameters, [](const Shown& shown) { return !shown.is_written(); });
   for (auto& shown : parameters) {
-    shown.group->prepare_write(runtime::WriteKind::kEveryRank, shown.slot);
+    shown.group->prepare_write(runtime::WriteKind::kEveryRank, shown.index);
     take_rows(shown);
     shown = {};
   }

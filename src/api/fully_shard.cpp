@@ -63,14 +63,11 @@ void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup
 // Returns the whole values from which every rank takes its rows. Collective if they are rank 0's.
 std::vector<at::Tensor> values_of(const PlannedGroup& planned, const ProcessGroup& process_group,
                                   const FullyShardOptions& options) {
-  std::vector<WantedValues> wanted;
+  if (options.sync_module_states)
+    return values_of_rank(0, process_group, planned.parameters, "fully_shard, sync_module_states of " + planned.name);
   std::vector<at::Tensor> own;
-  for (const auto& parameter : planned.parameters) {
-    wanted.push_back({parameter.tensor, parameter.form->device});
-    own.push_back(parameter.tensor);
-  }
-  if (!options.sync_module_states) return own;
-  return values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of " + planned.name);
+  for (const auto& parameter : planned.parameters) own.push_back(parameter.tensor);
+  return own;
 }
 
 runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
@@ -129,30 +126,33 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
-// Returns each buffer together with its new values, which are on the buffer's new device. `synced` has the buffers that
-// get rank 0's values: either none or all of the tree. `devices` has the device that `agree` returned for each of them.
-// Collective if `synced` has buffers.
+// Returns each buffer together with its new values, which are on the buffer's new device. With sync_module_states they
+// are rank 0's, and `found` is what `agree` returned. Collective then.
 std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
-                                                               const std::vector<NamedParameter>& synced,
-                                                               std::span<const c10::Device> devices,
+                                                               std::span<const c10::Device> found,
                                                                const ProcessGroup& process_group,
                                                                const FullyShardOptions& options) {
   const auto of_ranks = process_group.device();
-  std::vector<WantedValues> wanted;
-  for (size_t i = 0; i < synced.size(); ++i)
-    wanted.push_back({synced[i].tensor, choose_device(options, devices[i], of_ranks)});
-  const auto received = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
+  const auto buffers = subtree_buffers(tree);
+  std::vector<at::Tensor> received;
+  if (options.sync_module_states) {
+    std::vector<runtime::GroupMember> wanted;
+    for (const auto device : found.last(buffers.size())) {
+      const auto& buffer = buffers[wanted.size()];
+      const memory::Form form{buffer.tensor.scalar_type(), choose_device(options, device, of_ranks)};
+      wanted.push_back({buffer, {}, form});
+    }
+    received = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
+  }
   std::vector<std::pair<at::Tensor, at::Tensor>> changed;
-  for (const auto& [name, buffer] : synced.empty() ? subtree_buffers(tree) : synced) {
-    auto values = synced.empty() ? buffer : received[changed.size()];
+  for (const auto& [name, buffer] : buffers) {
+    auto values = received.empty() ? buffer : received[changed.size()];
     const bool is_parameter = runtime::registry().find(buffer).has_value();
     const auto device = is_parameter       ? buffer.device()
                         : buffer.is_meta() ? values.device()
                                            : choose_device(options, buffer.device(), of_ranks);
-    if (device != buffer.device())
+    if (device != buffer.device() || device != values.device())
       values = at::empty_strided(buffer.sizes(), buffer.strides(), buffer.options().device(device)).copy_(values);
-    else if (values.device() != device)
-      values = values.to(device);
     changed.emplace_back(buffer, std::move(values));
   }
   return changed;
@@ -182,16 +182,13 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   const auto where = placement.where("fully_shard");
   require(!c10::impl::tls_local_dispatch_key_set().included_.has(runtime::kDeferredKey), where,
           "called inside deferred_init or meta_init. Shard the module that deferred_init or meta_init returns");
-  check_module(*tree, placement, where);
-  check_options(options, *tree, placement, where);
+  check_call(options, *tree, placement, where);
   if (options.param_init_fn) put_off(*tree, options.param_init_fn);
   const auto parameters = free_parameters(*tree, options.ignored_params);
   check_parameters(parameters, *tree, where);
-  if (parameters.empty()) check_order(*tree, where);
   auto plan = plan_groups(*tree, parameters, options);
   placement.tensor_axis = check_cuts(*tree, placement, where);
   const auto of_ranks = placement.process_group().device();
-  set_devices(options, of_ranks, plan);
   if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);
   auto buffers = subtree_buffers(*tree);
   if (!options.sync_module_states || placement.process_group().rank() == 0) compute_deferred(buffers);
@@ -202,13 +199,11 @@ Group shard_over(runtime::Placement placement, std::unique_ptr<ModuleNode> tree,
   check_buffers(buffers, where);
   runtime::install_interceptor();
   const auto devices = agree(placement, plan, buffers, options);
-  if (options.sync_module_states) set_devices(options, of_ranks, plan, devices);
+  set_devices(options, of_ranks, plan, devices);
   placement.within = choose_neighbours(placement, options);
   const auto groups = create_groups(plan, placement, options);
-  if (!options.sync_module_states) buffers.clear();
   const at::NoGradGuard no_grad;
-  const auto changed =
-      changed_buffers(*tree, buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
+  const auto changed = changed_buffers(*tree, devices, placement.process_group(), options);
   // If a statement above throws, the model is as it was before. The statements below neither communicate nor throw.
   for (const auto& [buffer, values] : changed)
     if (values.device() != buffer.device())

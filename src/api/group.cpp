@@ -95,9 +95,7 @@ NoSync::~NoSync() {
 }
 
 void UnshardHandle::wait() {
-  const auto& own = view_->groups.front();
-  const MutexLock lock(own->rank_state().mutex);
-  own->wait_for_unshard(kUnshard);
+  with_own(*view_, [](auto& own) { own.wait_for_unshard(kUnshard); });
 }
 
 UnshardHandle Group::unshard() const {

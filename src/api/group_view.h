@@ -16,20 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "memory/byte_account.h"
-#include "runtime/param_slot.h"
-#include "runtime/placement.h"
+#include "runtime/param_group.h"
 
 namespace fsdp {
 
-namespace runtime {
-class ParamGroup;
-}
-
 /// A module and its submodules.
 struct ModuleNode {
-  std::string name;  // the module's name in its parent
-  std::string path;  // its path from the root; empty for the root
+  std::string path;  // the module's path from the root; empty for the root
   std::string type;
   const void* identity = nullptr;                   // the module's address, by which the registry finds its group
   torch::nn::Module* module = nullptr;              // null for TorchScript
@@ -39,10 +32,14 @@ struct ModuleNode {
   std::vector<std::unique_ptr<ModuleNode>> children;
 };
 
-std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module);
-std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module);
+/// These functions return the tree of a module that has the path `path`.
+std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module, const std::string& path = {});
+std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module, const std::string& path = {});
 /// Returns a node without parameters whose children are the modules, named by their index.
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules);
+
+/// Returns the last part of a path: the name of a module, parameter or buffer in its parent.
+inline std::string own_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
 /// Returns how the ranks of a tensor axis cut one of the node's own parameters; nothing if they do not cut it.
 std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedParameter& parameter);

@@ -12,17 +12,6 @@
 #include "runtime/rank_state.h"
 
 namespace fsdp {
-namespace {
-
-// Throws UsageError if a scope or a backward is open on any group of this rank, whatever its model.
-void require_outside(runtime::RankState& rank) FSDP_REQUIRES(rank.mutex) {
-  for (const auto* group : rank.groups())
-    require(!group->is_inside() && group->local_rows_depth == 0, group->where("join"), "a scope or a backward is open ",
-            "on '", group->name(),
-            "'. Call join between steps; after an exception call reset_iter_state() on every rank");
-}
-
-}  // namespace
 
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options) {
   const auto& own = *param_groups(model).front();
@@ -34,7 +23,10 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
     const MutexLock lock(rank.mutex);
     const auto answer = [&]() FSDP_REQUIRES(rank.mutex) -> uint8_t {
       require(step != nullptr, own.where("join"), "expected a function that runs forward and backward, found none");
-      require_outside(rank);
+      for (const auto* group : rank.groups())  // of any model
+        require(!group->is_inside() && group->local_rows_depth == 0, group->where("join"),
+                "a scope or a backward is open on '", group->name(),
+                "'. Call join between steps; after an exception call reset_iter_state() on every rank");
       return has_data;
     };
     const auto have_data = answers_of_ranks(ranks, "join", subject, answer, [&](Work& work) { rank.wait(work); });

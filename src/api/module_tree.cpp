@@ -21,54 +21,6 @@ std::string short_type(std::string type) {
   return type;
 }
 
-std::unique_ptr<ModuleNode> node_of(torch::nn::Module* module) {
-  auto node = std::make_unique<ModuleNode>();
-  node->type = short_type(module->name());
-  node->identity = module;
-  node->module = module;
-  for (const auto& item : module->named_parameters(/*recurse=*/false))
-    if (item.value().defined()) node->parameters.push_back({item.key(), item.value()});
-  for (const auto& item : module->named_buffers(/*recurse=*/false))
-    if (item.value().defined()) node->buffers.push_back({item.key(), item.value()});
-  return node;
-}
-
-std::unique_ptr<ModuleNode> node_of(const torch::jit::Module& module) {
-  auto node = std::make_unique<ModuleNode>();
-  node->type = module.type()->name() ? module.type()->name()->name() : "ScriptModule";
-  node->identity = module._ivalue().get();
-  node->has_training_flag = module.hasattr("training");
-  for (const auto& item : module.named_parameters(/*recurse=*/false))
-    node->parameters.push_back({item.name, item.value});
-  for (const auto& item : module.named_buffers(/*recurse=*/false))
-    if (item.value.defined()) node->buffers.push_back({item.name, item.value});
-  return node;
-}
-
-template <class Visit>
-void visit_children(torch::nn::Module* module, const Visit& visit) {
-  for (const auto& child : module->named_children()) visit(child.key(), child.value().get());
-}
-
-template <class Visit>
-void visit_children(const torch::jit::Module& module, const Visit& visit) {
-  for (const auto& child : module.named_children()) visit(child.name, child.value);
-}
-
-// Returns the node of a module with the nodes of its submodules. Parameters and buffers get their full names.
-template <class Module>
-std::unique_ptr<ModuleNode> grow(const Module& module, const std::string& path = "", const std::string& name = "") {
-  auto node = node_of(module);
-  node->name = name;
-  node->path = joined(path, name);
-  for (auto* tensors : {&node->parameters, &node->buffers})
-    for (auto& tensor : *tensors) tensor.name = joined(node->path, tensor.name);
-  visit_children(module, [&](const std::string& child_name, const Module& child) {
-    node->children.push_back(grow(child, node->path, child_name));
-  });
-  return node;
-}
-
 // Gives access to a module's own parameters without copying names, as Module::named_parameters() would.
 struct OwnParameters : torch::nn::Module {
   static const auto& of(const torch::nn::Module& module) { return module.*(&OwnParameters::parameters_); }
@@ -76,20 +28,46 @@ struct OwnParameters : torch::nn::Module {
 
 }  // namespace
 
-std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module) { return grow(&module); }
+std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module, const std::string& path) {
+  auto node = std::make_unique<ModuleNode>();
+  node->path = path;
+  node->type = short_type(module.name());
+  node->identity = &module;
+  node->module = &module;
+  for (const auto& item : module.named_parameters(/*recurse=*/false))
+    if (item.value().defined()) node->parameters.push_back({joined(path, item.key()), item.value()});
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    if (item.value().defined()) node->buffers.push_back({joined(path, item.key()), item.value()});
+  for (const auto& child : module.named_children())
+    node->children.push_back(module_tree(*child.value(), joined(path, child.key())));
+  return node;
+}
 
-std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module) { return grow(module); }
+std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module, const std::string& path) {
+  auto node = std::make_unique<ModuleNode>();
+  node->path = path;
+  node->type = module.type()->name() ? module.type()->name()->name() : "ScriptModule";
+  node->identity = module._ivalue().get();
+  node->has_training_flag = module.hasattr("training");
+  for (const auto& item : module.named_parameters(/*recurse=*/false))
+    node->parameters.push_back({joined(path, item.name), item.value});
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    if (item.value.defined()) node->buffers.push_back({joined(path, item.name), item.value});
+  for (const auto& child : module.named_children())
+    node->children.push_back(module_tree(child.value, joined(path, child.name)));
+  return node;
+}
 
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules) {
   auto node = std::make_unique<ModuleNode>();
   node->type = "list of " + std::to_string(modules.size()) + " modules";
-  for (size_t i = 0; i < modules.size(); ++i) node->children.push_back(grow(modules[i], "", std::to_string(i)));
+  for (size_t i = 0; i < modules.size(); ++i) node->children.push_back(module_tree(*modules[i], std::to_string(i)));
   return node;
 }
 
 std::optional<TensorCut> cut_of(const ModuleNode& node, const runtime::NamedParameter& parameter) {
   const auto* layer = dynamic_cast<const TensorParallelLayer*>(node.module);
-  return layer ? layer->cut_of(parameter.name.substr(parameter.name.rfind('.') + 1)) : std::nullopt;
+  return layer ? layer->cut_of(own_name(parameter.name)) : std::nullopt;
 }
 
 std::vector<const ModuleNode*> given_modules(const ModuleNode& tree) {
@@ -135,14 +113,12 @@ std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
   const auto found = runtime::registry().find_module(node.identity, owner);
   const auto& group = found.group;
   if (!group || found.is_certain) return group;
-  bool is_here = group->slots().empty() && subtree_parameters(node).empty();
-  visit_nodes(node, [&](const ModuleNode& below) {
-    for (const auto& [name, tensor] : below.parameters) {
-      if (is_here) continue;
-      const auto part = runtime::registry().find(tensor);
-      is_here = part && part->group->keeps(*group);
-    }
-  });
+  const auto parameters = subtree_parameters(node);
+  const auto keeps_it = [&](const auto& parameter) {
+    const auto part = runtime::registry().find(parameter.tensor);
+    return part && part->group->keeps(*group);
+  };
+  const bool is_here = parameters.empty() ? group->slots().empty() : std::ranges::any_of(parameters, keeps_it);
   return is_here ? group : nullptr;
 }
 

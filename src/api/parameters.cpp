@@ -30,18 +30,6 @@ std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* opera
   return part;
 }
 
-// Throws UsageError unless the tensor has all rows in their order: the whole tensor cannot be gathered from a part of
-// the rows or from a reordered view.
-void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const char* operation) {
-  const auto& slot = part.group->slots()[part.slot];
-  const auto& all = part.kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
-  const bool lies_alike =
-      part.kind == runtime::PartKind::kResult ? has_rows_first(tensor, slot) : tensor.strides() == all.strides();
-  require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '",
-          slot.name(), "', its gradient or the result of element-wise operators on them, of sizes ", all.sizes(),
-          ", found a view of sizes ", tensor.sizes(), ". Pass the whole tensor, and take the view of the result");
-}
-
 }  // namespace
 
 std::vector<int64_t> global_sizes(const at::Tensor& parameter) {
@@ -100,9 +88,16 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
 at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, const std::string& path) {
   auto part = part_of(parameter, "full_tensor");
   if (!part) return parameter.detach().clone();
-  require_all_rows(*part, parameter, "full_tensor");
+  const auto& slot = part->group->slots()[part->slot];
+  // The whole tensor cannot be gathered from a part of the rows or from a reordered view.
+  const auto& all = part->kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
+  const bool lies_alike =
+      part->kind == runtime::PartKind::kResult ? has_rows_first(parameter, slot) : parameter.strides() == all.strides();
+  require(parameter.sizes() == all.sizes() && lies_alike, part->group->where("full_tensor"), "expected parameter '",
+          slot.name(), "', its gradient or the result of element-wise operators on them, of sizes ", all.sizes(),
+          ", found a view of sizes ", parameter.sizes(), ". Pass the whole tensor, and take the view of the result");
   const bool is_parameter = part->kind == runtime::PartKind::kRows || part->kind == runtime::PartKind::kWhole;
-  const auto& rows = is_parameter ? part->group->slots()[part->slot].rows_tensor : parameter;
+  const auto& rows = is_parameter ? slot.rows_tensor : parameter;
   return gather_rows(*part->group, part->slot, rows, call, path);
 }
 

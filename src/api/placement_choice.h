@@ -9,14 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/placement.h"
+#include "runtime/param_group.h"
 
 namespace fsdp {
-
-namespace runtime {
-struct GroupPolicy;
-class ParamGroup;
-}  // namespace runtime
 
 /// The axes of a mesh, by what a strategy uses them for.
 struct AxisRoles {

@@ -11,7 +11,6 @@
 
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
-#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
@@ -72,22 +71,12 @@ class Plan {
   std::vector<PlannedGroup> groups_;
 };
 
-void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, const std::string& where) {
-  require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
-          ": expected Half, BFloat16, Float or Double, the dtypes in which ranks can sum and operators compute, found ",
-          dtype.value_or(at::kFloat));
-}
-
-// Returns true if the module has running statistics, as a batch norm does. Its operator needs parameters of the
-// statistics' dtype. The statistics themselves are not cast, because the operator writes to them, and a write to a cast
-// copy would be lost.
-bool has_running_statistics(const ModuleNode& node) {
+bool is_kept(const MixedPrecisionPolicy& policy, const ModuleNode& node, const NamedParameter& parameter) {
+  if (policy.keeps_precision) return policy.keeps_precision(*node.module, own_name(parameter.name));
+  // The operator of a module with running statistics, such as a batch norm, needs parameters of the statistics' dtype.
+  // The statistics themselves are not cast, because the operator writes to them, and a write to a cast copy would be
+  // lost.
   return std::ranges::any_of(node.buffers, [](const auto& buffer) { return buffer.name.ends_with("running_mean"); });
-}
-
-bool is_kept(const MixedPrecisionPolicy& policy, const ModuleNode& node, const runtime::NamedParameter& parameter) {
-  if (!policy.keeps_precision) return has_running_statistics(node);
-  return policy.keeps_precision(*node.module, parameter.name.substr(node.path.empty() ? 0 : node.path.size() + 1));
 }
 
 }  // namespace
@@ -119,27 +108,6 @@ void require_device(c10::Device device, const std::string& where) {
           "LibTorch that was built for it");
 }
 
-void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
-                   const std::string& where) {
-  if (options.device) require_device(*options.device, where + "FullyShardOptions::device: ");
-  require(!options.disk_policy || !options.device || options.device->is_cpu(), where,
-          "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but "
-          "FullyShardOptions::device is ",
-          options.device.value_or(c10::kCPU), ". Leave one of them unset");
-  if (!options.offload_policy) return;
-  for (const auto& [name, tensor] : subtree_parameters(tree)) {
-    if (runtime::registry().find(tensor)) continue;
-    const auto device = choose_device(options, runtime::form_of_values(tensor).device, of_ranks);
-    require(!device.is_cpu(), where,
-            "FullyShardOptions::offload_policy keeps rows of parameters that are on an accelerator in host memory, but "
-            "parameter '",
-            name,
-            "' is on the CPU, and so are the process group's tensors. For a model on the CPU, set "
-            "FullyShardOptions::disk_policy instead. For a model on an accelerator, name the accelerator in "
-            "FullyShardOptions::device");
-  }
-}
-
 void set_devices(const FullyShardOptions& options, c10::Device of_ranks, std::vector<PlannedGroup>& plan,
                  std::span<const c10::Device> found) {
   size_t place = 0;
@@ -149,27 +117,6 @@ void set_devices(const FullyShardOptions& options, c10::Device of_ranks, std::ve
       const auto device = found.empty() ? form.device : found[place++];
       parameter.form = memory::Form{form.dtype, choose_device(options, device, of_ranks)};
     }
-}
-
-bool can_be_summed(at::ScalarType dtype) {
-  constexpr at::ScalarType kSummed[]{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
-  return std::ranges::find(kSummed, dtype) != std::end(kSummed);
-}
-
-void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where) {
-  check_dtype(policy.param_dtype, "param_dtype", where);
-  check_dtype(policy.reduce_dtype, "reduce_dtype", where);
-  check_dtype(policy.output_dtype, "output_dtype", where);
-  if (!policy.keeps_precision) return;
-  require(policy.param_dtype || policy.reduce_dtype, where,
-          "MixedPrecisionPolicy::keeps_precision selects modules that keep their dtype, but the policy changes no "
-          "dtype. Set param_dtype or reduce_dtype");
-  visit_nodes(tree, [&](const ModuleNode& node) {
-    require(node.module != nullptr || node.parameters.empty(), where,
-            "MixedPrecisionPolicy::keeps_precision takes torch::nn modules, found ", node.type,
-            ". Leave keeps_precision unset, or shard the modules that must keep their dtype in a separate call without "
-            "a policy");
-  });
 }
 
 void set_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, std::vector<PlannedGroup>& plan) {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "api/group_view.h"
-#include "runtime/placement.h"
 
 namespace fsdp {
 
@@ -38,21 +37,10 @@ c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c
 /// Throws UsageError if this process has no such device.
 void require_device(c10::Device device, const std::string& where);
 
-/// Throws UsageError if the options name a device that this process does not have, or ask for offloading that the
-/// devices of the parameters do not allow.
-void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10::Device of_ranks,
-                   const std::string& where);
-
 /// Sets the device of each parameter of the plan. `found` has the devices on which the values are, in the order of the
 /// plan; if it is empty, they are on the devices of the parameters themselves.
 void set_devices(const FullyShardOptions& options, c10::Device of_ranks, std::vector<PlannedGroup>& plan,
-                 std::span<const c10::Device> found = {});
-
-/// Returns true if ranks can sum gradients in the dtype and LibTorch's operators can compute in it.
-bool can_be_summed(at::ScalarType dtype);
-
-/// Throws UsageError if the policy contradicts itself, or cannot be applied to what is under `tree`.
-void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where);
+                 std::span<const c10::Device> found);
 
 /// Sets the precision of each floating-point parameter of the plan. MixedPrecisionPolicy::keeps_precision decides which
 /// of them keep their dtype.
@@ -76,16 +64,12 @@ void compute_deferred(const std::vector<runtime::NamedParameter>& tensors);
 std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
                                const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 
-void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
-                   const std::string& where);
-
-void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where);
-
-/// For a module whose parameters are all in groups already: throws UsageError if a module around it was sharded first.
-void check_order(const ModuleNode& tree, const std::string& where);
+/// Throws UsageError if the module cannot be sharded, at all or with these options.
+void check_call(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+                const std::string& where);
 
 /// Throws UsageError naming the first parameter that cannot be sharded or that shares its memory with another tensor of
-/// the tree.
+/// the tree, and, if all parameters are in groups already, if a module around the tree was sharded first.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
 

@@ -1,6 +1,7 @@
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
+#include <iterator>
 #include <ostream>
 
 #include "api/group_view.h"
@@ -11,25 +12,21 @@
 namespace fsdp {
 namespace {
 
-// Returns the numbers of elements of the whole group and of this rank as text.
-std::string balance_text(runtime::ParamGroup& group) {
-  int64_t all = 0, own = 0;
-  for (const auto& slot : group.slots()) {
-    all += slot.numel();
-    own += slot.rows_numel();
-  }
-  return str_cat(all, " elements, ", own, " here");
-}
-
 void print_node(std::ostream& out, const ModuleNode& node, int depth, const std::shared_ptr<runtime::ParamGroup>& own) {
   std::string indent(static_cast<size_t>(depth) * 2, ' ');
-  out << indent << (node.name.empty() ? "" : node.name + ": ") << node.type;
-  if (auto group = depth == 0 ? own : group_at(node))
-    out << "  (group '" << group->name() << "': " << balance_text(*group) << ')';
+  out << indent << (node.path.empty() ? "" : own_name(node.path) + ": ") << node.type;
+  if (auto group = depth == 0 ? own : group_at(node)) {
+    int64_t all = 0, here = 0;
+    for (const auto& slot : group->slots()) {
+      all += slot.numel();
+      here += slot.rows_numel();
+    }
+    out << "  (group '" << group->name() << str_cat("': ", all, " elements, ", here, " here)");
+  }
   out << '\n';
   for (const auto& parameter : node.parameters) {
     const auto part = runtime::registry().find(parameter.tensor);
-    out << indent << "  " << parameter.name.substr(parameter.name.rfind('.') + 1) << ' ';
+    out << indent << "  " << own_name(parameter.name) << ' ';
     if (!part) {
       out << str_cat(c10::IntArrayRef(parameter.tensor.sizes())) << " not sharded\n";
       continue;
@@ -46,17 +43,9 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kFullShard:
-      return out << "kFullShard";
-    case Strategy::kShardGradOp:
-      return out << "kShardGradOp";
-    case Strategy::kShardOptimizer:
-      return out << "kShardOptimizer";
-    case Strategy::kReplicate:
-      return out << "kReplicate";
-  }
-  return out << "an unknown strategy";
+  constexpr const char* kNames[]{"kFullShard", "kShardGradOp", "kShardOptimizer", "kReplicate"};
+  const auto number = static_cast<size_t>(strategy);
+  return out << (number < std::size(kNames) ? kNames[number] : "an unknown strategy");
 }
 
 std::ostream& operator<<(std::ostream& out, const Group& group) {

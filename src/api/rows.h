@@ -12,12 +12,9 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+#include "runtime/param_group.h"
 
-namespace runtime {
-class ParamGroup;
-class ShardedParams;
-}  // namespace runtime
+namespace fsdp {
 
 /// Allocates the memory of the rows of groups over one placement, except for those on the meta device. Where ranks
 /// share memory, each group gets one shared buffer; groups that are kept on disk get files of this rank. `call` is the
@@ -45,16 +42,11 @@ std::vector<uint8_t> answers_of_ranks(
     const ProcessGroup& ranks, const std::string& operation, const std::string& subject,
     const std::function<uint8_t()>& answer, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
-/// A tensor whose values this rank wants from another rank.
-struct WantedValues {
-  at::Tensor tensor;   // the values on the rank that sends; on other ranks only sizes and dtype matter
-  c10::Device device;  // the device of the new tensor
-};
-
-/// Returns new tensors with the values that rank `root` has of `tensors`, whose sizes and dtypes must be the same on
-/// every rank. `wait` is called to wait for each collective. Collective.
+/// Returns new tensors with the values that rank `root` has of `members`, whose sizes and dtypes must be the same on
+/// every rank; a member's `form` names the device of its new tensor, by default that of the member's own tensor. `wait`
+/// is called to wait for each collective. Collective.
 std::vector<at::Tensor> values_of_rank(
-    int root, const ProcessGroup& process_group, const std::vector<WantedValues>& tensors, const std::string& subject,
-    const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
+    int root, const ProcessGroup& process_group, const std::vector<runtime::GroupMember>& members,
+    const std::string& subject, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
 }  // namespace fsdp

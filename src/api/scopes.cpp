@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 #include <span>
 #include <thread>
 
@@ -36,10 +36,8 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
   const auto& ranks = own.placement().process_group();
   const auto buffers = subtree_buffers(tree);
-  std::vector<WantedValues> wanted;
-  for (const auto& buffer : buffers) wanted.push_back({buffer.tensor, buffer.tensor.device()});
-  const auto values = values_of_rank(rank.buffers_from, ranks, wanted, "buffers of " + own.name(),
-                                     [&](Work& work) { rank.wait(work); });
+  const auto values = values_of_rank(rank.buffers_from, ranks, {buffers.begin(), buffers.end()},
+                                     "buffers of " + own.name(), [&](Work& work) { rank.wait(work); });
   const at::NoGradGuard no_grad;
   if (ranks.rank() == rank.buffers_from) return;
   // variable_data() has a version counter of its own, so graphs of earlier forwards that saved a buffer stay valid.
@@ -103,16 +101,22 @@ void require_no_graph(ParamGroup& group) {
   }
 }
 
-// Lets the scope begin to read `groups`. If ranks share memory, they meet in barriers, after which this rank sees all
-// earlier writes; otherwise nothing is communicated. If a barrier fails, the counts of scopes and writes are restored,
-// so that they are the same on every rank. Collective if ranks share memory.
-void meet(const Groups& groups, const std::string& call) {
+// Lets the scope begin to read those of `groups` on which no scope is open yet. If ranks share memory, they meet in
+// barriers, after which this rank sees all earlier writes; otherwise nothing is communicated. While this thread waits,
+// other threads may open and close scopes on `groups`, but they may neither run a backward through them nor write. If a
+// barrier fails, the counts of scopes and writes are restored, so that they are the same on every rank. Collective if
+// ranks share memory.
+void meet_before_scope(const Groups& groups, const std::string& call) {
   std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // first group and number of writes of each shard axis
-  const auto& first = *groups.front();
-  size_t begun = 0;
+  Groups begun;
+  for (const auto& group : groups) ++group->openings;
+  const auto end_openings = [&] {
+    for (const auto& group : groups) --group->openings;
+  };
   try {
-    while (begun < groups.size()) {
-      const auto& group = groups[begun++];
+    for (const auto& group : groups) {
+      if (group->is_inside()) continue;
+      begun.push_back(group);
       if (!group->begin_scope()) continue;
       const auto* ranks = &group->placement().shard();
       const auto is_theirs = [&](const auto& known) { return &known.first->placement().shard() == ranks; };
@@ -120,6 +124,7 @@ void meet(const Groups& groups, const std::string& call) {
       if (barrier == barriers.end()) barrier = barriers.insert(barrier, {group.get(), 0});
       barrier->second += group->writes().tell();
     }
+    const auto& first = *(begun.empty() ? groups : begun).front();
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& [group, writes] : barriers)
       works.push_back(group->placement().shard().communicator().barrier(
@@ -127,31 +132,14 @@ void meet(const Groups& groups, const std::string& call) {
     const Span waiting(works.empty() ? nullptr : first.rank_state().timeline, "wait for scope", first.name());
     for (const auto& work : works) first.rank_state().wait(*work);
   } catch (...) {
-    for (const auto& group : std::span(groups).first(begun)) group->cancel_scope();
+    for (const auto& group : begun) group->cancel_scope();
     for (const auto& [group, writes] : barriers) group->placement().pass_on_failure("forward scope");
+    end_openings();
+    for (const auto& group : groups)
+      if (!group->is_inside()) group->leave_reading();
     throw;
   }
-}
-
-// While this thread waits, other threads may open and close scopes on `groups`, but they may neither run a backward
-// through them nor write.
-void meet_before_scope(const Groups& groups, const std::string& call) {
-  Groups closed;
-  for (const auto& group : groups) {
-    if (!group->is_inside()) closed.push_back(group);
-    ++group->openings;
-  }
-  std::exception_ptr error;
-  try {
-    if (!closed.empty()) meet(closed, call);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  for (const auto& group : groups) {
-    --group->openings;
-    if (error && !group->is_inside()) group->leave_reading();
-  }
-  if (error) std::rethrow_exception(error);
+  end_openings();
 }
 
 }  // namespace
@@ -161,8 +149,56 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
 class OpenScope {
  public:
   /// `call` is the user's call that opens the scope, for messages; empty for a plain forward scope.
-  explicit OpenScope(Groups groups, const std::string& call = {});
-  ~OpenScope();
+  explicit OpenScope(Groups groups, const std::string& call = {})
+      : groups_(std::move(groups)),
+        span_(groups_.front()->rank_state().timeline, "forward", groups_.front()->name()) {
+    auto& rank = groups_.front()->rank_state();
+    const MutexLock lock(rank.mutex);
+    const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+    for (const auto& group : groups_) {
+      if (!in_backward) runtime::require_no_backward_elsewhere(rank, *group, "forward scope");
+      require_no_unfinished_backward(*group, "forward scope");
+      if (group->local_rows_depth > 0)
+        require(false, group->where("forward scope"), "an fsdp::LocalRows is open on '", group->name(),
+                "'. Close the LocalRows before forward");
+      require_no_graph(*group);
+    }
+    record_->root = groups_.front()->id();
+    record_->records = at::GradMode::is_enabled();
+    record_->groups.reserve(groups_.size());
+    for (const auto& group : groups_) record_->groups.push_back(group->id());
+    meet_before_scope(groups_, call);
+    bool outermost = !groups_.front()->is_inside();
+    for (const auto& group : groups_) {
+      if (!group->is_inside()) {
+        group->drop_stale_copy();
+        if (!group->stays_after_backward()) group->reshard();
+        group->scope = record_;
+        group->forget_reads();
+      }
+      group->enter();
+    }
+    // Autocast would cache casts of whole parameters until the autocast context ends, even after rows were written.
+    autocast_cached_ = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
+    rank.reads.current = 0;  // the next read counts, even if it is of the group that was read last
+    if (outermost) rank.reads.orders[record_->root].forward.start();
+    fault_point("scope open");
+  }
+
+  ~OpenScope() {
+    auto& rank = groups_.front()->rank_state();
+    const MutexLock lock(rank.mutex);
+    wait_for_operators(groups_);
+    for (const auto& group : groups_) {
+      group->leave();
+      if (group->is_inside()) continue;
+      if (!group->scope->recorded && !group->stays_after_backward()) group->reshard();
+      group->leave_reading();
+    }
+    if (thread_ == std::this_thread::get_id()) at::autocast::set_autocast_cache_enabled(autocast_cached_);
+    fault_point("scope closed");
+  }
   OpenScope(const OpenScope&) = delete;
   OpenScope& operator=(const OpenScope&) = delete;
 
@@ -174,73 +210,16 @@ class OpenScope {
   const Span span_;
 };
 
-OpenScope::OpenScope(Groups groups, const std::string& call)
-    : groups_(std::move(groups)), span_(groups_.front()->rank_state().timeline, "forward", groups_.front()->name()) {
-  auto& rank = groups_.front()->rank_state();
-  const MutexLock lock(rank.mutex);
-  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  for (const auto& group : groups_) {
-    if (!in_backward) runtime::require_no_backward_elsewhere(rank, *group, "forward scope");
-    require_no_unfinished_backward(*group, "forward scope");
-    if (group->local_rows_depth > 0)
-      require(false, group->where("forward scope"), "an fsdp::LocalRows is open on '", group->name(),
-              "'. Close the LocalRows before forward");
-    require_no_graph(*group);
-  }
-  record_->root = groups_.front()->id();
-  record_->records = at::GradMode::is_enabled();
-  record_->groups.reserve(groups_.size());
-  for (const auto& group : groups_) record_->groups.push_back(group->id());
-  meet_before_scope(groups_, call);
-  bool outermost = !groups_.front()->is_inside();
-  for (const auto& group : groups_) {
-    if (!group->is_inside()) {
-      group->drop_stale_copy();
-      if (!group->stays_after_backward()) group->reshard();
-      group->scope = record_;
-      group->forget_reads();
-    }
-    group->enter();
-  }
-  // Autocast would cache casts of whole parameters until the autocast context ends, even after rows were written.
-  autocast_cached_ = at::autocast::is_autocast_cache_enabled();
-  at::autocast::set_autocast_cache_enabled(false);
-  rank.reads.current = 0;  // the next read counts, even if it is of the group that was read last
-  if (outermost) rank.reads.orders[record_->root].forward.start();
-  fault_point("scope open");
-}
-
-OpenScope::~OpenScope() {
-  auto& rank = groups_.front()->rank_state();
-  const MutexLock lock(rank.mutex);
-  wait_for_operators(groups_);
-  for (const auto& group : groups_) {
-    group->leave();
-    if (group->is_inside()) continue;
-    if (!group->scope->recorded && !group->stays_after_backward()) group->reshard();
-    group->leave_reading();
-  }
-  if (thread_ == std::this_thread::get_id()) at::autocast::set_autocast_cache_enabled(autocast_cached_);
-  fault_point("scope closed");
-}
-
-struct ForwardScope::Open : OpenScope {
-  using OpenScope::OpenScope;
-};
 ForwardScope::ForwardScope(const Group& model) {
   check_before_scope(param_groups(model));
   broadcast_buffers(*param_groups(model).front(), *GroupView::of(model).tree);
-  open_ = std::make_unique<Open>(param_groups(model));
+  open_ = std::make_unique<OpenScope>(param_groups(model));
 }
 ForwardScope::~ForwardScope() = default;
 void ForwardScope::close() { open_.reset(); }
 
-struct LocalRows::Open {
-  const Groups groups;
-};
-
-LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) {
-  const auto& groups = open_->groups;
+LocalRows::LocalRows(const Group& model) : model_(model) {
+  const auto& groups = param_groups(model);
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (bool waited = true; waited;) {  // after each wait the groups are checked again: other threads may change them
     require_outside(groups, "LocalRows");
@@ -253,7 +232,7 @@ LocalRows::LocalRows(const Group& model) : open_(new Open{param_groups(model)}) 
 }
 
 LocalRows::~LocalRows() {
-  const auto& groups = open_->groups;
+  const auto& groups = param_groups(model_);
   const MutexLock lock(groups.front()->rank_state().mutex);
   for (const auto& group : groups) {
     --group->local_rows_depth;
@@ -261,13 +240,8 @@ LocalRows::~LocalRows() {
   }
 }
 
-struct SummonFullParams::Open {
-  const Groups groups;
-  const bool rank0_only;
-  std::optional<OpenScope> scope;  // none on a rank that keeps no whole parameters (rank0_only)
-};
-
-SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
+SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options)
+    : model_(model), rank0_only_(options.rank0_only) {
   const auto& groups = param_groups(model);
   require_values(groups, kSummon);
   {
@@ -275,12 +249,11 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
     const MutexLock lock(groups.front()->rank_state().mutex);
     require_outside(groups, kSummon);
   }
-  open_.reset(new Open{groups, options.rank0_only, {}});
-  open_->scope.emplace(groups, kSummon);
+  scope_ = std::make_unique<OpenScope>(groups, kSummon);
   const MutexLock lock(groups.front()->rank_state().mutex);
-  const bool keeps = !options.rank0_only || groups.front()->placement().process_group().rank() == 0;
+  const bool keeps = !rank0_only_ || groups.front()->placement().process_group().rank() == 0;
   try {
-    if (options.rank0_only)
+    if (rank0_only_)
       for (const auto& group : groups) {  // one group at a time, in the same order on every rank
         group->wait_for_unshard(kSummon);
         if (!keeps) group->reshard();
@@ -299,12 +272,12 @@ SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& opti
     for (const auto& group : groups) group->reshard();
     throw;
   }
-  if (!keeps) open_->scope.reset();
+  if (!keeps) scope_.reset();
 }
 
 SummonFullParams::~SummonFullParams() {
-  if (!open_->scope) return;
-  const auto& groups = open_->groups;
+  if (!scope_) return;
+  const auto& groups = param_groups(model_);
   const MutexLock lock(groups.front()->rank_state().mutex);
   wait_for_operators(groups);
   for (const auto& group : groups) {
@@ -314,8 +287,8 @@ SummonFullParams::~SummonFullParams() {
 }
 
 void SummonFullParams::write_back() {
-  const auto& groups = open_->groups;
-  require(!open_->rank0_only, groups.front()->where("SummonFullParams::write_back"),
+  const auto& groups = param_groups(model_);
+  require(!rank0_only_, groups.front()->where("SummonFullParams::write_back"),
           "write_back needs whole parameters on every rank, but rank0_only is set, so the other ranks would keep their "
           "old rows. Call summon_full_params without rank0_only, or write rows (fsdp::LocalRows)");
   const MutexLock lock(groups.front()->rank_state().mutex);

@@ -24,34 +24,23 @@ using runtime::FormChange;
 using runtime::ParamGroup;
 using runtime::ShardedParams;
 
-// Gathers the whole values of a group's parameters, in the order of GroupSpec::parameters. The value of a parameter on
-// the meta device stays undefined. Collective.
-std::vector<at::Tensor> wholes_of(ParamGroup& group, const char* operation) {
-  std::vector<at::Tensor> wholes(group.slots().size());
-  for (const size_t i : c10::irange(group.slots().size())) {
-    const auto& slot = group.slots()[i];
-    if (!slot.rows_tensor.is_meta()) wholes[slot.place.given] = gather_rows(group, i, slot.rows_tensor, operation);
-  }
-  return wholes;
-}
-
+// Gives a group's parameters another dtype or device. Collective.
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto params = group.lay_out(group.placement(), group.policy, change);
   runtime::ShardedParams* const one[]{params.get()};
   allocate_rows(one, operation);
-  params->take_rows(wholes_of(group, operation));
+  // The value of a parameter on the meta device stays undefined.
+  std::vector<at::Tensor> wholes(group.slots().size());
+  for (const size_t i : c10::irange(wholes.size())) {
+    const auto& slot = group.slots()[i];
+    if (!slot.rows_tensor.is_meta()) wholes[slot.place.given] = gather_rows(group, i, slot.rows_tensor, operation);
+  }
+  params->take_rows(wholes);
   group.reshard();
   group.move_to(std::move(params), group.policy);
   // Autograd's old gradient accumulators expect gradients of the former dtype and device.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
-}
-
-void change_plain(const at::Tensor& tensor, const Form& form) {
-  const at::NoGradGuard no_grad;
-  const auto options = tensor.options().dtype(form.dtype).device(form.device).requires_grad(false);
-  const auto changed = tensor.is_meta() ? at::zeros(tensor.sizes(), options) : tensor.detach().to(options);
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
 }
 
 // Changes the dtype and device of each parameter and buffer under the model to what `change` returns.
@@ -76,8 +65,12 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     if (std::ranges::any_of(group->slots(), [&](const auto& slot) { return change(slot.form()) != slot.form(); }))
       change_form(*group, change, operation);
   for (const auto& [name, tensor] : subtree_tensors(*tree)) {
-    const auto form = memory::form_of(tensor);
-    if (!runtime::registry().find(tensor) && change(form) != form) change_plain(tensor, change(form));
+    const auto form = change(memory::form_of(tensor));
+    if (runtime::registry().find(tensor) || form == memory::form_of(tensor)) continue;
+    const at::NoGradGuard no_grad;
+    const auto options = tensor.options().dtype(form.dtype).device(form.device).requires_grad(false);
+    const auto changed = tensor.is_meta() ? at::zeros(tensor.sizes(), options) : tensor.detach().to(options);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
   }
   own.rank_state().reads.forget();
 }

@@ -22,25 +22,22 @@ PlacedItem item_of(size_t number, const Item& item, size_t joined_dims) {
   return {number, joined_dims, product(sizes.first(joined_dims)), product(sizes.subspan(joined_dims))};
 }
 
-// Joins as many more dims of the item as it takes to make its rows shorter. Returns the item unchanged if its rows
-// cannot be shorter.
-PlacedItem with_shorter_rows(const PlacedItem& placed, const Item& item) {
-  if (!item.may_join_dims || placed.numel() == 0) return placed;
-  auto shorter = placed;
-  while (shorter.row_numel == placed.row_numel && shorter.joined_dims < item.sizes.size())
-    shorter = item_of(placed.number, item, shorter.joined_dims + 1);
-  return shorter.row_numel < placed.row_numel ? shorter : placed;
-}
-
-// Returns the first row, from `row` on, whose first element has an index that is a multiple of `alignment`.
-int64_t aligned_row(int64_t row, int64_t row_numel, int64_t alignment) {
-  return round_up(row, alignment / std::gcd(alignment, row_numel));
+// Joins as many more dims of the item as it takes to make its rows shorter. Returns false if they cannot be shorter.
+bool shorten(PlacedItem& placed, const Item& item) {
+  if (!item.may_join_dims || placed.numel() == 0) return false;
+  for (size_t dims = placed.joined_dims + 1; dims <= item.sizes.size(); ++dims) {
+    const auto joined = item_of(placed.number, item, dims);
+    if (joined.row_numel == placed.row_numel) continue;
+    placed = joined;
+    return true;
+  }
+  return false;
 }
 
 Plane plane_of(std::vector<PlacedItem> items, int64_t row_numel, int world_size, Alignment alignment) {
   int64_t rows = 0;
   for (auto& item : items) {
-    rows = aligned_row(rows, row_numel, alignment.begin);
+    rows = round_up(rows, alignment.begin / std::gcd(alignment.begin, row_numel));
     item.offset = rows * row_numel;
     rows += item.numel() / row_numel;
   }
@@ -77,12 +74,7 @@ bool shorten_rows(std::vector<PlacedItem>& placed, std::vector<Plane> planes, st
   std::ranges::stable_sort(planes, std::greater<>(), [](const Plane& plane) { return padding_of(plane); });
   for (const auto& plane : planes) {
     bool is_shorter = false;
-    for (const auto& item : plane.items) {
-      auto& now = placed[item.number];
-      const auto shorter = with_shorter_rows(now, items[item.number]);
-      is_shorter = is_shorter || shorter.row_numel < now.row_numel;
-      now = shorter;
-    }
+    for (const auto& item : plane.items) is_shorter |= shorten(placed[item.number], items[item.number]);
     if (is_shorter) return true;
   }
   return false;
@@ -113,12 +105,6 @@ RowRange Plane::rows_of(size_t item, int rank) const {
   };
   const int64_t first = row_at(rank * slice_numel), end = row_at((rank + 1) * slice_numel);
   return end > first ? RowRange{first, end - first} : RowRange{};
-}
-
-int64_t Plane::owned_numel(int rank) const {
-  int64_t owned = 0;
-  for (size_t i = 0; i < items.size(); ++i) owned += rows_of(i, rank).count * items[i].row_numel;
-  return owned;
 }
 
 std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alignment alignment) {

@@ -58,8 +58,6 @@ struct Plane {
   int64_t numel() const { return world_size * slice_numel; }
   /// Returns the rows of `items[item]` that `rank` has.
   RowRange rows_of(size_t item, int rank) const;
-  /// Returns the number of elements that `rank` has of all items, without padding.
-  int64_t owned_numel(int rank) const;
 };
 
 /// Alignments, in elements.

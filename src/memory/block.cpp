@@ -1,6 +1,5 @@
 #include "memory/block.h"
 
-#include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
@@ -42,11 +41,6 @@ char* map_block(size_t bytes) {
               "). Use a smaller model or more ranks, or raise the limit on address space (ulimit -v).");
   madvise(address, bytes, MADV_HUGEPAGE);  // the system may ignore this advice
   return static_cast<char*>(address);
-}
-
-size_t whole_pages(size_t bytes) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return std::max(page, (bytes + page - 1) / page * page);
 }
 
 // Opens a new file without a name in `folder`. Some file systems do not support O_TMPFILE; the function then creates a
@@ -95,10 +89,6 @@ c10::DataPtr allocate(c10::Device device, size_t bytes) {
   is_allocating = true;
   const auto is_over = c10::make_scope_exit([] { is_allocating = false; });
   return c10::GetAllocator(device.type())->allocate(bytes);
-}
-
-c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {
-  return at::globalContext().getPinnedMemoryAllocator(accelerator)->allocate(bytes);
 }
 
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
@@ -152,7 +142,8 @@ BlockPool::BlockPool(c10::Device device) : device_(device), free_(std::make_shar
 BlockPool::BlockPool(std::string folder, size_t block_bytes, size_t blocks) : BlockPool(c10::kCPU) {
   folder_ = std::move(folder);
   const MutexLock lock(free_->mutex);
-  const size_t size = free_->block_bytes = whole_pages(block_bytes);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t size = free_->block_bytes = std::max(page, (block_bytes + page - 1) / page * page);
   const size_t bytes = free_->file_bytes = size * blocks;
   const int file = free_->file = open_nameless(folder_);
   if (file < 0) refuse(folder_, bytes, "making a file", errno);

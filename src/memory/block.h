@@ -21,9 +21,6 @@ bool allocates_for_library();
 /// in the heap that nothing fits into.
 c10::DataPtr allocate_block(c10::Device device, size_t bytes);
 
-/// Allocates uninitialised pinned host memory. Copies between this memory and `accelerator` can be asynchronous.
-c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes);
-
 /// Returns malloc's free pages to the system (malloc_trim). The call walks the whole heap.
 void return_free_pages() noexcept;
 

@@ -87,8 +87,7 @@ void note_use(const at::Tensor& tensor) {
 }
 
 PartStorage::PartStorage(c10::Device device, size_t bytes)
-    : device_(device),
-      storage_(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+    : storage_(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
                                                      c10::DataPtr(nullptr, device),
                                                      /*allocator=*/nullptr, /*resizable=*/false)) {}
 
@@ -96,11 +95,6 @@ void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_
   lift_access_error(*impl());
   impl()->set_data_ptr_noswap({static_cast<char*>(buffer->data()) + byte_offset,
                                new std::shared_ptr<FlatBuffer>(buffer), &drop_reference, buffer->device()});
-}
-
-void PartStorage::detach(const std::string& error) {
-  impl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
-  end_storage(storage_, error);
 }
 
 at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const {

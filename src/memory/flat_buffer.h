@@ -77,6 +77,9 @@ std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor);
 /// Notes in the tensor's flat buffer, if it has one, that the calling thread's current stream uses the memory.
 void note_use(const at::Tensor& tensor);
 
+/// Frees the memory of a storage for good. Raw access to a tensor that still has the storage throws `error`.
+void end_storage(const c10::Storage& storage, const std::string& error);
+
 /// The StorageImpl of one parameter's rows, whole value or gradient. Its memory is a part of a flat buffer.
 ///
 /// Views that autograd saved share this StorageImpl, so they stay valid when its memory is freed and filled again. Its
@@ -90,23 +93,19 @@ class PartStorage {
   /// Makes the memory of `buffer` from `byte_offset` on the storage's memory.
   void attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
   /// Takes the memory away. Raw access to the storage then throws `error` instead of crashing.
-  void detach(const std::string& error);
+  void detach(const std::string& error) { end_storage(storage_, error); }
 
   c10::StorageImpl* impl() const { return storage_.unsafeGetStorageImpl(); }
   /// Returns a tensor on the storage, which need not have memory.
   at::Tensor tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const;
 
  private:
-  const c10::Device device_;  // the storage's device while it has no memory
   c10::Storage storage_;
 };
 
 /// Returns `numel` elements of `buffer` as a tensor of one dim.
 at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
                        c10::ScalarType dtype);
-
-/// Frees the memory of a storage for good. Raw access to a tensor that still has the storage throws `error`.
-void end_storage(const c10::Storage& storage, const std::string& error);
 
 /// `numel` contiguous elements in `buffer`, which is null while they have no memory.
 struct FlatPart {

@@ -10,12 +10,7 @@ static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VER
 
 namespace fsdp::memory {
 
-/// Undoes `release_data_and_set_meta_custom_data_ptr_error_msg_`. The caller must call `set_data_ptr_noswap` next,
-/// because releases before 2.13 decide only there whether access to the storage throws.
-inline void lift_access_error(c10::StorageImpl& storage);
-
 #if TORCH_VERSION_MINOR < 13
-
 /// Gives access to a private member of StorageImpl. C++ lets an explicit instantiation name private members, and the
 /// friend function returns the member that the instantiation named.
 template <auto kMember>
@@ -24,13 +19,16 @@ struct PrivateMember {
 };
 constexpr auto throws_on_access();
 template struct PrivateMember<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
-
-inline void lift_access_error(c10::StorageImpl& storage) { storage.*throws_on_access() = false; }
-
-#else
-
-inline void lift_access_error(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
-
 #endif
+
+/// Undoes `release_data_and_set_meta_custom_data_ptr_error_msg_`. The caller must call `set_data_ptr_noswap` next,
+/// because releases before 2.13 decide only there whether access to the storage throws.
+inline void lift_access_error(c10::StorageImpl& storage) {
+#if TORCH_VERSION_MINOR < 13
+  storage.*throws_on_access() = false;
+#else
+  storage.clear_data_ptr_access_error_msg_();
+#endif
+}
 
 }  // namespace fsdp::memory

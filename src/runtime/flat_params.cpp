@@ -1,5 +1,6 @@
 #include "runtime/flat_params.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
@@ -49,7 +50,7 @@ std::shared_ptr<FlatBuffer> FlatParams::counted(c10::DataPtr data, size_t bytes,
 // neither.
 std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
   if (!copies_) return disk_ ? counted(disk_->take(bytes), bytes, ByteClass::kDisk) : nullptr;
-  auto data = is_pinned_ ? memory::allocate_pinned(whole_.form.device.type(), bytes)
+  auto data = is_pinned_ ? at::globalContext().getPinnedMemoryAllocator(whole_.form.device.type())->allocate(bytes)
                          : memory::allocate_block(c10::kCPU, bytes);
   return counted(std::move(data), bytes, ByteClass::kHost);
 }

@@ -170,7 +170,9 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
 
 bool ShardedParams::every_rank_has_rows() const {
   for (int rank : c10::irange(placement.shard().world_size()))
-    if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.plane().owned_numel(rank) > 0; }))
+    if (std::ranges::none_of(slots_, [&](const ParamSlot& slot) {
+          return flats_[slot.place.plane].plane().rows_of(slot.place.item, rank).count * slot.row_numel() > 0;
+        }))
       return false;
   return true;
 }

@@ -21,9 +21,6 @@ using namespace state;
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-// Returns the last component of a path, e.g. "weight" of "blocks.0.weight".
-std::string own_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
-
 bool has_archive(const ModuleNode& node) { return node.module->is_serializable(); }
 
 void require_modules(const ModuleNode& tree, const std::string& where) {
@@ -40,7 +37,7 @@ void require_names(const ModuleNode& tree, const std::string& where) {
     if (!has_archive(node)) return;
     for (const auto* list : {&node.parameters, &node.buffers})
       for (const auto& named : *list) tensors.insert(own_name(named.name));
-    for (const auto& child : node.children) modules.insert(child->name);
+    for (const auto& child : node.children) modules.insert(own_name(child->path));
   });
   const auto unreadable = unreadable_names(tensors, modules);
   require(unreadable.empty(), where, "LibTorch cannot read these names from an archive: '",

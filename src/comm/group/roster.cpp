@@ -22,10 +22,12 @@ std::vector<int> number(const std::vector<Key>& keys) {
 
 // Returns Roster::obstacle.
 std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> hosts) {
-  std::map<int, size_t> first_of;  // the first rank of each host
+  std::map<int, std::vector<size_t>> ranks_of;
+  for (size_t rank = 0; rank < profiles.size(); ++rank) ranks_of[hosts[rank]].push_back(rank);
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
-    const size_t first = first_of.try_emplace(hosts[rank], rank).first->second;
-    if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
+    const auto& ranks = ranks_of[hosts[rank]];
+    if (ranks.size() == 1) continue;
+    const size_t first = ranks.front();
     if (profiles[rank].user != profiles[first].user)
       return str_cat("only ranks of the same user can share memory, found a process of user ", profiles[rank].user,
                      " (rank ", rank, ") beside one of user ", profiles[first].user, " (rank ", first, ")");
