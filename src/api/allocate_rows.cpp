@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,14 +47,15 @@ size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes(
 // memory. Otherwise this rank's rows get memory of their own, and if the ranks of a host can share memory, each plane
 // gets a shared whole buffer.
 void allocate_on(c10::Device device, std::span<runtime::ShardedParams* const> groups) {
-  const auto is_shared = std::views::filter([&](const runtime::FlatParams& plane) {
+  const auto is_shared = [&](const runtime::FlatParams& plane) {
     return plane.whole().form.device == device && !plane.is_on_disk() && !plane.is_on_host();
-  });
+  };
   auto& communicator = groups.front()->placement.shard().communicator();
   std::vector<SharedPart> of_groups, of_planes;
   for (auto* group : groups) {
     auto& of_group = of_groups.emplace_back(SharedPart{group->group_name, 0});
-    for (const auto& plane : group->flats() | is_shared) {
+    for (const auto& plane : group->flats()) {
+      if (!is_shared(plane)) continue;
       of_group.bytes += room_for(plane);
       of_planes.push_back({group->group_name, plane.whole().bytes()});
     }
@@ -66,7 +66,8 @@ void allocate_on(c10::Device device, std::span<runtime::ShardedParams* const> gr
   size_t number = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     size_t first_byte = 0;
-    for (auto& plane : groups[i]->flats() | is_shared) {
+    for (auto& plane : groups[i]->flats()) {
+      if (!is_shared(plane)) continue;
       plane.allocate_shard(buffers.empty() ? nullptr : buffers[i], first_byte,
                            on_host.empty() ? nullptr : on_host[number++]);
       first_byte += room_for(plane);

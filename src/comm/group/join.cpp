@@ -17,8 +17,8 @@
 
 #include <algorithm>
 #include <iostream>
+#include <numeric>
 #include <random>
-#include <ranges>
 #include <vector>
 
 namespace fsdp {
@@ -96,7 +96,7 @@ void compare_claims(const Membership& membership, const std::string& own, const 
   }
 }
 
-std::vector<Profile> read_profiles(const Rendezvous& rendezvous, const auto& ranks) {
+std::vector<Profile> read_profiles(const Rendezvous& rendezvous, const std::vector<int>& ranks) {
   std::vector<std::string> keys;
   for (const int rank : ranks) keys.push_back(profile_key(rank));
   std::vector<Profile> profiles;
@@ -127,10 +127,12 @@ void meet(Rendezvous& rendezvous) {
   rendezvous.store->set(profile_key(membership.rank()), encode(own));
   Roster roster;
   if (membership.rank() == 0) {
-    roster = roster_of(read_profiles(rendezvous, std::views::iota(0, membership.world_size())));
+    std::vector<int> all(static_cast<size_t>(membership.world_size()));
+    std::iota(all.begin(), all.end(), 0);
+    roster = roster_of(read_profiles(rendezvous, all));
     rendezvous.store->set(kRoster, encode(roster));
   } else {
-    compare_claims(membership, own.claims, {{0, read_profiles(rendezvous, std::views::single(0)).front().claims}});
+    compare_claims(membership, own.claims, {{0, read_profiles(rendezvous, {0}).front().claims}});
     roster = decode<Roster>(read(rendezvous, {kRoster}).front());
   }
   compare_claims(membership, own.claims, roster.claims);

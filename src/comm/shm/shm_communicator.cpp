@@ -1,7 +1,7 @@
 #include "comm/shm/shm_communicator.h"
 
 #include <map>
-#include <ranges>
+#include <numeric>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -98,8 +98,9 @@ class ShmCommunicator : public Front {
     return Collectives::bytes_needed(ranks, kCollectiveSlotBytes, ranks);
   }
   std::vector<int> all_ranks() const {
-    const auto ranks = std::views::iota(0, world_size());
-    return {ranks.begin(), ranks.end()};
+    std::vector<int> ranks(static_cast<size_t>(world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
   }
 
   Collectives& messages_with(int peer, bool sends) FSDP_REQUIRES(peers_->own_rank->mutex) {
