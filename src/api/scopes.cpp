@@ -36,8 +36,10 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
   const auto& ranks = own.placement().process_group();
   const auto buffers = subtree_buffers(tree);
-  const auto values = values_of_rank(rank.buffers_from, ranks, {buffers.begin(), buffers.end()},
-                                     "buffers of " + own.name(), [&](Work& work) { rank.wait(work); });
+  std::vector<runtime::GroupMember> members;
+  for (const auto& buffer : buffers) members.push_back({buffer});
+  const auto values = values_of_rank(rank.buffers_from, ranks, members, "buffers of " + own.name(),
+                                     [&](Work& work) { rank.wait(work); });
   const at::NoGradGuard no_grad;
   if (ranks.rank() == rank.buffers_from) return;
   // variable_data() has a version counter of its own, so graphs of earlier forwards that saved a buffer stay valid.
