@@ -4,7 +4,6 @@
 #include <fsdp/initialize.h>
 
 #include <algorithm>
-#include <ranges>
 #include <unordered_set>
 
 #include "api/group_view.h"
@@ -91,7 +90,8 @@ void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
 void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&)>& init) {
   std::vector<const ModuleNode*> nodes;
   visit_nodes(tree, [&](const ModuleNode& node) { nodes.push_back(&node); });
-  for (const auto* node : std::views::reverse(nodes)) {
+  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+    const auto* node = *it;
     bool lacks_values = false;
     for (const auto* list : {&node->parameters, &node->buffers})
       for (const auto& [name, tensor] : *list) {

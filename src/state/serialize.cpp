@@ -57,7 +57,7 @@ void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchi
     if (!has_archive(*child)) continue;
     OutputArchive child_archive(archive.compilation_unit());
     write_module(*child, whole, child_archive);
-    archive.write(child->name, child_archive);
+    archive.write(own_name(child->path), child_archive);
   }
 }
 
@@ -71,7 +71,8 @@ void read_module(const ModuleNode& node, InputArchive& archive, std::map<std::st
   for (const auto& buffer : node.buffers) read(buffer, /*is_buffer=*/true);
   for (const auto& child : node.children) {
     InputArchive child_archive;
-    if (has_archive(*child) && archive.try_read(child->name, child_archive)) read_module(*child, child_archive, found);
+    if (has_archive(*child) && archive.try_read(own_name(child->path), child_archive))
+      read_module(*child, child_archive, found);
   }
 }
 
