@@ -94,13 +94,13 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kInit,
      forbid_memfd,
-     {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed", "A sandbox may forbid it",
-      "gloo"}},
+     {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed",
+      "Perhaps a sandbox forbids it", "gloo"}},
     {"proc",
      1,
      MetIn::kInit,
      [] { make_fail(SYS_getdents64, EPERM); },
-     {"rank 1: reading /proc/", "failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
+     {"rank 1: reading /proc/", "failed: Operation not permitted", "Perhaps a sandbox forbids it", "gloo"}},
     // Root may read the memory of such processes all the same, and the error says so.
     {"dumpable",
      1,
@@ -122,7 +122,7 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kInit,
      [] { TORCH_CHECK(setuid(65534) == 0); },
-     {"only ranks of the same user can share memory, found a process of user"},
+     {"only ranks of the same user can share memory, but user"},
      /*needs_root=*/true}};
 
 const ShmObstacle& find_obstacle() {

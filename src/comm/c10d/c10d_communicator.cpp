@@ -40,7 +40,7 @@ struct Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  // Starts the roll call and the windows, at first or anew, with new keys of the store.
+  // Starts the roll call and the windows, for the first time or again, with keys of the store that are new.
   void begin() {
     if (roll_call) roll_call->leave();
     transport = nullptr;

@@ -20,8 +20,8 @@ struct HostGrid {
   int first_on(int host) const { return host * ranks_per_host; }
   int counterpart_on(int host) const { return first_on(host) + rank % ranks_per_host; }
   bool is_inside(int other) const { return other / ranks_per_host == own_host(); }
-  /// Returns all hosts except this rank's own, beginning with the host after it. The rotation spreads the ranks over
-  /// the hosts.
+  /// Returns all hosts except this rank's own, in cyclic order from the next host on, so that the ranks of all hosts do
+  /// not begin with the same host.
   std::vector<int> others() const {
     std::vector<int> others;
     for (int step = 1; step < hosts; ++step) others.push_back((own_host() + step) % hosts);

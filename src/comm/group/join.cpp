@@ -28,10 +28,9 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
 
-// Returns the beginning of error messages.
 std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
 
-// Time for which the rank that hosts the store waits, before it fails, for the others to learn of a failure.
+// Before the rank that hosts the store fails, it waits this long for the others to learn of the failure.
 constexpr std::chrono::seconds kFarewell{4};
 
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
@@ -82,7 +81,7 @@ std::vector<std::string> read(const Rendezvous& rendezvous, const std::vector<st
 std::string claims_of(const Membership& membership) {
   std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
-    claims += str_cat(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+    claims += str_cat(" and a backend for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
   if (membership.compares_first) claims += ", FSDP_CHECK=each";
   return claims;
 }
@@ -114,7 +113,7 @@ void meet(Rendezvous& rendezvous) {
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
-              // No other host page has this name, not even that of a later process with the same id.
+              // No other host page has this name, not even one that a later process with the same id makes.
               .contact = {getpid(), str_cat("fsdp-", random(), '-', random())}};
   try {
     if (may_share_memory(membership.backend))
@@ -148,7 +147,7 @@ void meet(Rendezvous& rendezvous) {
   fault_point("joined");
 }
 
-// Runs `act`, which may fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
+// Runs `act`, which can fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
 // verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as of any other
 // verdict. If the store is gone and rank 0 hosted it, the verdict is that rank 0 is lost, because other ranks may have
 // given up for the same reason.

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Makes the communicator and the process group of the ranks of a membership.
+/// Functions by which ranks meet and make their communicator and their process group.
 
 #include <fsdp/communicator.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -31,7 +31,7 @@ struct Rendezvous {
   std::chrono::milliseconds timeout{};
   /// See RollCallOptions.
   bool store_in_rank_0 = false;
-  /// The groups that are split from this one share these three.
+  /// The groups that are split from this one share the next three members.
   std::shared_ptr<shm::OwnRank> own_rank = std::make_shared<shm::OwnRank>();
   std::shared_ptr<Alarm> alarm = Alarm::make();
   std::shared_ptr<TrafficCount> traffic = std::make_shared<TrafficCount>();

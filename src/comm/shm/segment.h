@@ -42,7 +42,7 @@ std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<
 /// none. Does nothing before Linux 5.14.
 void take_pages(std::byte* begin, size_t bytes);
 
-/// Returns the bytes that a control group still gives; nullopt if it has no limit. `limit`, `used` and `stat` are the
+/// Returns the bytes that a control group still allows; nullopt if it has no limit. `limit`, `used` and `stat` are the
 /// contents of its memory.max, memory.current and memory.stat.
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat);
 

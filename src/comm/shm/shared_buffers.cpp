@@ -89,9 +89,9 @@ struct alignas(64) Holds {
   std::atomic<uint64_t> count;
 };
 
-// Memory that the ranks of a host share. In front of the buffers is, for each buffer, the number of all ranks' holds.
-// The rank that releases the last hold returns the pages to the system. No rank writes meanwhile, because a gather
-// begins only when every rank has released what was gathered before.
+// Memory that the ranks of a host share. In front of the buffers, a counter for each buffer has the number of all
+// ranks' holds on it. The rank that releases the last hold returns the pages to the system. No rank writes meanwhile,
+// because a gather begins only when every rank has released what was gathered before.
 class HostMemory : public HostBuffer, public std::enable_shared_from_this<HostMemory> {
  public:
   HostMemory(std::shared_ptr<Holds> holds, std::shared_ptr<std::byte> memory, size_t bytes, int ranks)
