@@ -67,7 +67,7 @@ TEST(Carrier, OfASubgroupIsWhatItsHostsCallForUnlessSomeHostOfAllHasAnObstacle) 
     EXPECT_EQ(choose(members).carrier, Carrier::kNetwork);
     EXPECT_EQ(choose(members).obstacle, "rank 3: no memory");
   }
-  EXPECT_EQ(choose(across).obstacle, "") << "it needs no shared memory";
+  EXPECT_EQ(choose(across).obstacle, "") << "a group with one rank per host needs no shared memory";
 }
 
 TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
