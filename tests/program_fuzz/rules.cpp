@@ -227,7 +227,7 @@ void Rules::apply(const Statement& s) {
     case Kind::kForward:
       return apply_forward(s);
     case Kind::kEvaluate:
-      // A scope that was opened while gradients were on takes reads under no_grad for those of a custom Function.
+      // In a scope that was opened while gradients were on, a read under no_grad counts as one of a custom Function.
       its.may_be_read_again |= s.entry == Entry::kScope || !its.scopes.empty();
       return note_read(s.model);
     case Kind::kMap:
