@@ -298,9 +298,9 @@ class C10dCommunicator : public Front {
   // from a higher to a lower rank.
   Queue make_queue(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
-    require(3 * number_ + number < Mail::kQueues, "fsdp ", name_, ": a process group over Gloo has at most ",
-            Mail::kQueues / 3,
-            " communicators. Make fewer duplicates of this process group, or make a second process group");
+    require(3 * number_ + number < Mail::kQueues, "[fsdp] a process group over Gloo has at most ", Mail::kQueues / 3,
+            " communicators, and '", name_,
+            "' would be one more. Make fewer duplicates of this process group, or make a second process group.");
     Queue queue;
     queue.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
                                                                           .peers = std::move(peers),

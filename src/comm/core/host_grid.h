@@ -29,7 +29,7 @@ struct HostGrid {
   }
 };
 
-/// Returns the grid seen from `rank`. `hosts` holds for each rank the number of its host; hosts are numbered from 0 in
+/// Returns the grid as `rank` sees it. `hosts` holds for each rank the number of its host; hosts are numbered from 0 in
 /// the order of ranks. `why_no_grid(hosts)` must be empty.
 inline HostGrid grid_of(std::span<const int> hosts, int rank) {
   return {static_cast<int>(std::ranges::count(hosts, 0)), hosts.back() + 1, rank};

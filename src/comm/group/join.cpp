@@ -113,7 +113,7 @@ void meet(Rendezvous& rendezvous) {
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
-              // No other host page has this name, not even one that a later process with the same id makes.
+              // No other host page (shm::HostPage) has this name, not even that of a later process with this id.
               .contact = {getpid(), str_cat("fsdp-", random(), '-', random())}};
   try {
     if (may_share_memory(membership.backend))

@@ -40,7 +40,7 @@ struct Rendezvous {
   std::shared_ptr<const Roster> roster = nullptr;
   /// The contacts of the ranks on this rank's host, including this rank, by rank; empty if it is alone there.
   std::map<int, shm::Contact> contacts = {};
-  /// The host page that this rank made for the ranks of its host; null once they have joined.
+  /// The host page (shm::HostPage) that this rank made for the ranks of its host; null once they have joined.
   std::shared_ptr<const Descriptor> page = nullptr;
   /// Makes the communicator once the ranks know each other. Simulations replace this function.
   std::function<std::shared_ptr<Communicator>(const Rendezvous&, const std::vector<int>& hosts)> connect =

@@ -135,7 +135,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
     wanted += str_cat(" {", str_join(", ", group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
-  // The host page is made before the barrier, so that other ranks find it afterwards.
+  // Makes the host page (shm::HostPage) before the barrier, so that other ranks find it afterwards.
   std::optional<Rendezvous> rendezvous;
   try {
     if (!own.empty()) rendezvous = subgroup_of(*rendezvous_, name, own);

@@ -132,7 +132,7 @@ std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<
   if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("reading the size of a shared segment", errno));
   const auto size = static_cast<size_t>(file.st_size);
   if (size != bytes.value_or(size))
-    throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
+    throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ". Build the same model on every rank"));
   const MutexLock lock(mappings->mutex);
   auto& all = mappings->by_inode;
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });

@@ -16,7 +16,7 @@
 
 namespace fsdp::shm {
 
-/// The reason why this machine cannot share memory, in one sentence.
+/// The reason why this machine cannot share memory, and what to do about it. The text has no period at its end.
 class Obstacle : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

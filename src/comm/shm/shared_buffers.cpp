@@ -18,8 +18,8 @@ std::string purpose_of(const char* what, std::span<const SharedPart> parts) {
                  parts.size() > 1 ? str_cat(" and ", parts.size() - 1, " others") : "");
 }
 
-// Rows of a flat buffer that all ranks map. In front of the buffer, each rank has a word with the epoch in which it
-// reads; 0 if it does not read.
+// Rows of a flat buffer that all ranks map. In front of the buffer, each rank has a word with the epoch (see
+// SharedBuffer) in which it reads; 0 if it does not read.
 //
 // A reader sets its word before it posts the barrier that opens its epoch, so every rank that has passed the barrier
 // sees the word. Only writers wait: readers never wait for each other, and a writer waits only for slower readers.
