@@ -147,7 +147,7 @@ class Trials {
       std::cout << std::setw(12) << key.first << std::setw(14) << key.second << std::setw(8) << count.trials
                 << std::setw(12) << count.reached << std::setw(8) << count.failed << count.slowest.count() << " ms\n";
     std::cout << "seed " << options_.seed << ": " << failed_ << " wrong (a hang, a wrong number, another error, "
-              << "something left behind), " << missed_ << " faults did not take place (one in ten may)" << std::endl;
+              << "something left behind), " << missed_ << " did not take place (one in ten is normal)" << std::endl;
   }
 
   const Options options_;

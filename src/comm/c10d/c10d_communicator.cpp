@@ -115,8 +115,8 @@ struct Family {
 
 class C10dCommunicator : public Front {
  public:
-  /// `number` is the same on every rank, and no other communicator has it. `host` is that of C10dOptions, for this
-  /// communicator alone.
+  /// `number` is the same on every rank, and no other communicator has it. `host` is what C10dOptions::host is, but for
+  /// this communicator alone.
   C10dCommunicator(std::shared_ptr<Family> family, std::shared_ptr<Communicator> host, const std::string& name,
                    int number)
       : Front(family->options.ranks, "Gloo", family->options.data_device),

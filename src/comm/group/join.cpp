@@ -148,7 +148,7 @@ void meet(Rendezvous& rendezvous) {
 }
 
 // Runs `act`, which can fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
-// verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as of any other
+// verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as they hear of any
 // verdict. If the store is gone and rank 0 hosted it, the verdict is that rank 0 is lost, because other ranks may have
 // given up for the same reason.
 void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
@@ -211,8 +211,8 @@ std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous) {
   const auto& all = rendezvous.membership.ranks;
   const bool has_all = std::ssize(members) == all.world_size;
   const auto ranks = has_all ? all : all.in_subgroup("host", std::move(members));
-  // In a group of several hosts only the lanes may advance collectives inside the host, so these get an OwnRank of
-  // their own.
+  // In a group of several hosts only the lanes may advance collectives inside the host, so these collectives get a
+  // separate OwnRank.
   const auto own_rank = has_all ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
   return make_shm_communicator(contacts, ranks, rendezvous.timeout, own_rank, rendezvous.traffic);
 }

@@ -48,7 +48,7 @@ struct Writer {
 /// Gathers every rank's slices on all ranks.
 Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer);
 /// Sums the ranks' contributions to this rank's slices in rank order. A rank writes only its contributions to other
-/// ranks' slices into its slot; it reads those to its own slices in place.
+/// ranks' slices into its slot; it reads its contributions to its own slices in place.
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer);
 /// In even rounds each rank reduces some of the elements, and in odd rounds it passes them to all ranks.
 Steps all_reduce_steps(std::span<const at::Tensor> flats, ReduceOp op, const Writer& writer);
