@@ -50,7 +50,7 @@ TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
   const auto found = run([&] { return activation_checkpoint(part, inputs); });
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
   const auto other = run([&] { return activation_checkpoint({.preserve_rng_state = false}, part, inputs); });
-  EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
+  EXPECT_FALSE(torch::equal(expected[0], other[0])) << "without preserve_rng_state, the masks must differ";
 }
 
 // Operators depend on strides: `view` refuses some, and sums are taken in another order.

@@ -69,14 +69,14 @@ TEST_F(CheckedActivation, AnInputInHostMemoryLeavesTheDevice) {
   }
 }
 
-// A chain of parts whose inputs are in host memory. It counts how many inputs had come back to the device when each
-// part was recomputed.
+// A chain of parts whose inputs are in host memory. It counts how many inputs have come back to the device by the time
+// that each part is recomputed.
 struct OffloadedChain {
   static constexpr size_t kBytes = 4 * sizeof(float);
   static constexpr int kParts = 3;
 
   at::Tensor w = full(2).requires_grad_();
-  std::vector<size_t> came;  // number of inputs since the previous part; the last part is first
+  std::vector<size_t> came;  // number of inputs since the previous part; the last part comes first
 
   at::Tensor run(const at::Tensor& input) {
     auto x = input;
@@ -99,7 +99,7 @@ TEST_F(CheckedActivation, TheInputsOfThePartThatIsNextComeWhileOneIsComputed) {
   OffloadedChain::inputs_since();
   take_host_waits();
   output.backward();
-  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "its own and the next one's, then the next one's";
+  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "its own input and the next part's, then the next part's";
   EXPECT_EQ(OffloadedChain::inputs_since(), 0u);
   EXPECT_THAT(take_host_waits(), IsEmpty());
   EXPECT_TRUE(at::equal(chain.w.grad().cpu(), at::full({4}, 3 * 3 * 2 * 2.0F)));
@@ -112,13 +112,13 @@ TEST_F(CheckedActivation, InputsThatABackwardDoesNotNeedGoWithIt) {
   OffloadedChain::inputs_since();
   for (int pass = 0; pass < 2; ++pass) {
     second.backward({}, /*retain_graph=*/true);
-    EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u)) << "and those of the other graph's last part";
+    EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u)) << "also the input of the other graph's last part";
     chain.came.clear();
   }
   second.backward();
   chain.came.clear();
   first.backward();
-  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "again, since they had gone";
+  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "inputs had left the device and came again";
 }
 
 // Backward runs each node on the stream on which forward computed it.
@@ -136,7 +136,7 @@ TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
   const auto output = chain.run(middle).sum();
   OffloadedChain::inputs_since();
   output.backward();
-  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u, 2u, 1u, 0u)) << "the fourth takes its own again, on its stream";
+  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u, 2u, 1u, 0u)) << "the fourth fetches its input again, on its stream";
   order(own, side);  // a tensor that was made on one stream was used on the other
   order(side, own);
 }

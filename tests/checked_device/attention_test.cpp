@@ -132,7 +132,7 @@ struct MissedEvent : Work {
   void wait() override {}
 };
 
-// Drops events on rank 1, which reads the keys of rank 0: those of the first collectives of one kind whose subject
+// Drops events on rank 1, which reads the keys of rank 0: the events of the first collectives of one kind whose subject
 // begins with certain words. If one stream carries several of them before anything is read, all of them are dropped,
 // because the event of the last one would order them all.
 class MissesOne : public Decorator {

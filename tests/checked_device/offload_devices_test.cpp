@@ -45,7 +45,7 @@ TEST_F(CheckedOffload, AModelLargerThanTheDeviceTrains) {
   CachingAllocator::get().set_limit(10 * DeepNetImpl::kLayerBytes);
   for (const int world : {1, 3}) expect_steps_are_ordered(deep_net_on_device(on_host()), world, 1);
   for (const int world : {1, 2})
-    EXPECT_THROW(expect_steps_are_ordered(deep_net_on_device({}), world), std::exception) << "without it";
+    EXPECT_THROW(expect_steps_are_ordered(deep_net_on_device({}), world), std::exception) << "without offloading";
   violations();  // discards the violations that the exceptions left
 }
 
@@ -120,7 +120,7 @@ TEST_F(CheckedOffload, WhatItCannotDoIsRefused) {
                      HasSubstr("found cuda:5")));
     refused_on(device(kDevices), HasSubstr("has 4 here"));
     refused_on(c10::kCPU, HasSubstr("disk_policy"));
-    EXPECT_EQ(net->first->weight.size(0), 11) << "it was not sharded";
+    EXPECT_EQ(net->first->weight.size(0), 11) << "the refused model must not be sharded";
 
     const auto group = shard_blocks(*net, on_host({.strategy = Strategy::kReplicate}));  // rows have whole sizes
     EXPECT_THAT([&] { to(group, c10::kCPU); }, ThrowsMessage<UsageError>(HasSubstr("offload_policy")));

@@ -83,7 +83,7 @@ TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
   }
 }
 
-// Ranks need not know whether another rank has a gradient of a frozen parameter.
+// No rank has to know whether another rank has a gradient of a frozen parameter.
 TEST_F(CheckedTraining, StepsOfGroupsWithFrozenParametersAreOrderedAndTheHostWaitsForNothing) {
   auto training = small_net();
   training.build = [] {

@@ -1,5 +1,5 @@
-// Tests every collective over every backend: with the table of cases, and with sums against a sequential oracle, bit
-// for bit. Up to 8 KiB from one rank to another travel with the fingerprint, so sizes lie on both sides of that limit.
+// Tests every collective over every backend, with the cases of collective_cases.h and against sequential sums, bit for
+// bit. Up to 8 KiB from one rank to another travel with the fingerprint, so sizes lie on both sides of that limit.
 
 #include <torch/torch.h>
 

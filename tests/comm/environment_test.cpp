@@ -81,7 +81,7 @@ TEST(Environment, OfEachLauncherNamesARanksPlace) {
 TEST(Environment, AVariableThatIsMissingOrWrongIsNamed) {
   std::vector<std::pair<Variables, std::string>> mistakes{
       {with(kTorchrun, {{"WORLD_SIZE", "0"}}), "not below 1"},
-      {with(kTorchrun, {{"RANK", "4"}}), "RANK is 4, expected less than WORLD_SIZE, which is 4"},
+      {with(kTorchrun, {{"RANK", "4"}}), "RANK is 4, expected a number below WORLD_SIZE, which is 4"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}}), "MASTER_ADDR is not set"},
       {with(kPmi, {{"MASTER_ADDR", "head"}, {"MPI_LOCALRANKID", "(unset)"}}), "MPI_LOCALRANKID is not set"},
       {with(kSlurm, {{"SLURM_STEP_NODELIST", "node[1"}}), "SLURM_STEP_NODELIST is 'node[1'"}};

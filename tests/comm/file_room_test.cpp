@@ -54,7 +54,7 @@ TEST(FileRoom, IsTakenInPiecesThatAreDoneBetweenTwoSignals) {
   const pid_t child = fork_process(take_room);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0) << "exit status, or the signal of its end";
+  EXPECT_EQ(status, 0) << "the exit status, or the signal that ended the child";
 }
 
 }  // namespace

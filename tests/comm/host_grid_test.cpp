@@ -67,7 +67,7 @@ TEST(Carrier, OfASubgroupIsWhatItsHostsCallForUnlessSomeHostOfAllHasAnObstacle) 
     EXPECT_EQ(choose(members).carrier, Carrier::kNetwork);
     EXPECT_EQ(choose(members).obstacle, "rank 3: no memory");
   }
-  EXPECT_EQ(choose(across).obstacle, "") << "it needs no shared memory";
+  EXPECT_EQ(choose(across).obstacle, "") << "a group with one rank per host needs no shared memory";
 }
 
 TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
@@ -76,8 +76,7 @@ TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
   EXPECT_THAT(choice("cpu", profiles).obstacle, Not(HasSubstr("needs none")));
   profiles[2].user = 8;
   EXPECT_EQ(choice("cpu", profiles).carrier, Carrier::kNetwork);
-  EXPECT_THAT(choice("cpu", profiles).obstacle,
-              HasSubstr("a process of user 8 (rank 2) beside one of user 7 (rank 1)"));
+  EXPECT_THAT(choice("cpu", profiles).obstacle, HasSubstr("but user 8 runs rank 2 and user 7 runs rank 1"));
   expect_error([&] { choice("hierarchical", profiles); },
                {"memory that the ranks of each host share: only ranks of the same user"});
   expect_error([&] { choice("shm", profiles); },

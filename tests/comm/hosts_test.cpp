@@ -46,11 +46,11 @@ TEST_P(Hosts, GatherOnceIntoMemoryThatTheirRanksShare) {
           all.all_gather(planes, {"w"})->wait();
           for (const auto i : {0, 1})
             EXPECT_TRUE(planes[i].output.equal(expected * (i + 1))) << "rank " << rank << ", step " << step;
-          EXPECT_EQ((traffic() - before).inside_host, Traffic::Link{}) << "what lies there is not passed on";
+          EXPECT_EQ((traffic() - before).inside_host, Traffic::Link{}) << "shared data is not passed on";
         }
         barrier();
         const auto left = at::from_blob(buffers[0]->data(), {numel});
-        EXPECT_TRUE(left.eq(0).all().item<bool>()) << "pages go with the last rank that held them";
+        EXPECT_TRUE(left.eq(0).all().item<bool>()) << "the last rank that releases pages returns them to the system";
         barrier();
       }
     }

@@ -156,9 +156,9 @@ TEST(Mesh, MistakesAreErrorsBeforeAnythingIsCommunicated) {
     std::string says;
   };
   const std::vector<Mistake> mistakes{
-      {{2, 2}, kBoth, "/2] init_device_mesh: expected sizes whose product is the number of ranks, 2, found 2 x 2"},
+      {{2, 2}, kBoth, "/2] init_device_mesh: expected sizes whose product is the number of ranks (2), found 2 x 2"},
       {{2, 2}, kBoth, "Change mesh_shape"},
-      {{1, 1}, kBoth, "the number of ranks, 2, found 1 x 1"},
+      {{1, 1}, kBoth, "the number of ranks (2), found 1 x 1"},
       {{1 << 16, 1 << 16, 2}, {"a", "b", "c"}, "found 65536 x 65536 x 2"},
       {{2}, kBoth, "found 1 sizes in mesh_shape and 2 names"},
       {{1, 2}, {}, "found 2 sizes in mesh_shape and 0 names"},

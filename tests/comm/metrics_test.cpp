@@ -37,7 +37,7 @@ TEST_P(Metrics, AreWrittenInPlaceWhereTheNameSaysSo) {
     const auto version = parameter._version();
     all_reduce_(parameter.t());  // a non-contiguous view of a tensor that requires grad
     EXPECT_TRUE(parameter.eq(world * (world - 1) / 2).all().item<bool>());
-    EXPECT_GT(parameter._version(), version) << "autograd can see it";
+    EXPECT_GT(parameter._version(), version) << "autograd can see the write";
     const auto column = parameter.detach().t()[0].fill_(rank);
     all_reduce_(column, ReduceOp::kMax);
     EXPECT_TRUE(parameter.t()[0].eq(world - 1).all().item<bool>());

@@ -64,7 +64,7 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
       {"subject",
        [](int rank) { reduce(rank == 2 ? "blocks.1" : "blocks.0"); },
        {"(subject)", "'blocks.0'", "rank 2 runs reduce_scatter of 'blocks.1'"}},
-      {"subject, behind the bytes that travel", [&](int rank) { reduce(common + (rank ? "a" : "b")); }, {}},
+      {"subject, beyond the bytes that are sent", [&](int rank) { reduce(common + (rank ? "a" : "b")); }, {}},
       {"size", [](int rank) { reduce("w", rank == 0 ? 12 : 15); }, {"48 bytes", "60 bytes"}},
       {"number of planes",
        [](int rank) {
@@ -76,7 +76,7 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
          reduce_planes({{5, at::kFloat}, {rank == 1 ? 3 : 2, at::kFloat}});
        },
        {"lengths of the tensors", "84 bytes", "96 bytes"}},
-      {"where planes meet",
+      {"boundary between planes",
        [](int rank) {
          reduce_planes({{rank == 1 ? 1000 : 1100, at::kFloat}, {rank == 1 ? 1100 : 1000, at::kFloat}});
        },
@@ -128,8 +128,8 @@ TEST(CommMismatch, OfPatternsIsFoundInOneOfTheNextCollectivesAtTheLatest) {
     }
 }
 
-// Begins an operation that differs between two ranks. Over shared memory the call itself already throws, so it returns
-// the output in `output` and not as its result.
+// Begins an operation that differs between two ranks. Over shared memory the call itself already throws, so the
+// function returns the output in `output` and not as its result.
 using Differing = std::function<std::shared_ptr<Work>(int rank, at::Tensor& output)>;
 
 TEST(CommMismatch, OfSmallDataWritesNothing) {

@@ -42,7 +42,7 @@ TEST(PipeSignal, IsBlockedForThisThreadAndThoseThatItStartsUntilTheOutermostBloc
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     EXPECT_EQ(sigismember(&mask, SIGPIPE), 0);
     sigpending(&pending);
-    EXPECT_EQ(sigismember(&pending, SIGPIPE), 0) << "it comes afterwards";
+    EXPECT_EQ(sigismember(&pending, SIGPIPE), 0) << "the signal would come afterwards";
   }).join();
 }
 

@@ -115,7 +115,7 @@ TEST(WhileNothingFails, TheStoreIsAskedNothingHoweverManyGroupsThereAre) {
     together.arrive_and_wait();
     const int before = asked;
     together.arrive_and_wait();
-    // The time is longer than ranks go without a call of the store if they ask it regularly.
+    // If ranks called the store regularly, they would do so within this time.
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
     for (float is_over = 0; is_over == 0;) {
       for (const auto& group : groups) group->communicator().barrier({})->wait();

@@ -43,7 +43,7 @@ std::future<int> in_a_thread(std::function<int()> act) {
   return end;
 }
 
-// Runs two ranks. Rank 1 reaches the store through a host that may be stopped; rank 0 always reaches it.
+// Runs two ranks. Rank 1 reaches the store through a host that the test can stop; rank 0 always reaches it.
 struct TwoRanks {
   TwoRanks(int calls, std::chrono::milliseconds timeout) : host(std::make_shared<StoreHost>(calls)) {
     const StorePtr store = c10::make_intrusive<c10d::HashStore>();
@@ -69,9 +69,9 @@ TEST(AStoreThatStopsAnswering, HangsNoRankWhereverItStops) {
     for (size_t i = 0; i < trials.size(); ++i) {
       const int question = first + static_cast<int>(i);
       const bool ended = trials[i].ends[1].wait_for(40s) == std::future_status::ready;
-      EXPECT_TRUE(ended) << "rank 1 hangs at its question " << question << " of " << calls;
+      EXPECT_TRUE(ended) << "rank 1 hangs at its call " << question << " of " << calls;
       trials[i].host->go_on();
-      EXPECT_TRUE(trials[i].ends[1].get() >= kNothing || !ended) << "another error at question " << question;
+      EXPECT_TRUE(trials[i].ends[1].get() >= kNothing || !ended) << "another error at call " << question;
       trials[i].ends[0].wait();
     }
   }

@@ -102,7 +102,7 @@ class Trials {
     const auto& model = models_.emplace(key, trial).first->second;
     const auto by = std::tuple(trial.world_size, trial.backend == "hierarchical", trial.has_stages && trial.reshards);
     TORCH_CHECK(hashes_.emplace(by, model.hash()).first->second == model.hash(), trial.describe(),
-                ": other numbers than by another backend");
+                ": the trained parameters differ from those over another backend");
     return model;
   }
 
@@ -147,7 +147,7 @@ class Trials {
       std::cout << std::setw(12) << key.first << std::setw(14) << key.second << std::setw(8) << count.trials
                 << std::setw(12) << count.reached << std::setw(8) << count.failed << count.slowest.count() << " ms\n";
     std::cout << "seed " << options_.seed << ": " << failed_ << " wrong (a hang, a wrong number, another error, "
-              << "something left behind), " << missed_ << " did not take place (one in ten may)" << std::endl;
+              << "something left behind), " << missed_ << " did not take place (one in ten is normal)" << std::endl;
   }
 
   const Options options_;
@@ -161,7 +161,7 @@ class Trials {
 };
 
 // Moves this process to a network namespace of its own, so that sockets of other programs do not count as left behind.
-// Only root may do so; for other users, sockets that other programs open during a trial do count.
+// Only root can do so; for other users, sockets that other programs open during a trial do count.
 void take_own_network() {
   if (unshare(CLONE_NEWNET) != 0) return;
   const int any = socket(AF_INET, SOCK_DGRAM, 0);
@@ -175,25 +175,25 @@ void take_own_network() {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Kills, stops and leads astray ranks of a training at random places and judges what becomes of it.");
-  app.add_option("--seed", options.seed, "of the choice of trials")->capture_default_str();
+  CLI::App app("Kills, stops or misleads a rank of a training at random places, and judges how all ranks end.");
+  app.add_option("--seed", options.seed, "seed of the choice of trials")->capture_default_str();
   app.add_option("--kills", options.kills, "trials in which a rank is killed")->capture_default_str();
-  app.add_option("--stops", options.stops, "trials in which a rank is stopped, every other one for ever")
+  app.add_option("--stops", options.stops, "trials in which a rank is stopped, for ever in every second one")
       ->capture_default_str();
-  app.add_option("--mismatches", options.mismatches, "trials in which one rank runs something else, each kind in turn")
+  app.add_option("--mismatches", options.mismatches, "trials in which one rank runs something else, all kinds in turn")
       ->capture_default_str();
   app.add_option("--departures", options.departures,
-                 "trials in which a rank throws, returns, exits or leaves a step out, each in turn")
+                 "trials in which a rank throws, returns, exits or leaves a step out, all of these in turn")
       ->capture_default_str();
-  app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
+  app.add_option("--timeout-ms", options.timeout_ms, "timeout of the process groups")->capture_default_str();
   app.add_option("--backends", options.backends, "shm, gloo, hierarchical")->delimiter(',')->capture_default_str();
   app.add_option("--worlds", options.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
-  app.add_option("--points", options.points, "fault points, e.g. 'joining,joined'; none: all of them")->delimiter(',');
-  app.add_flag("--stages", options.has_stages, "the training runs a pipeline too");
-  app.add_option("--only", options.only, "run the trial with this number alone");
-  app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
+  app.add_option("--points", options.points, "fault points, e.g. 'joining,joined'; all by default")->delimiter(',');
+  app.add_flag("--stages", options.has_stages, "let the training run a pipeline too");
+  app.add_option("--only", options.only, "run only the trial with this number");
+  app.add_flag("--verbose", options.verbose, "print a line for each trial, not only for those that went wrong");
   bool as_rank = false;
-  app.add_flag("--as-rank", as_rank, "be a rank of host_faults_test.py instead, see rank.h");
+  app.add_flag("--as-rank", as_rank, "be a rank of host_faults_test.py instead; see trial.h");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   if (as_rank) return train_as_rank_of_a_host();

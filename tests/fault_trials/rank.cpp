@@ -79,7 +79,7 @@ void meet_fault_of_host() {
   std::cout << "lost here" << std::endl;
   if (fault == "rank") raise(SIGKILL);
   if (fault == "launcher") kill(getppid(), SIGKILL);
-  if (fault == "link" && std::system("ip link set wire down") != 0) std::cout << "the link stays" << std::endl;
+  if (fault == "link" && std::system("ip link set wire down") != 0) std::cout << "the link stays up" << std::endl;
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ struct StageOfRankImpl : torch::nn::Module {
 };
 TORCH_MODULE(StageOfRank);
 
-// A pipeline with one stage for each rank of the axis "pipe". With four ranks, two ranks either shard or cut each stage.
-// These two have the same batch, so every rank computes the same losses.
+// A pipeline with one stage for each rank of the axis "pipe". With four ranks, two share each stage: they shard it, or
+// cut it by tensor parallelism. These two have the same batch, so every rank computes the same losses.
 class StagesOfRanks {
  public:
   explicit StagesOfRanks(const TrainingPlan& plan)
@@ -169,7 +169,7 @@ class Trainee {
     } catch (const Mismatch&) {
       return group_.reset_iter_state();
     }
-    throw std::runtime_error("no word of a step that one rank made alone");
+    throw std::runtime_error("no error reported the step that one rank made alone");
   }
 
   uint64_t hash() {

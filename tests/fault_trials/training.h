@@ -9,7 +9,7 @@
 
 namespace fsdp::test {
 
-/// The difference between one rank's program and that of the other ranks.
+/// The difference between one rank's program and the program of the other ranks.
 enum class Divergence : uint8_t {
   kNone,
   kOtherModel,        ///< a layer has another size

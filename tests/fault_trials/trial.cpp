@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStep{5};
-// Time that ranks may take after a timeout to find the lost rank. Over Gloo, that rank has 5 s to answer the roll call.
+// Time for ranks to find the lost rank after a timeout. Over Gloo, that rank has 5 s to answer the roll call.
 constexpr milliseconds kAnswerTime{6000};
 
 std::shared_ptr<SharedReport> make_report() {
@@ -146,10 +146,10 @@ class Judge {
     const auto message = its.message.string();
     if (trial_.kind == FaultKind::kKill)
       return expect(its.ending == Ending::kKilled && message == "was killed by SIGKILL", trial_.victim,
-                    "lived on, or ended otherwise: " + message);
+                    "was not killed by SIGKILL: " + message);
     // The victim was stopped for so long that the other ranks may have declared it lost.
     expect(its.ending == Ending::kFinished || its.ending == Ending::kPeerLost, trial_.victim,
-           "ended otherwise: " + message);
+           "ended in another way than expected: " + message);
   }
 
   // A survivor either needed nothing more from the victim, or it names the victim in time.
@@ -157,7 +157,7 @@ class Judge {
     if (its.ending == Ending::kFinished) return;
     const auto message = its.message.string();
     const auto limit = trial_.timeout + kAnswerTime;
-    expect(its.after_fault < limit, rank, c10::str("needed ", its.after_fault.count(), " ms"));
+    expect(its.after_fault < limit, rank, c10::str("ended only after ", its.after_fault.count(), " ms"));
     // A rank may wait on one axis for a rank that waits on the other axis for the victim. Both give up at the same
     // time.
     const bool has_two_axes = trial_.has_stages && trial_.world_size == 4;
@@ -173,7 +173,7 @@ class Judge {
     const bool in_set_up =
         trial_.divergence == Divergence::kOtherModel || trial_.divergence == Divergence::kOtherGroups;
     expect(its.ending == (in_set_up ? Ending::kMismatch : Ending::kFinished), rank,
-           "ended otherwise: " + its.message.string());
+           "ended in another way than expected: " + its.message.string());
     const auto message = in_set_up ? its.message.string() : its.noticed.string();
     if (trial_.divergence == Divergence::kExceptionAlone && rank == trial_.victim) return;
     expect(names_two_ranks(message, trial_.victim, trial_.world_size), rank,

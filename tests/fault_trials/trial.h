@@ -92,10 +92,9 @@ struct TrialReport {
 Child start_rank(const Trial& trial, int rank, int port, SharedReport& report);
 
 /// Trains with the backend "hierarchical", as the rank that the launcher's variables name. Prints "hash NUMBER" and,
-/// one per line, how often the rank passed each fault point. HOST_FAULT may be "rank", "launcher" or "link": when the
-/// rank HOST_FAULT_RANK passes HOST_FAULT_POINT for the HOST_FAULT_PASSAGE-th time, it kills itself, kills its
-/// launcher, or cuts its host's network. HOST_TIMEOUT_MS is the timeout of the process group. Returns the program's
-/// exit status.
+/// one per line, how often the rank passed each fault point. HOST_FAULT is "rank", "launcher" or "link": when the rank
+/// HOST_FAULT_RANK passes HOST_FAULT_POINT for the HOST_FAULT_PASSAGE-th time, it kills itself, kills its launcher, or
+/// cuts its host's network. HOST_TIMEOUT_MS is the timeout of the process group. Returns the program's exit status.
 int train_as_rank_of_a_host();
 
 /// Runs the trial. The calling process must have one thread.

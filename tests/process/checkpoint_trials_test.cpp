@@ -69,7 +69,7 @@ PROCESS_CASE(save_until_killed) {
   } else {
     save_next();
   }
-  const int victim = number_in("VICTIM");  // the number of ranks stands for all ranks
+  const int victim = number_in("VICTIM");  // if this is the number of ranks, all ranks die
   barrier();
   if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
   for (;;) save_next();
@@ -83,7 +83,7 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
   for (int trial = 0; trial < trials(3); ++trial) {
     const int world = 1 + trial % 3, victim = static_cast<int>(random() % static_cast<unsigned>(world + 1));
     const auto microseconds = std::to_string(20'000 + random() % 100'000);
-    SCOPED_TRACE(str_cat("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
+    SCOPED_TRACE(str_cat("trial ", trial, ", ", world, " ranks: VICTIM=", victim, " after ", microseconds, " us"));
     auto ranks = start_ranks("save_until_killed", world,
                              {{"FOLDER", folder}, {"VICTIM", std::to_string(victim)}, {"MICROSECONDS", microseconds}});
     for (int r = 0; r < world; ++r) {

@@ -1,4 +1,4 @@
-// Tests of the other ranks' errors when one dies, leaves or stays away. Times bound hangs; they measure nothing.
+// Tests of the other ranks' errors when one dies, leaves or stays away. Times only bound hangs.
 
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>

@@ -25,10 +25,10 @@ PROCESS_CASE(exchange_between_hosts) {
   const auto own = expected.narrow(0, rank() * slice, slice);
   const auto output = at::zeros_like(expected);
   all.all_gather(output, own.clone(), {"w"})->wait();
-  TORCH_CHECK(output.equal(expected), "gathered other values");
+  TORCH_CHECK(output.equal(expected), "the gathered values are wrong");
   const auto sum = at::zeros({slice});
   all.reduce_scatter(sum, expected * (1 << rank()), {"w"})->wait();
-  TORCH_CHECK(sum.equal(own * ((1 << world) - 1)), "summed other values");
+  TORCH_CHECK(sum.equal(own * ((1 << world) - 1)), "the sums are wrong");
   std::cout << "hosts " << default_process_group()->hosts() << std::endl;
 }
 
@@ -38,7 +38,7 @@ PROCESS_CASE(exchange_for_ever) {
   for (int i = 0;; ++i) {
     const auto tensor = at::full({number_of("NUMEL")}, 1.0f);
     default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"step", {}})->wait();
-    TORCH_CHECK(tensor.eq(world_size()).all().item<bool>(), "summed other values");
+    TORCH_CHECK(tensor.eq(world_size()).all().item<bool>(), "the sums are wrong");
     if (i == 3) std::cout << "running" << std::endl;
   }
 }

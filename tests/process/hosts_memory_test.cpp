@@ -46,8 +46,8 @@ PROCESS_CASE(hold_whole_parameters) {
     const int first = rank() / 2 * 2;
     const auto of_host = of_ranks.slice(0, first, first + 2).sum(0);
     const int64_t both = of_host[0].item<int64_t>(), after = of_host[1].item<int64_t>();
-    TORCH_CHECK(both > kBytes * 8 / 10 && both < kBytes * 12 / 10, "the ranks of a host hold ", both);
-    TORCH_CHECK(after < kBytes * 2 / 10, after, " stay");
+    TORCH_CHECK(both > kBytes * 8 / 10 && both < kBytes * 12 / 10, "expected about ", kBytes, " bytes, found ", both);
+    TORCH_CHECK(after < kBytes * 2 / 10, "expected nearly no bytes after the scope, found ", after);
   }
 }
 

@@ -1,4 +1,4 @@
-// Tests of programs that choose a locale for their users in which numbers have separators.
+// Tests of programs that choose a locale in which numbers have separators.
 
 #include <fsdp/checkpoint.h>
 

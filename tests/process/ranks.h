@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Expectations of how ranks that are processes end.
+/// Functions that check how ranks that are processes have ended.
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,4 @@
-// Tests of machines that lack what shared memory needs. Every rank must get an error of one sentence, and no signal,
-// and must not hang.
+// Tests of machines that lack what shared memory needs. Every rank must get an error, not a signal, and must not hang.
 
 #include <fsdp/fsdp.h>
 #include <linux/filter.h>
@@ -26,7 +25,7 @@ const ProcessGroupOptions kShm{.backend = "shm", .timeout = std::chrono::seconds
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
-// Makes the system call fail from now on, as a container's seccomp profile may do.
+// Makes the system call fail from now on, as a container's seccomp profile can do.
 void make_fail(long system_call, int error) {
   std::array<sock_filter, 4> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -94,14 +93,14 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kInit,
      forbid_memfd,
-     {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed", "A sandbox may forbid it",
-      "gloo"}},
+     {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed",
+      "Perhaps a sandbox forbids it", "gloo"}},
     {"proc",
      1,
      MetIn::kInit,
      [] { make_fail(SYS_getdents64, EPERM); },
-     {"rank 1: reading /proc/", "failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
-    // Root may read the memory of such processes all the same, and the error says so.
+     {"rank 1: reading /proc/", "failed: Operation not permitted", "Perhaps a sandbox forbids it", "gloo"}},
+    // Root could read the memory of such processes, so the library itself refuses them.
     {"dumpable",
      1,
      MetIn::kInit,
@@ -122,7 +121,7 @@ const ShmObstacle kShmObstacles[]{
      1,
      MetIn::kInit,
      [] { TORCH_CHECK(setuid(65534) == 0); },
-     {"only ranks of the same user can share memory, found a process of user"},
+     {"only ranks of the same user can share memory, but user"},
      /*needs_root=*/true}};
 
 const ShmObstacle& find_obstacle() {

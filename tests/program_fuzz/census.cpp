@@ -174,7 +174,7 @@ std::string Census::table() const {
 std::string Census::missing() const {
   std::string text;
   for (const auto& [name, number] : counts_)
-    if (number == 0) text += "never took place: " + name + '\n';
+    if (number == 0) text += "no program did this: " + name + '\n';
   return text;
 }
 

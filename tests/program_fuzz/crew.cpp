@@ -162,7 +162,7 @@ class Crew {
 
   Member& member(int number) { return item(board_->members, number); }
 
-  // Waits until every process has finished that many programs. Returns a finding if one of them cannot.
+  // Waits until every process has finished `finished` programs. Returns a finding if a process cannot.
   std::optional<Finding> wait_for(size_t finished) {
     int64_t steps = -1;
     auto since = Clock::now();

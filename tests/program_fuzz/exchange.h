@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Says what a rank passes to the collective of a kMap or kAttend, and what it makes of the result. The sharded and the
-/// unsharded run share this code.
+/// Says what a rank passes to the collective of a kMap or kAttend, and how the result becomes the next h. The sharded
+/// and the unsharded run share this code.
 
 #include <torch/torch.h>
 

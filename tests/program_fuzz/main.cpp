@@ -75,7 +75,7 @@ class Fuzz {
       std::cout << "shrunk: " << describe(shrunk->program, shrunk->finding) << '\n'
                 << print_cpp(shrunk->program) << std::endl;
     else
-      std::cout << "does not go wrong by itself: perhaps a program before it in the same processes matters"
+      std::cout << "does not go wrong when it runs alone: perhaps an earlier program in the same processes matters"
                 << std::endl;
   }
 
@@ -115,7 +115,7 @@ bool finds_what_is_planted(Options options) {
     std::cout << "planted: " << (plant == Plant::kGradient ? "gradients of rank 1" : "writes left out") << std::endl;
     all = !Fuzz(options).run() && all;
   }
-  std::cout << (all ? "both were found" : "one was NOT FOUND") << std::endl;
+  std::cout << (all ? "both planted errors were found" : "a planted error was NOT FOUND") << std::endl;
   return all;
 }
 
@@ -123,16 +123,16 @@ int main(int argc, char** argv) {
   Options options;
   bool planted = false;
   CLI::App app("Runs random programs on ranks and unsharded, and compares what they compute.");
-  app.add_option("--seed", options.seed, "of the programs")->capture_default_str();
-  app.add_option("--programs", options.programs, "how many")->capture_default_str();
-  app.add_option("--only", options.only, "run the program with this number alone");
-  app.add_option("--repeat", options.repeat, "run each program so often: a race may need it")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the programs")->capture_default_str();
+  app.add_option("--programs", options.programs, "number of programs")->capture_default_str();
+  app.add_option("--only", options.only, "run only the program with this number");
+  app.add_option("--repeat", options.repeat, "runs of each program; a race may need several")->capture_default_str();
   app.add_option("--backend", options.choice.backends, "shm, gloo")->delimiter(',')->capture_default_str();
   app.add_option("--ranks", options.choice.world_sizes, "numbers of ranks")
       ->delimiter(',')
       ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
-  app.add_option("--without", options.without, "statements that are left out, as the table at the end names them")
+  app.add_option("--without", options.without, "statements to leave out, by their names in the table at the end")
       ->delimiter(',');
   app.add_flag("--shrink", options.shrink, "find a short program for each failure and print it as C++");
   app.add_flag("--planted", planted, "plant errors instead, and fail if they are not found");

@@ -64,7 +64,7 @@ std::string text_of(const Statement& statement) { return text_of(statement, kFie
 }  // namespace
 
 std::string print_cpp(const Program& program) {
-  return c10::str("// In place of main.cpp, this runs the program on ranks and unsharded, and compares.\n",
+  return c10::str("// In place of main.cpp, this runs the program on ranks and unsharded, and compares the results.\n",
                   "#include \"program_fuzz/fuzz.h\"\n\nint main() {\n  using namespace fsdp::test::fuzz;\n",
                   "  Program program", text_of(program, kFieldsOfProgram), ";\n  number_statements(program);\n",
                   "  return run_crew({program}, {}).finding ? 1 : 0;\n}\n");

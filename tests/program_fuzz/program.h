@@ -112,8 +112,8 @@ enum class Kind : uint8_t {
   kKeepInBackward,  ///< Calls set_unshard_in_backward(!flag) on the group of `node`.
   kClampReduced,  ///< Sets a hook that clamps the reduced gradients of `node` to `value`, or removes it if flag is not
                   ///< set.
-  kStepInBackward,    ///< Drops gradients, and gives the group of `node` an optimizer that steps in backward. Without
-                      ///< flag it has none then.
+  kStepInBackward,    ///< Drops gradients. flag: gives the group of `node` an optimizer that steps in backward;
+                      ///< otherwise takes it away.
   kFreeze,            ///< Sets requires_grad of the parameters of `node` itself to !flag.
   kReduceUnused,      ///< Calls set_reduce_scatter_unused_params(flag).
   kDivideFactor,      ///< Calls set_gradient_divide_factor(value) on the group of `node`.
@@ -131,7 +131,7 @@ enum class Kind : uint8_t {
   kAllGather,         ///< Gathers a tensor.
   kBroadcast,         ///< Broadcasts a tensor from `rank`.
   kMean,              ///< Calls mean().
-  kMap,  ///< Passes the h of slot `other` through the collective with gradients that `seed` chooses of kMaps, and keeps
+  kMap,  ///< Passes the h of slot `other` through one of kMaps collectives with gradients, as `seed` chooses, and keeps
          ///< the graph in `slot`. Groups of `rank` neighbours take part, or all ranks together if that is -1.
   kAttend,    ///< Does the same with attention in a SequenceParallel of the method that `seed` chooses. flag: causal.
   kByHand,    ///< Computes with rows in one of kHands ways, as users' own optimizers do. `seed` chooses the way.

@@ -110,12 +110,12 @@ bool Rules::allow_otherwise(const Statement& s) const {
       return !graph(s.slot).parts.empty();
     case Kind::kScaledStep:
       return !s.flag || has_rows(model, s.node);
-    case Kind::kWriteOneRow:  // a rank may not have a whole matrix
+    case Kind::kWriteOneRow:  // perhaps no rank has a whole matrix
       if (item(model.nodes, s.node).cell == Cell::kStacked) return false;
       return its.local_rows || (is_at_rest(s.model) && !has_replicas(program_, model));
     case Kind::kSummon:  // low-precision parameters would be written back rounded
       return !(s.flag && model.is_mixed);
-    case Kind::kStepInBackward:  // an operator that needs no gradient may read parameters after the group has stepped
+    case Kind::kStepInBackward:  // an operator that needs no gradient can read parameters after the group has stepped
       return !model.by_policy && !its.was_frozen;
     case Kind::kFreeze:
       return its.steppers.empty();
@@ -227,7 +227,7 @@ void Rules::apply(const Statement& s) {
     case Kind::kForward:
       return apply_forward(s);
     case Kind::kEvaluate:
-      // A scope that was opened while gradients were on takes reads under no_grad for those of a custom Function.
+      // In a scope that was opened while gradients were on, a read under no_grad counts as one of a custom Function.
       its.may_be_read_again |= s.entry == Entry::kScope || !its.scopes.empty();
       return note_read(s.model);
     case Kind::kMap:

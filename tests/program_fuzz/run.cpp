@@ -152,7 +152,7 @@ uint32_t Run::models_of(const Statement& s) {
   return ranks_[0]->graph(s.slot).models | (s.other >= 0 ? ranks_[0]->graph(s.other).models : 0);
 }
 
-// At the end of a tensor LibTorch rounds a bf16 multiply-add in another way, and rows end at other places than whole
+// LibTorch rounds a bf16 multiply-add differently at the end of a tensor, and rows end at other places than whole
 // tensors.
 void Run::note_rounding_of_step(const Statement& s) {
   const auto& model = program_.model(s);

@@ -63,7 +63,7 @@ class Rank {
   };
 
   void forward(const Statement& statement);
-  /// Continues a graph after a kMap or kAttend has made `h` of the other graph's h.
+  /// Continues a graph after a kMap or kAttend has computed `h` from the other graph's h.
   void follow(const Statement& statement, const torch::Tensor& h);
   /// Returns the tensors for which a kGrad takes gradients.
   std::vector<torch::Tensor> inputs_of_grad(const Statement& statement);
@@ -131,7 +131,7 @@ class Run {
   /// Executes statements that the two runs execute differently, or that only one of them can execute.
   virtual void execute_otherwise(const Statement& statement) = 0;
   virtual void made(const Statement& statement) = 0;
-  /// Returns what a kMap or kAttend makes of the h of each rank in `ranks_`.
+  /// Returns what a kMap or kAttend computes from the h of each rank in `ranks_`.
   virtual std::vector<torch::Tensor> exchanged(const Statement& statement) = 0;
   /// Runs autograd's part of a backward only. Parameters then have the gradients that autograd gave them.
   void run_backward(const Statement& statement);

@@ -291,7 +291,7 @@ std::vector<Value> run_sharded(const Program& program, int rank, const Watch& wa
   const bool threw = std::ranges::any_of(order, [](const auto* statement) { return statement->kind == Kind::kThrow; });
   for (const auto& group : groups)
     if (!threw && !group.expired())
-      throw Error("a group is still there after its model, its optimizer and all graphs went");
+      throw Error("a group still exists although its model, its optimizer and all graphs are gone");
   return values;
 }
 

@@ -116,7 +116,7 @@ const std::array<KindInfo, kKinds> kKindTable{{
 template <class Value>
 Value named(const std::string& name, const auto& table) {
   const auto found = std::ranges::find_if(table, [&](const auto& info) { return info.name == name; });
-  if (found == table.end()) throw std::invalid_argument("nothing is called '" + name + "'");
+  if (found == table.end()) throw std::invalid_argument("there is no item with the name '" + name + "'");
   return static_cast<Value>(found - table.begin());
 }
 

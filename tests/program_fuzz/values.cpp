@@ -43,8 +43,8 @@ std::string difference(const Value& expected, const Value& found) {
     worst = std::isnan(apart) ? INFINITY : std::max(worst, apart);
   }
   if (worst == 0 || worst <= expected.tolerance * largest) return {};
-  return c10::str("expected ", list_of(wanted), ", found ", list_of(found.numbers), ", ", worst / largest, " apart",
-                  expected.tolerance == 0 ? ", not the same bits" : "");
+  return c10::str("expected ", list_of(wanted), ", found ", list_of(found.numbers), ", relative difference ",
+                  worst / largest, expected.tolerance == 0 ? ", not the same bits" : "");
 }
 
 }  // namespace

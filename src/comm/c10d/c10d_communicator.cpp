@@ -40,7 +40,7 @@ struct Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  // Starts the roll call and the windows, at first or anew, with new keys of the store.
+  // Starts the roll call and the windows, for the first time or again, with keys of the store that are new.
   void begin() {
     if (roll_call) roll_call->leave();
     transport = nullptr;
@@ -115,8 +115,8 @@ struct Family {
 
 class C10dCommunicator : public Front {
  public:
-  /// `number` is the same on every rank, and no other communicator has it. `host` is that of C10dOptions, for this
-  /// communicator alone.
+  /// `number` is the same on every rank, and no other communicator has it. `host` is what C10dOptions::host is, but for
+  /// this communicator alone.
   C10dCommunicator(std::shared_ptr<Family> family, std::shared_ptr<Communicator> host, const std::string& name,
                    int number)
       : Front(family->options.ranks, "Gloo", family->options.data_device),
@@ -298,9 +298,9 @@ class C10dCommunicator : public Front {
   // from a higher to a lower rank.
   Queue make_queue(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
-    require(3 * number_ + number < Mail::kQueues, "fsdp ", name_, ": a process group over Gloo has at most ",
-            Mail::kQueues / 3,
-            " communicators. Make fewer duplicates of this process group, or make a second process group");
+    require(3 * number_ + number < Mail::kQueues, "[fsdp] a process group over Gloo has at most ", Mail::kQueues / 3,
+            " communicators, and '", name_,
+            "' would be one more. Make fewer duplicates of this process group, or make a second process group.");
     Queue queue;
     queue.mail = std::make_shared<Mail>(family_->transport, Mail::Options{.rank = rank(),
                                                                           .peers = std::move(peers),

@@ -29,9 +29,9 @@ struct C10dOptions {
   RollCallOptions roll_call;
   /// Counts the messages on the CPU; may be null.
   std::shared_ptr<const CountByPeer> traffic = nullptr;
-  /// Set if the ranks are on several hosts that each share memory: the grid of hosts, and a communicator of this host's
-  /// ranks that carries data on the CPU; see Note [Two levels]. If `host` is null, every rank exchanges with every
-  /// other rank.
+  /// Set if the ranks are on several hosts and share memory inside each host: the grid of hosts, and a communicator of
+  /// this host's ranks that carries data on the CPU; see Note [Two levels]. If `host` is null, every rank exchanges
+  /// with every other rank.
   HostGrid grid = {};
   std::shared_ptr<Communicator> host = nullptr;
 };

@@ -10,8 +10,8 @@
 namespace fsdp {
 namespace {
 
-// Divides slices into the parcels that a reduction processes one after another. All ranks divide a slice in the same
-// way.
+// Divides slices into parcels (see mail.h), which a reduction processes one after another. All ranks divide a slice in
+// the same way.
 std::vector<Parcel> chunks_of(const std::vector<at::Tensor>& slices, int world_size) {
   // Two parcels of each peer are in memory at a time, so that one is summed while the next arrives.
   constexpr int64_t kBudget = int64_t{16} << 20, kLeast = int64_t{256} << 10, kMost = int64_t{4} << 20;

@@ -102,7 +102,7 @@ class HierarchicalExchange : public DirectExchange {
   void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
   void broadcast(const at::Tensor& tensor, int root) override;
   /// Runs `act`, which starts collectives on the host's communicator and waits for them. Mail::interrupt() ends these
-  /// waits too. An error of `act` is rethrown like that of a broken connection, so that only the roll call decides
+  /// waits too. An error of `act` is rethrown like the error of a broken connection, so that only the roll call decides
   /// which rank is to blame.
   void run_inside(const std::function<void(Communicator& host)>& act) const;
 

@@ -27,9 +27,9 @@ using Gloo = c10d::ProcessGroupGloo;
 // first contact would be found too late.
 c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
                                               std::chrono::milliseconds timeout) {
-  // Gloo's thread, which has the policy of the thread that starts it, must not preempt the threads that wake it. It may
-  // otherwise preempt a thread that holds a connection's lock, and would then poll for that lock for up to a tick of
-  // the scheduler.
+  // Gloo's thread, which has the scheduling policy of the thread that starts it, must not preempt the threads that wake
+  // it. Otherwise it could preempt a thread that holds a connection's lock and then poll for that lock for up to a tick
+  // of the scheduler.
   int policy = 0;
   sched_param parameters{};
   pthread_getschedparam(pthread_self(), &policy, &parameters);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Checks after the operations were issued whether all ranks issued the same ones.
+/// Checks whether all ranks issued the same operations, after these were issued.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

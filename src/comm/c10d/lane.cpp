@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time in which a queue whose timeout has broken the connections of other queues can raise the alarm first.
+// If a queue's timeout breaks the connections of other queues, these wait so long for that queue to raise the alarm.
 constexpr std::chrono::milliseconds kWordOfAnotherQueue{10};
 // The longest time for which a lane waits for its operation in progress to end.
 constexpr std::chrono::seconds kLongestEnd{10};
@@ -110,7 +110,7 @@ std::string Lane::status() const {
 void Lane::run() {
   c10::setThreadName("fsdp-lane");
   const PipeSignalBlocked no_pipe_signal;
-  // Collectives write into parameters' memory. Autograd must record nothing, and versions must stay.
+  // Collectives write into parameters' memory: autograd must not record this, and version counters must not change.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   MutexLock lock(mutex_);
   while (true) {

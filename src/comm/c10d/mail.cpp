@@ -208,8 +208,8 @@ void Mail::finish() {
 
 void Mail::prepare() {
   for (auto& [peer, box] : boxes_) {
-    // A peer that has left since its header arrived needed nothing more. If there is another operation, that one finds
-    // it.
+    // A peer that has left since its header arrived needed nothing more. If there is another operation, that one will
+    // notice that the peer has left.
     try_to([&, &peer = peer, &box = box] {
       wait(std::exchange(box.leaving, {}), peer);
       if (box.checked && box.expected.size() < 2) expect_header(box, peer, box.incoming);

@@ -108,7 +108,7 @@ class Mail {
   /// peers that send none.
   void finish();
   /// Waits until the headers of a finished operation have been sent, and posts the receives of the next ones. The next
-  /// operation begins with this if no one called it.
+  /// operation begins with this call if no one has made it.
   void prepare();
   /// Exchanges headers with all peers. Returns when every peer has reached this operation.
   void meet();

@@ -52,8 +52,8 @@ class NativeQueue::Watch {
     return alive;
   }
 
-  // Makes every queue of the device fail and then aborts all at once. Returns when the aborts have returned, or after
-  // some seconds. The first thread that needs the verdict calls `find_out`.
+  // Makes every queue of the device fail and then aborts all their backends at once. Returns when the aborts have
+  // returned, or after some seconds. The first thread that needs the verdict calls `find_out`.
   void fail_all(c10::Device device, std::function<Verdict()> find_out) {
     const Failure failure = std::async(std::launch::deferred, std::move(find_out)).share();
     auto failed = queues(device);
@@ -130,7 +130,7 @@ class NativeQueue::Operation : public Work, public std::enable_shared_from_this<
     }
     auto span = collective_span(queue_->options_.ranks, fingerprint);
     const c10::StreamGuard guard(*queue_->stream_);
-    // Operations write into parameters' memory. Autograd must record nothing, and versions must stay.
+    // Operations write into parameters' memory: autograd must not record this, and version counters must not change.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     try {
       progress_->given.block(*queue_->stream_);
@@ -288,7 +288,7 @@ bool NativeQueue::fail(const Failure& failure) {
   return true;
 }
 
-// The roll call calls it. Which operation differs is found out later, by the first thread that throws.
+// The roll call calls this function. Which operation differs is found out later, by the first thread that throws.
 void NativeQueue::interrupt() {
   const auto explain = [call = options_.roll_call, windows = options_.windows] {
     const auto verdict = *call->verdict();

@@ -36,8 +36,8 @@ bool try_to(const auto& act) {
   }
 }
 
-/// Keeps the first exception of several actions on a rank that must not stop early because other ranks wait for it. One
-/// thread at a time may use it.
+/// Keeps the first exception of several actions, on a rank that must go on to its last action because other ranks wait
+/// for it. Not thread-safe.
 class FirstError {
  public:
   /// Runs `act` unless an earlier action threw.

@@ -59,7 +59,7 @@ struct Fingerprint {
   /// Device type of the planes (c10::DeviceType); -1 if the operation has no data.
   int8_t device = -1;
   std::array<uint8_t, 5> unused{};
-  /// The beginning of Tag::text() and then that of Tag::Count::of, each followed by a zero.
+  /// The beginning of Tag::text() and the beginning of Tag::Count::of, each followed by a zero.
   std::array<char, kTextBytes> text{};
 
   std::string subject() const { return text.data(); }
@@ -68,8 +68,8 @@ struct Fingerprint {
 static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) == 192);
 
 Fingerprint make_fingerprint(Operation operation, const Tag& tag);
-/// Fills in the fields that describe the data. `planes` has at least one tensor; all are on one device. The whole
-/// operation has `times` times their bytes.
+/// Fills in the fields that describe the data. `planes` has at least one tensor; all are on one device. The data of all
+/// ranks has `times` times the bytes of `planes`.
 void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes, int times = 1);
 
 /// Returns a hash of `before` and of all fields except `text`.
@@ -84,8 +84,8 @@ std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 /// Begins an entry for the collective on the rank's timeline.
 Span collective_span(const Ranks& ranks, const Fingerprint& fingerprint);
 
-/// Returns the fields that keep two ranks' operations from being the same collective, e.g. "operation, bytes"; empty if
-/// the operations match.
+/// Returns the names of the fields that do not match in two ranks' operations, e.g. "operation, bytes"; empty if all
+/// match.
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b);
 
 }  // namespace fsdp

@@ -29,11 +29,12 @@ class Front::Call {
 
   void expect_tensor(const at::Tensor& tensor) const {
     expect(tensor.defined(), "expected a tensor, found an undefined one.");
-    expect(tensor.layout() == at::kStrided && tensor.is_contiguous(), "expected a contiguous tensor, found sizes ",
-           tensor.sizes(), " with layout ", tensor.layout(), ". Call contiguous() first.");
+    expect(tensor.layout() == at::kStrided && tensor.is_contiguous(),
+           "expected a contiguous tensor, but this one with sizes ", tensor.sizes(), " and layout ", tensor.layout(),
+           " is not. Call contiguous() first.");
     const auto device = tensor.device();
     if (front_.carrier_.empty() || device.is_cpu() || device == front_.device_) return;
-    expect(!front_.device_.is_cpu(), front_.carrier_, " moves only CPU tensors, found one on ", device,
+    expect(!front_.device_.is_cpu(), front_.carrier_, " moves only CPU tensors, but this one is on ", device,
            ". Use the backend \"nccl\".");
     expect(false, "expected a tensor on this rank's device ", front_.device_, " or on the CPU, found one on ", device,
            ".");
@@ -83,8 +84,8 @@ Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const
   std::vector<at::Tensor> outputs;
   for (const auto& [output, input] : planes) {
     call.expect_alike(output, input);
-    call.expect(output.numel() == world_size() * input.numel(), "expected an output of ", world_size(), " slices of ",
-                input.numel(), " elements, as many as the input has, found ", output.numel(), " elements.");
+    call.expect(output.numel() == world_size() * input.numel(), "expected an output of ", world_size(),
+                " times the input's ", input.numel(), " elements, found ", output.numel(), " elements.");
     const at::Tensor own = slice_of(output.detach(), input.numel(), rank());
     call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
                 "expected an input that is this rank's slice of the output or has memory of its own, found one that "
@@ -108,8 +109,8 @@ Fingerprint Front::checked_reduce_scatter(std::span<const ReducePlane> planes, c
                   "expected an output with memory of its own, found one that overlaps the input.");
       end = first + values.numel();
     }
-    call.expect(end <= world_size() * output.numel(), "expected pieces within ", world_size(), " slices of ",
-                output.numel(), " elements, as many as the output has, found one that ends at element ", end, ".");
+    call.expect(end <= world_size() * output.numel(), "expected pieces within ", world_size(), " times the output's ",
+                output.numel(), " elements, found one that ends at element ", end, ".");
   }
   return call.of(outputs_of(planes), -1, world_size());
 }
@@ -127,9 +128,9 @@ Fingerprint Front::checked_all_reduce(std::span<const at::Tensor> tensors, Reduc
 Fingerprint Front::checked_all_to_all(const at::Tensor& output, const at::Tensor& input, const Tag& tag) const {
   Call call(*this, Operation::kAllToAll, tag);
   call.expect_alike(output, input);
-  call.expect(input.numel() == output.numel() && input.numel() % world_size() == 0, "expected two tensors of ",
-              world_size(), " slices of equal length each, found ", output.numel(), " and ", input.numel(),
-              " elements.");
+  call.expect(input.numel() == output.numel() && input.numel() % world_size() == 0,
+              "expected two tensors of equal size, a multiple of the world size ", world_size(), ", found ",
+              output.numel(), " and ", input.numel(), " elements.");
   call.expect(!overlap(output, input), "expected an output with memory of its own, found one that overlaps the input.");
   return call.of(output);
 }
@@ -144,7 +145,7 @@ Fingerprint Front::checked_broadcast(const at::Tensor& tensor, int root, const T
 Fingerprint Front::checked_message(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) const {
   Call call(*this, operation, tag);
   call.expect_tensor(tensor);
-  call.expect(world_size() > 1, "expected a process group with another rank, found one of 1 rank.");
+  call.expect(world_size() > 1, "expected a process group of at least 2 ranks, found one of 1 rank.");
   call.expect_rank(peer);
   call.expect(peer != rank(), "expected a rank other than this one, found ", peer, ".");
   return call.of(tensor, peer);

@@ -19,7 +19,7 @@ namespace fsdp {
 /// fingerprint, or throws a UsageError with the operation, its subject, what was expected and what was found.
 class Front : public Communicator {
  public:
-  /// `carrier`, e.g. "Gloo", is the transport that moves tensors on the CPU and on `device`. If it is empty, tensors
+  /// `carrier`, e.g. "Gloo", names the transport that moves tensors on the CPU and on `device`. If it is empty, tensors
   /// may be on any device.
   Front(Ranks ranks, std::string_view carrier, c10::Device device)
       : ranks_(std::move(ranks)), carrier_(carrier), device_(device) {}
@@ -54,7 +54,7 @@ class Front : public Communicator {
   const c10::Device device_;
 };
 
-/// Makes a communicator of one rank, whose collectives are done when the call returns; on a device, when the current
+/// Makes a communicator of one rank. Its collectives are done when their call returns or, on a device, when the current
 /// stream reaches them. Thread-safe.
 std::shared_ptr<Communicator> make_local_communicator(Ranks ranks = {});
 

@@ -20,8 +20,8 @@ struct HostGrid {
   int first_on(int host) const { return host * ranks_per_host; }
   int counterpart_on(int host) const { return first_on(host) + rank % ranks_per_host; }
   bool is_inside(int other) const { return other / ranks_per_host == own_host(); }
-  /// Returns all hosts except this rank's own, beginning with the host after it. The rotation spreads the ranks over
-  /// the hosts.
+  /// Returns all hosts except this rank's own, in cyclic order from the next host on, so that the ranks of all hosts do
+  /// not begin with the same host.
   std::vector<int> others() const {
     std::vector<int> others;
     for (int step = 1; step < hosts; ++step) others.push_back((own_host() + step) % hosts);
@@ -29,7 +29,7 @@ struct HostGrid {
   }
 };
 
-/// Returns the grid seen from `rank`. `hosts` holds for each rank the number of its host; hosts are numbered from 0 in
+/// Returns the grid as `rank` sees it. `hosts` holds for each rank the number of its host; hosts are numbered from 0 in
 /// the order of ranks. `why_no_grid(hosts)` must be empty.
 inline HostGrid grid_of(std::span<const int> hosts, int rank) {
   return {static_cast<int>(std::ranges::count(hosts, 0)), hosts.back() + 1, rank};

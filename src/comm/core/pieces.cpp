@@ -17,8 +17,8 @@ std::vector<at::Tensor> of_each(const auto& planes, const auto& tensor_of) {
 }
 
 // Elements that one call of an ATen kernel processes. The number is below the size from which ATen splits an operation
-// among threads (at::internal::GRAIN_SIZE, 32768): memory and the network limit a sum, and a second thread pool would
-// take cores from the computation. Blocks of this size also fit into the caches.
+// among threads (at::internal::GRAIN_SIZE, 32768): memory and the network limit the speed of a sum, and a second thread
+// pool would take cores from the computation. Blocks of this size also fit into the caches.
 constexpr int64_t kBlock = 32'000;
 
 void combine(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {

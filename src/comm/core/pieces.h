@@ -59,15 +59,15 @@ void visit_ranges(std::span<const Piece> pieces, int64_t begin, int64_t end,
 /// thread.
 void copy_range(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target);
 
-/// Computes output = scale * (((c[0] + c[1]) + c[2]) + ...), or `scale` times the maximum or minimum. c are the
-/// contributions: two or more flat tensors of the same size.
+/// Computes output = scale * (((c[0] + c[1]) + c[2]) + ...), or `scale` times the maximum or minimum. `c` stands for
+/// `contributions`: two or more flat tensors of the same size.
 ///
 /// The function overwrites contributions except c[own], which stays as it is unless `output` is c[own] itself. On the
 /// CPU everything runs in the calling thread.
 void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op,
                           double scale = 1.0);
 
-/// Multiplies `tensor` by `scale`, on the CPU in the calling thread.
+/// Multiplies `tensor` by `scale`. On the CPU it runs in the calling thread.
 void scale_in_place(const at::Tensor& tensor, double scale);
 
 }  // namespace fsdp

@@ -46,12 +46,12 @@ struct Ranks {
     return str_cat("[fsdp rank ", name(), '/', global_size, ", '", group, "' ", own, "] ", operation, ": ");
   }
 
-  /// Returns this rank's Ranks in a subgroup called `called`. `members` are the ascending global ranks of the subgroup,
-  /// this rank's included.
-  Ranks in_subgroup(std::string called, std::vector<int> members) const {
+  /// Returns this rank's Ranks in a subgroup with the name `label`. `members` are the global ranks of the subgroup in
+  /// ascending order, including this rank's.
+  Ranks in_subgroup(std::string label, std::vector<int> members) const {
     const auto place = std::ranges::lower_bound(members, name()) - members.begin();
     const auto size = static_cast<int>(members.size());
-    return {static_cast<int>(place), size, std::move(called), std::move(members),
+    return {static_cast<int>(place), size, std::move(label), std::move(members),
             global.empty() ? world_size : global_size, timeline};
   }
 };

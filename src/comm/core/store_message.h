@@ -25,7 +25,7 @@ template <class Stream>
 inline constexpr bool kReads = std::is_base_of_v<std::istream, Stream>;
 
 /// Writes a field to an output stream or reads it from an input stream. A field is a number, a text (written after its
-/// length, so it may hold any bytes), a message, or a list or map of these.
+/// length, so it can hold any bytes), a message, or a list or map of these.
 template <class Stream, class T>
 void pass_field(Stream& stream, T& field) {
   if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {

@@ -26,7 +26,7 @@ void Timeline::forget(const std::shared_ptr<TimelineEntries>& entries) {
   is_on_ = !recorded_.empty();
 }
 
-// An entry that was erased for lack of room still has the smallest number, so it is erased again.
+// A later state of an entry that was erased for lack of room is erased at once, because its number is the smallest.
 void Timeline::put(TimelineEntry& entry) {
   const MutexLock lock(mutex_);
   if (entry.number == 0) entry.number = ++last_number_;

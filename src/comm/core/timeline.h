@@ -30,7 +30,7 @@ struct TimelineEntry {
   int32_t thread = 0;
 };
 
-/// The newest `room` entries, by their numbers. The lock of the timeline that records into them guards them.
+/// The newest entries by their numbers, at most `room`. The timeline that records into them guards them with its lock.
 struct TimelineEntries {
   const size_t room;
   std::map<uint64_t, TimelineEntry> entries = {};
@@ -43,7 +43,7 @@ class Timeline {
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
   void record_into(std::shared_ptr<TimelineEntries> entries);
   void forget(const std::shared_ptr<TimelineEntries>& entries);
-  /// Records an entry, which gets its number, or a later state of an entry.
+  /// Gives a new entry its number and records it, or records a later state of an entry.
   void put(TimelineEntry& entry);
   /// Returns a copy of `entries`, which the timeline records into.
   std::map<uint64_t, TimelineEntry> read(const TimelineEntries& entries);

@@ -28,7 +28,7 @@ struct TrafficCount {
   LinkCount between_hosts, inside_host;
   /// Messages that this rank sent over a network: `headers` describe an operation, `messages` have only data.
   std::atomic<int64_t> headers = 0, messages = 0;
-  /// Number of calls of the rendezvous store.
+  /// Number of calls to the rendezvous store.
   std::atomic<int64_t> store_calls = 0;
   Traffic total() const { return {between_hosts.total(), inside_host.total()}; }
 };

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::hours kLongWait{24};
 // The longest time for which a store that does not answer keeps this process from ending.
 constexpr std::chrono::seconds kFarewell{3};
-// Pause between a ring and the look. Meanwhile operations that other ranks have completed end here too, and a rank
-// whose own timeout is about to pass raises the alarm itself instead of answering without a cause.
+// Pause between a ring and RollCall::look(). Meanwhile operations that other ranks have completed end here too, and a
+// rank whose own timeout is about to pass raises the alarm itself instead of answering without a cause.
 constexpr std::chrono::milliseconds kMoment{200};
 
 std::string key_of(int rank) { return str_cat("alarm/", rank); }
@@ -91,7 +91,7 @@ void Alarm::listen() {
       if (is_stopping_) break;
       listening_->deleteKey(key_of(rank_));
     } catch (const std::exception&) {
-      // A store that is gone matters only when a collective fails: ranks may leave in any order.
+      // A store that is gone matters only when a collective fails: the rank that hosts it may leave before this one.
       if (Clock::now() - begin < kLongWait) break;
     }
     std::this_thread::sleep_for(kMoment);

@@ -32,10 +32,10 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 //   told/R      rank R has read the verdict or has left
 // The rank that answers last decides, or the judge when the time to answer is over. If the judge is lost meanwhile, any
 // other rank that raised the alarm decides.
-// Before the rank that hosts the store throws, it waits a few seconds at most until the others have read the verdict:
-// its program may end because of the error, and the verdict would be lost with the store.
-// A rank that hears that another rank is gone publishes the same verdict in all its process groups, including the one
-// of all ranks. So ranks that share no other process group with it name the lost rank too.
+// Before the rank that hosts the store throws, it waits until the others have read the verdict, a few seconds at most:
+// its program may end because of the error, and then the verdict would be lost with the store. A rank that hears that
+// another rank is gone publishes the same verdict in all its process groups, including the one of all ranks. So ranks
+// that share no other process group with it name the lost rank too.
 
 std::shared_ptr<RollCall> RollCall::start(const Alarm::Connect& connect, Ranks ranks, RollCallOptions options,
                                           int beginning) {
@@ -113,8 +113,8 @@ std::optional<Verdict> RollCall::known() const {
   return verdict_;
 }
 
-// Every caller returns only after the store knows that this rank leaves, because the process may end then. If the store
-// is gone, no rank is left to tell.
+// Returns to every caller only once the store knows that this rank leaves, because the process may then end. If the
+// store is gone, no rank is left to tell.
 void RollCall::leave() {
   if (process_ != getpid()) return;
   std::call_once(leaves_, [this] {

@@ -28,7 +28,7 @@ class RollCall;
 /// Hears of failures for all process groups of a rank. One thread waits for a key of the store on a connection of its
 /// own, so the store gets no requests while nothing fails. See Note [Alarm].
 ///
-/// Thread-safe. The alarm's thread may outlive its last user.
+/// Thread-safe. The alarm's thread can outlive its last user.
 class Alarm : public std::enable_shared_from_this<Alarm> {
  public:
   using StorePtr = c10::intrusive_ptr<c10d::Store>;

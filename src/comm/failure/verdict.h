@@ -40,7 +40,7 @@ struct Report {
 /// The end of messages about a lost rank.
 inline constexpr std::string_view kLookAtLost = " Look at the output of the lost rank, then start all ranks again.";
 
-/// The advice when ranks differ. Messages complete the sentence with what only some ranks may do.
+/// The advice if ranks issued different collectives. Messages complete the sentence with likely causes.
 inline constexpr std::string_view kLookForDifference =
     " Every rank must issue the same collectives in the same order: look for ";
 
@@ -48,7 +48,7 @@ inline constexpr std::string_view kLookForDifference =
 struct Verdict {
   enum class Kind : int { kPeerLost, kMismatch, kError };
   Kind kind = Kind::kError;
-  /// The global rank to blame, or -1. With kPeerLost it is never -1, but it may be a rank outside the group.
+  /// The global rank to blame, or -1. With kPeerLost it is never -1, but it can be a rank outside the group.
   int rank = -1;
   /// The error message, with global ranks.
   std::string text;
@@ -77,9 +77,9 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 /// blames.
 [[noreturn]] void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation);
 
-/// Returns the rank that keeps `rank` waiting. `waits_for` holds for each rank the rank for which it waits, or -1;
-/// `rank` must wait. The function follows this chain to a rank that does not wait. If the chain is a cycle, it returns
-/// the rank for which `rank` waits.
+/// Returns the rank that keeps `rank` waiting. `waits_for` holds for each rank the rank for which it waits, or -1. From
+/// `rank`, which must wait, the function goes on to the rank for which each waits, up to one that does not wait. In a
+/// cycle it returns the rank for which `rank` waits.
 int find_blocking_rank(std::span<const int> waits_for, int rank);
 
 /// Draws the verdict from the ranks' reports. A rank without a report is lost; the message says "it " and then
@@ -92,8 +92,8 @@ std::string last_operations(const Ranks& ranks, std::span<const std::optional<Re
 /// Formats a time as "2.5 s".
 std::string in_seconds(std::chrono::milliseconds time);
 
-/// The environment variable with the number of a descriptor that ranks inherit from their launcher. It refers to
-/// memory, the blame board, to which each rank writes the rank that it blames.
+/// The environment variable with the number of a descriptor that ranks inherit from their launcher. The descriptor
+/// refers to memory, the blame board, in which each rank writes which rank it blames.
 inline constexpr const char* kBlameVariable = "FSDP_BLAME";
 
 /// The longest time that the survivors of a lost rank need to agree which rank was lost and to report it: two roll
@@ -104,14 +104,14 @@ inline constexpr std::chrono::seconds kLongestDiagnosis{15};
 /// Makes the blame board for a launcher, without any blame. The descriptor is not open if the system refuses the
 /// memory.
 Descriptor make_blame_board();
-/// Writes to the blame board that this global rank fails because of `whom`, or, with -1, that it goes on. Does nothing
-/// if no launcher made a board.
+/// Writes to the blame board that global rank `rank` fails because of `whom` or, if that is -1, that it goes on. Does
+/// nothing if no launcher made a board.
 void blame(int rank, int whom);
 /// Returns the global rank that `rank` blames; -1 if none.
 int blamed_by(const Descriptor& board, int rank);
 
-/// Returns the rank whose failure caused that of `rank`, the first that was seen to fail. Follows the blame from `rank`
-/// to a rank that has failed and blames no other failed rank.
+/// Returns the rank whose failure caused the failure of `rank`, the first rank that was seen to fail. Follows the blame
+/// from `rank` to a rank that has failed and blames no other failed rank.
 int find_first_failed(int rank, const std::function<int(int rank)>& blamed,
                       const std::function<bool(int rank)>& failed);
 

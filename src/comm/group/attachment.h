@@ -22,11 +22,11 @@ struct Attachment {
     if (!object) object = std::make_shared<Kept>();
     return std::static_pointer_cast<Kept>(object);
   }
-  /// Returns a duplicate of the group's reductions() with a queue of its own, one for each `user`. The first call for
-  /// a user makes it and is collective. The caller must serialise the calls.
+  /// Returns a duplicate of the group's reductions(), which has its own queue. Each `user` gets its own duplicate. The
+  /// first call for a user makes it and is collective. The caller must serialise the calls.
   static std::shared_ptr<Communicator> queue_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
                                                  const std::string& name);
-  /// Returns the names of the group's ranks for error messages, and its rank's timeline.
+  /// Returns the names of the group's ranks for error messages, and this rank's timeline.
   static Ranks ranks_of(const ProcessGroup& group);
   /// Returns the counters of the rank's traffic; null for a user's own communicator.
   static std::shared_ptr<TrafficCount> traffic_of(const ProcessGroup& group);

@@ -43,8 +43,8 @@ void check_axes(const std::vector<int>& shape, const std::vector<std::string>& n
             "' twice.");
     require(shape[i] >= 1, prefix, "expected sizes of at least 1, found ", shape[i], " for the axis '", names[i], "'.");
   }
-  require(has_ranks(shape, all.world_size()), prefix, "expected sizes whose product is the number of ranks, ",
-          all.world_size(), ", found ", str_join(" x ", shape),
+  require(has_ranks(shape, all.world_size()), prefix, "expected sizes whose product is the number of ranks (",
+          all.world_size(), "), found ", str_join(" x ", shape),
           ". Change mesh_shape, or start as many ranks as the product of its sizes.");
 }
 

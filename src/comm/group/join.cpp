@@ -28,10 +28,9 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
 
-// Returns the beginning of error messages.
 std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
 
-// Time for which the rank that hosts the store waits, before it fails, for the others to learn of a failure.
+// Before the rank that hosts the store fails, it waits this long for the others to learn of the failure.
 constexpr std::chrono::seconds kFarewell{4};
 
 std::string profile_key(int rank) { return str_cat("profile/", rank); }
@@ -82,7 +81,7 @@ std::vector<std::string> read(const Rendezvous& rendezvous, const std::vector<st
 std::string claims_of(const Membership& membership) {
   std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
-    claims += str_cat(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+    claims += str_cat(" and a backend for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
   if (membership.compares_first) claims += ", FSDP_CHECK=each";
   return claims;
 }
@@ -114,7 +113,7 @@ void meet(Rendezvous& rendezvous) {
               .host = membership.host,
               .obstacle = "",
               .user = static_cast<int>(geteuid()),
-              // No other host page has this name, not even that of a later process with the same id.
+              // No other host page (shm::HostPage) has this name, not even that of a later process with this id.
               .contact = {getpid(), str_cat("fsdp-", random(), '-', random())}};
   try {
     if (may_share_memory(membership.backend))
@@ -148,8 +147,8 @@ void meet(Rendezvous& rendezvous) {
   fault_point("joined");
 }
 
-// Runs `act`, which may fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
-// verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as of any other
+// Runs `act`, which can fail on one rank alone. A rank that gives up looks lost to the others, so it publishes a
+// verdict, and all ranks throw the first verdict in the store. Ranks that are connecting hear of it as they hear of any
 // verdict. If the store is gone and rank 0 hosted it, the verdict is that rank 0 is lost, because other ranks may have
 // given up for the same reason.
 void agreed(const Rendezvous& rendezvous, const std::function<void()>& act) {
@@ -212,8 +211,8 @@ std::shared_ptr<Communicator> join_inside(const Rendezvous& rendezvous) {
   const auto& all = rendezvous.membership.ranks;
   const bool has_all = std::ssize(members) == all.world_size;
   const auto ranks = has_all ? all : all.in_subgroup("host", std::move(members));
-  // In a group of several hosts only the lanes may advance collectives inside the host, so these get an OwnRank of
-  // their own.
+  // In a group of several hosts only the lanes may advance collectives inside the host, so these collectives get a
+  // separate OwnRank.
   const auto own_rank = has_all ? rendezvous.own_rank : std::make_shared<shm::OwnRank>();
   return make_shm_communicator(contacts, ranks, rendezvous.timeout, own_rank, rendezvous.traffic);
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Makes the communicator and the process group of the ranks of a membership.
+/// Functions by which ranks meet and make their communicator and their process group.
 
 #include <fsdp/communicator.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -31,7 +31,7 @@ struct Rendezvous {
   std::chrono::milliseconds timeout{};
   /// See RollCallOptions.
   bool store_in_rank_0 = false;
-  /// The groups that are split from this one share these three.
+  /// The groups that are split from this one share the next three members.
   std::shared_ptr<shm::OwnRank> own_rank = std::make_shared<shm::OwnRank>();
   std::shared_ptr<Alarm> alarm = Alarm::make();
   std::shared_ptr<TrafficCount> traffic = std::make_shared<TrafficCount>();
@@ -40,7 +40,7 @@ struct Rendezvous {
   std::shared_ptr<const Roster> roster = nullptr;
   /// The contacts of the ranks on this rank's host, including this rank, by rank; empty if it is alone there.
   std::map<int, shm::Contact> contacts = {};
-  /// The host page that this rank made for the ranks of its host; null once they have joined.
+  /// The host page (shm::HostPage) that this rank made for the ranks of its host; null once they have joined.
   std::shared_ptr<const Descriptor> page = nullptr;
   /// Makes the communicator once the ranks know each other. Simulations replace this function.
   std::function<std::shared_ptr<Communicator>(const Rendezvous&, const std::vector<int>& hosts)> connect =

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// This rank's number, the place where the ranks meet, and the backend. Options come first, then the environment.
+/// This rank's number, the place where the ranks meet, and the backend. Options take precedence over the environment.
 
 #include <c10/core/Device.h>
 #include <fsdp/process_group.h>
@@ -48,7 +48,7 @@ struct Membership {
   Ranks ranks = {};
   /// Name of the backend: "nccl", "shm", "gloo", "hierarchical" or "cpu"; see ProcessGroupOptions.
   std::string backend;
-  /// The backend for tensors on an accelerator: that of "nccl" or the user's own.
+  /// The backend for tensors on an accelerator, either "nccl" or the user's own.
   std::optional<DeviceBackend> device_backend = std::nullopt;
 
   /// The user's name for this host (FSDP_HOST). If it is empty, the kernel tells hosts apart.

@@ -45,8 +45,8 @@ void leave_at_exit() {
   close_stores();
 }
 
-// A forked child never destroys a group, however it exits: it lacks the rank's threads, shares its connections, and may
-// find locks that stay locked for ever.
+// A forked child never destroys a group, however it exits: it lacks its parent's threads, shares its parent's
+// connections, and may find locks that stay locked for ever.
 std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<Communicator> communicator, int local_rank) {
   static auto* left_alone = new std::vector<ProcessGroup*>;  // keeps the groups reachable, so they are not leaks
   const auto let_go = [process = getpid()](ProcessGroup* group) {
@@ -135,7 +135,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
     wanted += str_cat(" {", str_join(", ", group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
-  // The host page is made before the barrier, so that other ranks find it afterwards.
+  // Makes the host page (shm::HostPage) before the barrier, so that other ranks find it afterwards.
   std::optional<Rendezvous> rendezvous;
   try {
     if (!own.empty()) rendezvous = subgroup_of(*rendezvous_, name, own);

@@ -29,8 +29,8 @@ std::string obstacle_in(std::span<const Profile> profiles, std::span<const int> 
     if (ranks.size() == 1) continue;
     const size_t first = ranks.front();
     if (profiles[rank].user != profiles[first].user)
-      return str_cat("only ranks of the same user can share memory, found a process of user ", profiles[rank].user,
-                     " (rank ", rank, ") beside one of user ", profiles[first].user, " (rank ", first, ")");
+      return str_cat("only ranks of the same user can share memory, but user ", profiles[rank].user, " runs rank ",
+                     rank, " and user ", profiles[first].user, " runs rank ", first);
     if (!profiles[rank].obstacle.empty()) return str_cat("rank ", rank, ": ", profiles[rank].obstacle);
   }
   return "";

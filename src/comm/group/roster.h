@@ -28,7 +28,7 @@ struct Profile {
 };
 
 /// `times` runs of `length` equal numbers each. The numbers of each run are greater by `step` than those of the run
-/// before. A list with a number for each rank has few of these if the numbers are regular, like those of equal hosts.
+/// before. A list with a number for each rank has few such runs if, for instance, all hosts have equally many ranks.
 struct Runs {
   int length = 0, step = 0, times = 0;
 
@@ -49,8 +49,8 @@ struct Roster {
   auto fields() { return std::tie(claims, hosts, is_one_domain, obstacle); }
 };
 
-/// Makes the roster from each rank's profile. Ranks of one domain are on one host unless their names of the host
-/// differ.
+/// Makes the roster from each rank's profile. Ranks of one domain are on one host unless they name it differently
+/// (FSDP_HOST).
 Roster roster_of(std::span<const Profile> profiles);
 
 /// Returns the roster of the subgroup of the ranks with these numbers, which ascend.

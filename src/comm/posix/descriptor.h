@@ -40,8 +40,8 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// Writes all bytes, however long that takes. Returns 0 or an errno, also EPIPE and EFBIG, whose signals would end the
-/// process. After an error, some of the bytes may have been written.
+/// Writes all bytes, however long that takes. Returns 0 or an errno. EPIPE and EFBIG are returned too, because their
+/// signals are blocked. After an error, some of the bytes may have been written.
 inline int write_all(int file, std::span<const std::byte> bytes) {
   const PipeSignalBlocked no_pipe_signal;
   const FileLimitSignalBlocked no_limit_signal;

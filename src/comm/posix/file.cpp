@@ -14,18 +14,17 @@
 #include <system_error>
 
 // Note [Temporary files]
-// A temporary file is called NAME.0123456789abcdef.tmp, with random digits, and is opened with O_EXCL, so neither
-// another writer of NAME nor a file of the user's has that name. Its writer holds a lock on it (flock). The system
-// releases the lock when a process is killed, so a temporary file that can be locked is a leftover. Another process can
-// mistake a file that was just made for a leftover before its writer has locked it; the writer then sees that the file
-// was removed and makes another.
+// A temporary file is called NAME.0123456789abcdef.tmp, with random digits, and is opened with O_EXCL, so it is never a
+// file of the user or of another writer of NAME. Its writer holds a lock on it (flock). The system releases the lock
+// when a process is killed, so a temporary file that can be locked is a leftover. Before the writer has locked a new
+// file, another process can take it for a leftover and remove it; the writer notices this and makes another file.
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Number of bytes after which the disk begins to write while later bytes are still to come.
+// The disk is told to begin to write whenever this many more bytes have come.
 constexpr uint64_t kBytesToBegin = uint64_t{8} << 20;
 constexpr int kMostLinks = 40;  // as many symbolic links as Linux follows in one path
 constexpr size_t kDigits = 16, kMostNameBytes = 255;
@@ -34,7 +33,7 @@ constexpr std::string_view kTemporary = ".tmp";
 std::string advice(int error) {
   const auto is_one_of = [&](std::initializer_list<int> errors) { return std::ranges::count(errors, error) > 0; };
   if (is_one_of({ENOSPC, EDQUOT})) return "Free some space";
-  if (is_one_of({EACCES, EPERM, EROFS})) return "Name a folder that this user may write to";
+  if (is_one_of({EACCES, EPERM, EROFS})) return "Name a folder that this user can write to";
   if (is_one_of({ENOENT, ENOTDIR})) return "Check the path; the folder may have been removed or its disk unmounted";
   if (is_one_of({EISDIR, EEXIST})) return "Name a file instead";
   if (error == ENAMETOOLONG) return "Choose a shorter name";
@@ -52,7 +51,7 @@ Descriptor open_file(const std::string& path, int flags) {
   return Descriptor(static_cast<int>(TEMP_FAILURE_RETRY(::open(path.c_str(), flags | O_CLOEXEC, 0666))));
 }
 
-// Returns the path after following symbolic links at its end. The file need not exist.
+// Returns the path after following symbolic links at its end. The file can be missing.
 std::string followed(std::string path) {
   for (int links = 0; links < kMostLinks; ++links) {
     std::error_code is_no_link;
@@ -137,7 +136,7 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
     if (count < 0) fail_to(path_, "read " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset));
     if (count == 0)
       throw FileError(path_ + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
-                      ", found the end of the file. The file is incomplete: take another copy or checkpoint");
+                      ", found the end of the file. The file is incomplete: use another copy or another checkpoint");
     offset += static_cast<uint64_t>(count);
     out = out.subspan(static_cast<size_t>(count));
   }
@@ -159,7 +158,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (!is_there && errno != ENOENT) fail_to(path_, "create the file");
   if (is_there && S_ISDIR(there.st_mode)) fail_to(path_, "create the file", EISDIR);
   target_ = followed(absolute_path(path_));
-  // A link under /proc may name a path at which its file does not lie.
+  // A link under /proc can name a path at which its file does not lie.
   if (is_there && !(S_ISREG(there.st_mode) && is_same_file(target_, there))) {
     target_.clear();
     file_ = open_file(path_, O_WRONLY | O_TRUNC | O_NOCTTY);
@@ -183,7 +182,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
     fail_to(path_, "write " + std::to_string(bytes.size()) + " bytes", error);
   bytes_ += bytes.size();
   if (bytes_ - begun_ < kBytesToBegin) return;
-  // This only makes `commit` faster, so a disk that cannot do it does no harm.
+  // This only makes `commit` faster, so a failure does no harm.
   ::sync_file_range(file_.number(), static_cast<off_t>(begun_), static_cast<off_t>(bytes_ - begun_),
                     SYNC_FILE_RANGE_WRITE);
   begun_ = bytes_;
@@ -191,7 +190,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 
 void OutputFile::commit() {
   const bool is_synced = TEMP_FAILURE_RETRY(::fsync(file_.number())) == 0;
-  // Most devices cannot be flushed, and FIFOs need not be.
+  // Most devices and all FIFOs refuse to be flushed.
   if (!is_synced && !(temporary_.empty() && (errno == EINVAL || errno == EROFS)))
     fail_to(path_, "flush the file to the disk");
   if (!temporary_.empty()) {
@@ -211,14 +210,14 @@ void remove_leftovers(const std::string& path) noexcept try {
     if (file.is_open() && ::flock(file.number(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
   }
 } catch (const std::exception&) {
-  // A leftover that stays only takes room.
+  // A leftover that is not removed only takes room.
 }
 
 void sync_folder(const std::string& path) {
   const auto folder = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (!folder.is_open() && errno == EACCES) return;  // a folder that this user may write to but not read
+  if (!folder.is_open() && errno == EACCES) return;  // a folder that this user can write to but not read
   if (!folder.is_open()) fail_to(path, "open the folder");
-  // Some network file systems cannot flush a folder and need not.
+  // Some network file systems cannot flush a folder, which does no harm there.
   if (TEMP_FAILURE_RETRY(::fsync(folder.number())) != 0 && errno != EINVAL)
     fail_to(path, "flush the folder to the disk");
 }

@@ -50,8 +50,8 @@ std::string text_of_file(const std::string& path, uint64_t most_bytes);
 /// A file that gets its name only when it is complete and on the disk. Until then it lies in the same folder under a
 /// unique name, so several writers of one name do not disturb each other: the last to commit wins.
 ///
-/// If the name is a symbolic link, the link stays and the file that it names is replaced. Only a regular file is
-/// replaced: the bytes for a device or a FIFO are written to it at once, and opening a FIFO waits for a reader.
+/// If the name is a symbolic link, the link stays and the file that it names is replaced. Only regular files are
+/// replaced. Bytes for a device or a FIFO are written to it at once, and opening a FIFO waits for a reader.
 class OutputFile {
  public:
   /// Creates the file. Throws FileError if it cannot be created.
@@ -71,8 +71,8 @@ class OutputFile {
   void commit();
 
  private:
-  // `path_` is the path as the caller gave it. `target_`, the place of the complete file, and `temporary_` are empty
-  // where the bytes are written to an existing device or FIFO.
+  // `path_` is the path as the caller gave it. `target_`, the place of the complete file, and `temporary_` are empty if
+  // the bytes are written to an existing device or FIFO.
   std::string path_, target_, temporary_;
   Descriptor file_;
   uint64_t bytes_ = 0, begun_ = 0;  // bytes written; bytes that the disk was told to write
@@ -87,7 +87,7 @@ void sync_folder(const std::string& path);
 /// Writes a file with this text. When the function returns, the file and its name are on the disk. Throws FileError.
 void write_text(const std::string& path, std::string_view text);
 
-/// Sets the file's size to `bytes`. The space is reserved now if `now`, otherwise when it is written. Returns 0 or an
+/// Sets the file's size to `bytes`. Reserves the space at once if `now`, otherwise when it is written. Returns 0 or an
 /// errno, e.g. EFBIG beyond the limit on the size of files (ulimit -f).
 int set_file_size(int file, size_t bytes, bool now);
 

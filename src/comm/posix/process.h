@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-/// A process of this host, which need not be a child of this one. Thread-safe.
+/// A process of this host, whether a child of this process or not. Thread-safe.
 class Process {
  public:
   explicit Process(pid_t number) : number_(number), end_(static_cast<int>(syscall(SYS_pidfd_open, number, 0))) {}

@@ -66,7 +66,7 @@ RendezvousParameters read_place(const Environment& environment, const PlaceVaria
   place.rank = environment.whole_number(names.rank, 0, kLargest);
   if (place.rank >= place.world_size) {
     refuse(names.rank, std::to_string(place.rank),
-           "less than " + std::string(names.world_size) + ", which is " + std::to_string(place.world_size),
+           "a number below " + std::string(names.world_size) + ", which is " + std::to_string(place.world_size),
            "give each rank a different number from 0 up, as fsdprun does");
   }
   if (names.local_rank != nullptr) place.local_rank = environment.whole_number(names.local_rank, 0, kLargest);

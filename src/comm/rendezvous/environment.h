@@ -29,7 +29,7 @@ struct RendezvousParameters {
   std::string run_id = "none";
 };
 
-/// The key of the store that holds the run_id of the first rank that came to the store.
+/// The key under which the store holds the run_id of the first rank that came to it.
 inline constexpr const char* kRunKey = "fsdp/run";
 
 using EnvironmentLookup = std::function<const char*(const char*)>;
@@ -37,16 +37,16 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 /// Reads the variables of the first launcher in this list that set any variable of its own. An empty variable counts as
 /// not set.
 ///
-/// 1. torchrun, fsdprun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. All five are needed, except that
-///    LOCAL_RANK may be missing if there is one rank or MASTER_ADDR is the loopback device; RANK is used in its place;
+/// 1. torchrun, fsdprun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. All five are needed, except
+///    LOCAL_RANK if there is one rank or MASTER_ADDR is the loopback device: RANK then stands for it;
 /// 2. Open MPI: OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK;
 /// 3. PMI (MPICH, Intel MPI, Cray): PMI_RANK, PMI_SIZE, and one of MPI_LOCALRANKID, PMI_LOCAL_RANK and SLURM_LOCALID;
 /// 4. Slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS) and SLURM_LOCALID, only inside a step, which srun
 ///    marks with SLURM_STEP_ID. A program in the shell of sbatch or salloc is one process and gets one rank.
 ///
-/// Launchers 2 to 4 take the address from MASTER_ADDR, otherwise from the first host of SLURM_STEP_NODELIST or
-/// SLURM_JOB_NODELIST, otherwise they take this host if all ranks are on it. They take the port from MASTER_PORT; it is
-/// 29500 if that is not set.
+/// With launchers 2 to 4, the host is MASTER_ADDR; if that is not set, the first host of SLURM_STEP_NODELIST or
+/// SLURM_JOB_NODELIST; if these are not set either, this host, provided that all ranks are on it. The port is
+/// MASTER_PORT, or 29500 if that is not set.
 ///
 /// Returns nullopt if no launcher set anything. Throws UsageError with the name of a variable that is missing or wrong.
 std::optional<RendezvousParameters> rendezvous_from_environment(

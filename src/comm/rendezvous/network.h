@@ -34,7 +34,7 @@ struct StoreListener {
 StoreListener listen_for_store(const std::string& host, uint16_t port);
 
 /// Returns 0 if a program, whether a store or not, accepts connections there, otherwise an errno. Waits as long as the
-/// system does, which may be minutes.
+/// system does, which can be minutes.
 int try_to_connect(const std::string& host, uint16_t port);
 
 }  // namespace fsdp

@@ -92,8 +92,8 @@ class JobStore : public c10d::Store {
   void wait(const Keys& keys, const milliseconds& time) override {
     ask(time + kGrace, [=](Store& store) { store.wait(keys, time); });
   }
-  // Changes the timeout of this object only. Within one process the clones of a store may be one object, so the timeout
-  // of `store_` stays.
+  // Changes the timeout of this object only. Within one process the clones of a store can be one object, so the timeout
+  // of `store_` stays as it is.
   void setTimeout(const milliseconds& timeout) override { timeout_ = timeout; }
 
   bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
@@ -154,8 +154,8 @@ StorePtr connect_store(const RendezvousParameters& rendezvous, std::chrono::mill
   options.timeout = timeout;
   try {
     if (hosts) {
-      // LibTorch alone would listen at every address. If the port is not occupied but this function cannot listen,
-      // LibTorch tries: the address may lead to this host without being its own.
+      // LibTorch alone would listen at every address. It does so if `listen_for_store` fails although the port is free,
+      // because an address can lead to this host without being one of its own.
       StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
       if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
       if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The store over which ranks find each other. The process that hosts it may be stopped.
+/// The store over which ranks find each other, and a wrapper that bounds how long each call to it takes.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

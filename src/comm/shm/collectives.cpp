@@ -155,7 +155,7 @@ void Collectives::then(const std::shared_ptr<Operation>& work, Work::Next next) 
 
 void Collectives::guarded(const std::function<void()>& act) {
   if (failure_) std::rethrow_exception(failure_);
-  // Collectives write into parameters' memory. Autograd must record nothing, and versions must stay.
+  // Collectives write into parameters' memory: autograd must not record this, and version counters must not change.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   try {
     act();
@@ -182,7 +182,7 @@ void Collectives::advance_until(const std::function<bool()>& is_over) {
 }
 
 // If `to_read`, waits for a member that has not posted the oldest round in flight; otherwise for a member that keeps
-// this rank from posting its next round. Also returns when `is_over`. While this thread sleeps, other threads may go on
+// this rank from posting its next round. Also returns when `is_over`. While this thread sleeps, other threads can go on
 // to later rounds.
 void Collectives::wait_for_round(bool to_read, const std::function<bool()>& is_over, std::chrono::nanoseconds& waited) {
   for (size_t i = 0; i < members_.size(); ++i) {

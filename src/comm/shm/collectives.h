@@ -38,7 +38,7 @@ struct Steps {
   std::function<void(int64_t round, const Slots& slots)> read = {};
 };
 
-/// The rank that writes, and its slots.
+/// The rank that writes, and the size of its slots.
 struct Writer {
   int rank, world_size;
   size_t slot_bytes;
@@ -48,7 +48,7 @@ struct Writer {
 /// Gathers every rank's slices on all ranks.
 Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer);
 /// Sums the ranks' contributions to this rank's slices in rank order. A rank writes only its contributions to other
-/// ranks' slices into its slot; it reads those to its own slices in place.
+/// ranks' slices into its slot; it reads its contributions to its own slices in place.
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer);
 /// In even rounds each rank reduces some of the elements, and in odd rounds it passes them to all ranks.
 Steps all_reduce_steps(std::span<const at::Tensor> flats, ReduceOp op, const Writer& writer);
@@ -56,8 +56,8 @@ Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const 
 /// Copies the tensor of the member with the index `source` to the other members' tensors.
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer);
 
-/// The size of a slot of a collective, and of a slot of messages between two ranks. Larger data take several rounds, so
-/// that slots stay in caches.
+/// The size of a slot of a collective, and of a slot of messages between two ranks. Larger data moves in several
+/// rounds, so that slots stay in caches.
 inline constexpr size_t kCollectiveSlotBytes = size_t{2} << 20, kMessageSlotBytes = size_t{64} << 10;
 
 /// The collectives of one communicator, or the messages from one rank to another, which run in the order in which they
@@ -115,7 +115,7 @@ class Collectives : public Queue, public std::enable_shared_from_this<Collective
   /// Runs `act`. If it throws, this and every later operation fails with the same error.
   void guarded(const std::function<void()>& act) FSDP_REQUIRES(peers_->own_rank->mutex);
 
-  /// Returns whether the member has read the previous contents of the slot of this rank that `round` reuses.
+  /// Returns whether the member has read what this rank wrote into the same slot two rounds before `round`.
   bool has_read(size_t member, uint64_t round) const {
     return posts_[member].closed.load(std::memory_order_acquire) + 2 > round;
   }
@@ -135,7 +135,7 @@ class Collectives : public Queue, public std::enable_shared_from_this<Collective
   const size_t slot_bytes_;
   uint64_t posted_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0, closed_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
   uint64_t sequence_ FSDP_GUARDED_BY(peers_->own_rank->mutex) = 0;
-  // The bytes of each of this rank's slots that already have memory.
+  // For each of this rank's slots, the number of bytes that already have memory.
   size_t taken_[2] FSDP_GUARDED_BY(peers_->own_rank->mutex) = {};
   std::deque<std::shared_ptr<Operation>> queue_ FSDP_GUARDED_BY(peers_->own_rank->mutex);
   std::exception_ptr failure_ FSDP_GUARDED_BY(peers_->own_rank->mutex);

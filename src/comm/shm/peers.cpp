@@ -25,10 +25,10 @@ using std::chrono::milliseconds, std::chrono::nanoseconds;
 // Time for which a thread spins before it sleeps: a peer that is almost ready arrives before a system call would
 // return.
 constexpr std::chrono::microseconds kSpin{50};
-// The longest sleep of a waiting thread while other Peers of its rank have operations in flight, because it does not
-// hear their bells.
+// A waiting thread does not hear the bells of other Peers of its rank. While these have operations in flight, it sleeps
+// at most this long.
 constexpr milliseconds kGlance{1};
-// The longest sleep otherwise. After each sleep the thread checks whether the wait is useless.
+// The longest sleep otherwise. After each sleep the thread checks whether the wait has become useless.
 constexpr milliseconds kLook{100};
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
@@ -64,7 +64,8 @@ Descriptor make_host_page(int world_size, const std::string& name) {
         "this process is not dumpable (PR_SET_DUMPABLE, prctl(2)), so other processes cannot find its memory in /proc");
   if (find_segment(getpid(), name).is_open()) return page;
   throw Obstacle(
-      "the shared memory of a process cannot be found in /proc. A sandbox may forbid it; use the backend \"gloo\"");
+      "the shared memory of a process cannot be found in /proc. Perhaps a sandbox forbids it; use the backend "
+      "\"gloo\"");
 }
 
 // While it lives, other ranks see that this rank waits for `peer`. Constructed and destroyed under the lock.
@@ -184,7 +185,7 @@ void Peers::wake_threads() {
 }
 
 // Returns the failure that ends every collective, if there is one. While the ranks start over, the recorded failure
-// does not count, only a loss that this rank has found.
+// does not count, but a loss that this rank has found does.
 std::optional<Verdict> Peers::failure() const {
   if (lost_ || is_starting_over_) return lost_;
   const int failed = page_->failed.load(std::memory_order_acquire);
@@ -246,7 +247,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, nanoseconds& 
                   "this operation was dropped, because the ranks started over after an exception. Start the iteration "
                   "again on every rank.");
     const auto verdict = waiting.look();
-    // The order of these checks matters: a rank that ends because of a failure has recorded the failure before, and an
+    // The order of these checks matters: a rank that ends because of a failure has recorded the failure first, and an
     // operation that was ready before a failure is ready on every rank.
     const auto failed = failure();
     if (ready()) return;

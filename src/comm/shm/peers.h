@@ -38,8 +38,8 @@ struct Contact {
   auto fields() { return std::tie(process, page); }
 };
 
-/// Text that one rank writes while others may read it. A reader may see parts of the old and the new text. Text that is
-/// too long is cut.
+/// Text that one rank writes while others may be reading it. A reader can see parts of the old and of the new text.
+/// Text that is too long is cut.
 template <size_t kBytes>
 class SharedText {
  public:
@@ -99,7 +99,7 @@ class Queue {
   virtual const Peers& peers() const = 0;
   /// Advances the operations as far as possible without waiting.
   virtual void progress() = 0;
-  /// Returns whether operations are in flight. A peer that does its part may let them advance.
+  /// Returns whether operations are in flight, which can advance once a peer does its part.
   virtual bool is_under_way() const = 0;
   /// Drops the operations in flight.
   virtual void drop() = 0;
@@ -155,8 +155,7 @@ class Peers {
   void wake_threads() FSDP_REQUIRES(own_rank->mutex);
   /// Blocks until `ready` returns true. Either `peer` makes it true and rings its bell, or this rank does and wakes its
   /// threads. `ready` is called under the lock. Throws PeerLost, Mismatch or Error, the same on every rank. `waited` is
-  /// the time that the operation has waited before; the timeout bounds its sum with this wait, and the function adds
-  /// this wait to it.
+  /// the time that the operation has waited so far. The function adds this wait to it, and the timeout bounds the sum.
   void wait_for(int peer, const std::function<bool()>& ready, std::chrono::nanoseconds& waited)
       FSDP_REQUIRES(own_rank->mutex);
   /// Returns whether the peer's process has ended or the peer has destroyed its process group.
@@ -199,7 +198,7 @@ class Peers {
   std::mutex sharing_;  // held while a segment is shared; no thread waits for it under the rank's lock
   std::vector<int> awaited_ FSDP_GUARDED_BY(own_rank->mutex);  // the peers that this rank's threads wait for
   const Contact first_;                                        // the rank that makes the segments
-  std::vector<Process> processes_;                             // of the ranks
+  std::vector<Process> processes_;                             // by rank
   const Ranks ranks_;
   const std::chrono::milliseconds timeout_;
   const bool may_spin_;

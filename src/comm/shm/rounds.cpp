@@ -27,8 +27,8 @@ struct Range {
 class Windows {
  public:
   /// A slot holds `targets` windows. If `turns` is 0, `tensors` are like the slices of one rank, and all slices of a
-  /// plane have the same length. Otherwise they are whole planes, and `turns` ranks take turns: in each round each rank
-  /// handles the next window of them.
+  /// plane have the same length. Otherwise they are whole planes, of which each of `turns` ranks handles one window per
+  /// round, in the order of ranks.
   Windows(std::span<const at::Tensor> tensors, int targets, size_t slot_bytes, int turns = 0) : turns_(turns) {
     int64_t bytes = 0;
     for (const auto& tensor : tensors) {
@@ -68,7 +68,7 @@ class Windows {
 
  private:
   struct Plane {
-    int64_t start;  // the plane's first byte among a rank's slices
+    int64_t start;  // offset of the plane among a rank's slices, in bytes
     int64_t numel, element_bytes;
   };
   std::vector<Plane> planes_;
@@ -84,7 +84,7 @@ std::byte* address_of(const at::Tensor& tensor, int64_t element) {
 size_t bytes_of(const at::Tensor& tensor, int64_t count) { return static_cast<size_t>(count) * tensor.element_size(); }
 
 struct Reduction {
-  std::vector<ReducePlane> planes;  // the outputs are this rank's slices, or whole tensors of which it fills its turns
+  std::vector<ReducePlane> planes;  // the outputs are this rank's slices, or whole tensors of which it fills a part
   Windows windows;
   ReduceOp op;
   double scale;
@@ -123,7 +123,7 @@ struct Reduction {
   }
 };
 
-// Copies slices of `input` to the other ranks: the same slices to all, or another slice to each.
+// Copies slices of `input` to the other ranks: the same slices to all, or a different slice to each.
 struct Exchange {
   std::vector<GatherPlane> planes;
   Windows windows;
@@ -159,7 +159,7 @@ struct Exchange {
   }
 };
 
-// Makes the steps of a collective that has the same steps in each round.
+// Makes Steps that call `write` and `read` of the collective in each round.
 template <class Collective>
 Steps steps_of(Collective all) {
   const auto collective = std::make_shared<const Collective>(std::move(all));

@@ -35,7 +35,7 @@ std::optional<uint64_t> field(const std::string& text, std::string_view key) {
   return std::nullopt;
 }
 
-// Returns the bytes that the control groups of this process still give; nullopt if none has a limit.
+// Returns the bytes that the control groups of this process still allow; nullopt if none has a limit.
 std::optional<uint64_t> left_by_control_groups() {
   std::optional<uint64_t> left;
   TextReader lines(text_of("/proc/self/cgroup"));
@@ -54,7 +54,7 @@ std::optional<uint64_t> left_by_control_groups() {
 std::string problem(const std::string& what, int error) {
   return str_cat(what, " failed: ", std::strerror(error),
                  error == EMFILE ? ". Raise the limit on open files (ulimit -n)"
-                                 : ". A sandbox may forbid it; use the backend \"gloo\"");
+                                 : ". Perhaps a sandbox forbids it; use the backend \"gloo\"");
 }
 
 std::string mebibytes(uint64_t bytes) { return str_cat((bytes + (1u << 20) - 1) >> 20, " MiB"); }
@@ -132,7 +132,7 @@ std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<
   if (fstat(segment.number(), &file) != 0) throw Obstacle(problem("reading the size of a shared segment", errno));
   const auto size = static_cast<size_t>(file.st_size);
   if (size != bytes.value_or(size))
-    throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ": the ranks do not build the same model"));
+    throw Obstacle(str_cat("expected ", *bytes, " bytes, found ", size, ". Build the same model on every rank"));
   const MutexLock lock(mappings->mutex);
   auto& all = mappings->by_inode;
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });

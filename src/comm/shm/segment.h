@@ -16,7 +16,7 @@
 
 namespace fsdp::shm {
 
-/// The reason why this machine cannot share memory, in one sentence.
+/// The reason why this machine cannot share memory, and what to do about it. The text has no period at its end.
 class Obstacle : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -42,7 +42,7 @@ std::shared_ptr<std::byte> map_segment(const Descriptor& segment, std::optional<
 /// none. Does nothing before Linux 5.14.
 void take_pages(std::byte* begin, size_t bytes);
 
-/// Returns the bytes that a control group still gives; nullopt if it has no limit. `limit`, `used` and `stat` are the
+/// Returns the bytes that a control group still allows; nullopt if it has no limit. `limit`, `used` and `stat` are the
 /// contents of its memory.max, memory.current and memory.stat.
 std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat);
 

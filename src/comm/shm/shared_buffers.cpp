@@ -18,8 +18,8 @@ std::string purpose_of(const char* what, std::span<const SharedPart> parts) {
                  parts.size() > 1 ? str_cat(" and ", parts.size() - 1, " others") : "");
 }
 
-// Rows of a flat buffer that all ranks map. In front of the buffer, each rank has a word with the epoch in which it
-// reads; 0 if it does not read.
+// Rows of a flat buffer that all ranks map. In front of the buffer, each rank has a word with the epoch (see
+// SharedBuffer) in which it reads; 0 if it does not read.
 //
 // A reader sets its word before it posts the barrier that opens its epoch, so every rank that has passed the barrier
 // sees the word. Only writers wait: readers never wait for each other, and a writer waits only for slower readers.
@@ -89,9 +89,9 @@ struct alignas(64) Holds {
   std::atomic<uint64_t> count;
 };
 
-// Memory that the ranks of a host share. In front of the buffers is, for each buffer, the number of all ranks' holds.
-// The rank that releases the last hold returns the pages to the system. No rank writes meanwhile, because a gather
-// begins only when every rank has released what was gathered before.
+// Memory that the ranks of a host share. In front of the buffers, a counter for each buffer has the number of all
+// ranks' holds on it. The rank that releases the last hold returns the pages to the system. No rank writes meanwhile,
+// because a gather begins only when every rank has released what was gathered before.
 class HostMemory : public HostBuffer, public std::enable_shared_from_this<HostMemory> {
  public:
   HostMemory(std::shared_ptr<Holds> holds, std::shared_ptr<std::byte> memory, size_t bytes, int ranks)

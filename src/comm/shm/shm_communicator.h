@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The communicator of ranks of one host that share memory.
+/// The communicator of ranks on one host, which share memory.
 
 #include <fsdp/communicator.h>
 
