@@ -57,10 +57,10 @@ class WriteCounts {
 /// no open scope or backward. The ranks then wait for each other at the first group of the step and not at each. A
 /// backward after such a write, to whichever group, begins a newer epoch, in which the ranks meet again.
 ///
-/// If some rank has no rows of the group, that rank need not write. Then no rank reads after a scope or a backward has
+/// If some rank has no rows of the group, that rank may never write. Then no rank reads after a scope or a backward has
 /// closed, and the ranks meet in each backward.
 struct ReadEpochs {
-  bool counts_writes = true;            // true if every rank has rows; a rank without rows might skip an update by hand
+  bool counts_writes = true;            // true if every rank has rows; a rank without rows may skip updates
   bool reads = false;                   // this rank is marked as a reader
   bool is_open = false;                 // a scope or a backward is open
   bool has_graph = false;               // a scope that has closed since this rank's last write may have left a graph
