@@ -79,7 +79,7 @@ Program<SmallNetImpl> stepping_in_backward(const Maker& unsharded, const Maker& 
 TEST(OptimizerInBackward, EqualsAStepAfterIt) {
   const auto sgd = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
   expect_equals_unsharded(stepping_in_backward(sgd, sgd));
-  // The same must hold for a fused optimizer, and with micro-batches of which only the last one steps.
+  // The same must hold for a fused optimizer, and if only the last of several micro-batches steps.
   const torch::optim::AdamWOptions adamw(1e-2);
   expect_equals_unsharded(stepping_in_backward(maker<torch::optim::AdamW>(adamw), maker<optim::AdamW>(adamw)), {3});
   expect_equals_unsharded(stepping_in_backward(sgd, sgd, 3), {2});
