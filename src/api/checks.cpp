@@ -315,8 +315,8 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
       if (slot.rows_tensor.is_meta() && count++ == 0) first = slot.name();
-  require(count == 0, groups.front()->where(operation),
-          "parameters on the meta device have no values (in total ", count, ", the first is '", first,
+  require(count == 0, groups.front()->where(operation), "parameters on the meta device have no values (in total ",
+          count, ", the first is '", first,
           "'). Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
           "fsdp::load_checkpoint. With FullyShardOptions::param_init_fn or fsdp::deferred_init, fully_shard does both");
 }

@@ -205,8 +205,7 @@ TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError
     const auto backward = [&] { in_scope(group, loss).backward(); };
     backward();
     head.set_post_accumulate_grad_hook([](const std::vector<Tensor>&) {});
-    EXPECT_THAT(backward,
-                ThrowsMessage<UsageError>(HasSubstr("after the hook of set_post_accumulate_grad_hook got")));
+    EXPECT_THAT(backward, ThrowsMessage<UsageError>(HasSubstr("after the hook of set_post_accumulate_grad_hook got")));
     group.reset_iter_state();
     head.set_post_accumulate_grad_hook({});
     backward();
