@@ -60,7 +60,7 @@ class WriteCounts {
 /// If some rank has no rows of the group, that rank may never write. Then no rank reads after a scope or a backward has
 /// closed, and the ranks meet in each backward.
 struct ReadEpochs {
-  bool counts_writes = true;            // true if every rank has rows; a rank without rows may skip hand-written updates
+  bool counts_writes = true;            // true if every rank has rows; a rank without rows may skip hand-made updates
   bool reads = false;                   // this rank is marked as a reader
   bool is_open = false;                 // a scope or a backward is open
   bool has_graph = false;               // a scope that has closed since this rank's last write may have left a graph
