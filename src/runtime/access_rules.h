@@ -39,7 +39,7 @@ struct Access {
   bool local_rows = false;                        ///< true if a LocalRows is open on the group
 };
 
-/// Action of the interceptor for an operand. For the verdicts kRefuse... it throws UsageError.
+/// What the interceptor does about an operand. For each verdict kRefuse... it throws UsageError.
 enum class Verdict : uint8_t {
   kPass,
   kReadWhole,  ///< The interceptor unshards the group before the operator runs.

@@ -102,8 +102,8 @@ bool finish_oldest_reduction(RankState& rank) FSDP_REQUIRES(rank.mutex) {
 // take part in the backward yet; reduce_rest() asks again at its end.
 //
 // A bucket may also lack gradients that only a recomputed forward gives. Forwards are recomputed in reverse order. So
-// once `completed`, a bucket that is reduced later, is complete, the forwards of earlier buckets are recomputed no
-// more, and those buckets do not wait for such gradients.
+// once a later bucket (`completed`) is complete, the forwards of earlier buckets will not be recomputed any more, and
+// these buckets do not wait for such gradients.
 void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) FSDP_REQUIRES(rank.mutex) {
   while (const auto task = find_task(rank, id)) {
     if (task->buckets.empty()) return;
@@ -158,7 +158,7 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
     parameters += member->whole_bytes();
-    // Pages go back only after the iteration's last backward: the next one would fault them in again.
+    // Pages go back to the system only after an iteration's last backward: another one would fault them in again.
     const bool is_last = member->policy.is_last_backward && member->policy.requires_gradient_sync;
     if (is_last && member->expects_gradients() && member->params().is_on_cpu()) gradients += member->whole_bytes();
     const auto failed = member->leave_backward(task.id);

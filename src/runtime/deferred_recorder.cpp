@@ -43,8 +43,8 @@ std::optional<size_t> argument_of(const c10::OperatorHandle& op, const char* nam
   return index ? std::optional(static_cast<size_t>(*index)) : std::nullopt;
 }
 
-// Returns true inside torch::tensor of a vector, which writes its memory without an operator. The function is
-// recognised by the excluded dispatch keys: no other caller excludes autograd's keys but not ADInplaceOrView.
+// Returns true inside torch::tensor(vector), which writes its memory without an operator. The function is recognised by
+// the excluded dispatch keys: no other caller excludes autograd's keys but not ADInplaceOrView.
 bool is_literal() {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(c10::DispatchKey::AutogradOther) && !excluded.has(c10::DispatchKey::ADInplaceOrView);

@@ -38,7 +38,7 @@ struct FlatForms {
 /// - Each rank casts its rows to its slice of the whole buffer. If rows and whole values have the same form, the flat
 ///   shard itself is the slice.
 /// - The ranks all-gather their slices into the whole buffer, which on several hosts lies in memory that the ranks of a
-///   host share. If all ranks share memory, the slices already lie in the whole buffer and need not move: with one form
+///   host share. If all ranks share memory, the slices already lie in the whole buffer and do not move: with one form
 ///   the flat shard is a slice of that buffer; with two forms each rank casts its written rows into its slice
 ///   (`publish`) before the ranks meet.
 /// - Whole gradients are cast to the form in which they are reduced. The sum of this rank's slice is then cast to the
@@ -90,7 +90,7 @@ class FlatParams {
   /// instead. The current stream must already wait for the gather.
   void keep_second_shard(const ProcessGroup& neighbours);
   bool has_second_shard() const { return kept_ || second_.buffer; }
-  /// Returns true if the neighbours keep the whole buffer that they share, so that backward need not gather it.
+  /// Returns true if the neighbours keep the whole buffer that they share, so that backward does not gather it.
   bool keeps_whole() const { return kept_ != nullptr; }
   void drop_second_shard();
   /// Returns the input and the output of the all-gather among the neighbours. Not for a plane that `keeps_whole`.

@@ -183,8 +183,8 @@ class OperandGroups {
 };
 
 // Judges the operands of one process group and carries the verdicts out. The groups that the operator reads are
-// unsharded together, so that none of them is freed for another. `prepare` calls the function for one process group
-// after the other, in the same order on every rank.
+// unsharded together, so that reading one of them does not free another. `prepare` calls the function for one process
+// group after the other, in the same order on every rank.
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
                 OperandGroups& takes_whole, RowResults& results, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;

@@ -12,7 +12,7 @@ namespace {
 
 using enum OperatorKind;
 
-// The kinds of operators that neither their tags nor the form of their names show. Names are separated by spaces.
+// Operators whose kind follows neither from their tags nor from the form of their names. Names are separated by spaces.
 constexpr std::pair<OperatorKind, std::string_view> kKinds[] = {
     {kMetadata,
      "size sym_size stride sym_stride dim numel sym_numel is_same_size is_contiguous storage_offset sym_storage_offset "

@@ -54,8 +54,8 @@ OperatorTraits operator_traits(const c10::OperatorHandle& op);
 enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
 
 /// Returns what the operator does with its first argument. kNothing means that `to` or a similar operator would return
-/// the tensor itself, or that `set_data` would give the tensor its own data. kPrints means a `to` with exactly the CPU
-/// and double as arguments, with which printing a tensor begins.
+/// the tensor itself, or that `set_data` would give the tensor its own data. kPrints means `to(kCPU, kDouble)`, with
+/// which printing a tensor begins.
 Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
 /// Calls `visit` with every defined tensor, the index of the value that contains it and, if that value is a list, the

@@ -62,7 +62,7 @@ class Pins {
   std::atomic<int> count_ = 0;
 };
 
-/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
+/// Function that returns the new form of a parameter whose form is `form` (see ParamSlot::form). An empty function
 /// changes no form.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
@@ -215,7 +215,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void begin_write();
   /// Calls `begin_write`, then waits, without the rank's lock, until no peer reads the rows. Returns true if it waited.
   bool wait_to_write();
-  /// Must be called before rows are written, those of one slot or of all slots. Waits to write and makes whole copies
+  /// Must be called before the rows of one slot, or of all slots, are written. Waits to write and makes whole copies
   /// stale.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
   /// Makes whole copies stale. `prepare_write` calls it. After writes that last longer than one operator (LocalRows) it
@@ -223,7 +223,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
-  /// Number of threads that are opening a scope and wait for the other ranks. This rank reads until they have entered.
+  /// Number of threads that are opening a scope and wait for the other ranks. This rank reads while there are any.
   int openings = 0;
 
   /// Returns true if no scope or backward is open on the group and this thread runs no backward, except one that is

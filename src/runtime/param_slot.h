@@ -20,8 +20,8 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
-/// The dtypes that a MixedPrecisionPolicy gives to a parameter: that of whole values, with which operators compute, and
-/// that of gradients while they are summed over the ranks.
+/// The dtypes that a MixedPrecisionPolicy gives to a parameter: `whole` for the values with which operators compute,
+/// `reduced` for gradients while they are summed over the ranks.
 struct Precision {
   c10::ScalarType whole, reduced;
   /// True if the other operands of an operator are cast to `whole`, see Note [Operands of low precision].

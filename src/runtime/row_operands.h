@@ -3,11 +3,11 @@
 /// Decides whether the other operands of an element-wise operator fit the rows of a parameter, which tensors operators
 /// compute from rows, and in which dtype operators on whole parameters compute.
 ///
-/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
-/// rank's rows only, so their sum is a different number on every rank. Each carries the sharded key, so that the
-/// interceptor sees the operators that take it, and a mark that names the parameter whose rows it has. The mark lies in
-/// the tensor, so it lives as long as the tensor, and detach() copies it. Results are not marked if one rank has all
-/// rows, nor in LocalRows. A result has rows as its first dim: fsdp refuses operators that would move them elsewhere.
+/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this rank's
+/// rows only, so their sum is a different number on every rank. Each carries the sharded key, so that the interceptor
+/// sees the operators that take it, and a mark that names the parameter whose rows it has. The mark lies in the tensor,
+/// so it lives as long as the tensor, and detach() copies it. Results are not marked if one rank has all rows, nor in
+/// LocalRows. Rows lie along a result's first dim: fsdp refuses operators that would move them elsewhere.
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -24,8 +24,8 @@
 
 namespace fsdp::runtime {
 
-// Where possible, these functions decide by the whole parameter's sizes, so that all ranks decide the same, whether
-// they have all rows, some rows or none.
+// Where possible, these functions decide by the whole parameter's sizes, so that all ranks decide alike, whether they
+// have all rows, some rows or none.
 
 /// The dim of a tensor along which rows lie.
 struct RowsIn {

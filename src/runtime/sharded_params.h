@@ -106,7 +106,7 @@ class ShardedParams {
   void detach_whole() {
     for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
   }
-  /// Returns the slot's rows in `slice`, which is laid out as the flat shard. The result is not a view, because
+  /// Returns the slot's rows in `slice`, which is laid out like the flat shard. The result is not a view, because
   /// zero_grad() cannot detach a view in place.
   at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);
   /// Registers the storage of `gradient` as the gradient of the slot's rows.
