@@ -26,7 +26,7 @@ struct Access {
   PartKind part = PartKind::kRows;
   bool is_parameter = false;     ///< true if the operand is the parameter itself, not a view of it
   bool is_part_of_rows = false;  ///< true if the operand is a view that lacks some elements of the rows
-  bool selects_rows = false;     ///< true if the operator makes a view of some of the rows by their indices
+  bool selects_rows = false;     ///< true if the operator returns a view of some rows, chosen by index
   bool reorders_rows = false;    ///< true if the operator makes a copy whose rows may not lie along the first dim
   bool is_first = false;         ///< true if the operand is the first argument, which operators such as `set_` replace
   bool writes = false;           ///< true if the operator writes to the operand

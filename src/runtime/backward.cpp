@@ -181,7 +181,7 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
 
 void end_task(RankState& rank, int id) {
   const MutexLock lock(rank.mutex);
-  const auto task = find_task(rank, id);  // shared: reset_iter_state() may drop it while this thread waits
+  const auto task = find_task(rank, id);  // shared, because reset_iter_state() may drop it while this thread waits
   if (!task) return;                      // reset_iter_state() has dropped it
   const OwnOperators own_operators;
   reduce_rest(rank, *task);

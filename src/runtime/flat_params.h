@@ -140,7 +140,7 @@ class FlatParams {
   bool is_pinned_ = false;
   std::optional<memory::FlatPart> narrow_;  // the rows in host memory in the narrower dtype, if they are cast there
   std::optional<c10::Event> brought_;       // the last copy of rows from host memory
-  std::vector<std::pair<memory::FlatPart, memory::FlatPart>> casts_;  // from and to; finish_landing makes them
+  std::vector<std::pair<memory::FlatPart, memory::FlatPart>> casts_;  // sources and targets for finish_landing
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the whole buffer, if all ranks share its memory
   std::shared_ptr<HostBuffer> on_host_;

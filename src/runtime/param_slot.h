@@ -106,7 +106,7 @@ class ParamSlot {
   at::Tensor parked;         // the rows' gradient, which was in `.grad` before
   memory::HandedOn arrived;  // the whole gradient, which waits for its reduction
   memory::Charge charge;     // the bytes of `arrived`
-  bool waits = false;        // true if a gradient waits for its reduction, also one that `fsdp::join` left out
+  bool waits = false;        // true if a gradient waits for its reduction, even one that `fsdp::join` leaves out
   GradientSource missing_from = GradientSource::kNone;
   bool was_read_unrecorded = false;  // true if an operator that autograd did not record has read it in this scope
 

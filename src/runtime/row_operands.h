@@ -79,7 +79,7 @@ class RowResults {
     MarkPtr mark;
   };
   bool of_lists_ = false;
-  c10::SmallVector<MarkPtr, 1> marks_;  // one for each element if the operator takes lists, else one; null if no rows
+  c10::SmallVector<MarkPtr, 1> marks_;  // one per list element, or one without lists; null for a result without rows
   c10::SmallVector<Written, 1> written_;
 };
 

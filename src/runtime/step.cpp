@@ -180,7 +180,7 @@ void ParamGroup::reshard(bool keeps_second_shard) {
     while (wait_for_operators()) {
     }
     if (pins.are_there()) {
-      version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
+      version_in_copy_ = -1;  // marks the copy as stale, so the next scope drops it
       return;
     }
     for (auto& flat : flats()) flat.drop_second_shard();
