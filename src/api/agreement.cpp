@@ -52,8 +52,8 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
   return text.str();
 }
 
-// Returns a hash of the tensor's values. check_parameter requires dense rows that follow one another, so nbytes() from
-// the first element on is the tensor's whole memory.
+// Returns a hash of the tensor's values. check_parameter requires dense rows that follow one another, so the tensor's
+// memory is the nbytes() bytes from its first element on.
 int64_t checksum(const at::Tensor& tensor) {
   if (runtime::deferred_value_of(tensor)) return fingerprint_of(tensor);
   if (tensor.is_meta()) return 0;

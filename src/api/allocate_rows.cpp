@@ -72,7 +72,7 @@ void allocate_on(c10::Device device, std::span<runtime::ShardedParams* const> gr
                            on_host.empty() ? nullptr : on_host[number++]);
       first_byte += room_for(plane);
     }
-    // A single rank need not wait for readers, so it registers no shared buffer.
+    // A single rank never waits for readers, so it registers no shared buffer.
     if (!buffers.empty() && communicator.world_size() > 1) groups[i]->shared_buffers.push_back(buffers[i].get());
   }
 }

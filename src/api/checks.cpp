@@ -32,8 +32,8 @@ std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parame
   return part ? part->group : nullptr;
 }
 
-// Throws UsageError if an earlier call of fully_shard has taken the tensor's memory: reading it throws an error that
-// says so.
+// Throws UsageError if an earlier call of fully_shard has taken the tensor's memory. Reading the memory throws an error
+// that says so.
 void require_memory(const at::Tensor& tensor, const std::string& what) {
   try {
     static_cast<void>(tensor.const_data_ptr());
@@ -42,7 +42,7 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
-// Returns what makes a tensor more than its elements in memory; null if nothing does.
+// Returns why a tensor's values are not simply its elements in memory; null if they are.
 const char* special_kind(const at::Tensor& tensor) {
   return tensor.is_nested()        ? "nested"
          : tensor.is_quantized()   ? "quantised"
@@ -96,7 +96,7 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           tensor.strides(), ". Use tensor.contiguous() when you register the parameter; channels_last is fine");
 }
 
-// The range of memory that a tensor spans, with the gaps between its elements. The meta device has no addresses, so a
+// The range of memory that a tensor spans, including gaps between its elements. The meta device has no addresses, so a
 // storage there counts as one byte.
 struct Extent {
   const char *begin = nullptr, *end = nullptr;
@@ -158,7 +158,7 @@ void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10
     if (runtime::registry().find(tensor)) continue;
     const auto device = choose_device(options, runtime::form_of_values(tensor).device, of_ranks);
     require(!device.is_cpu(), where,
-            "FullyShardOptions::offload_policy keeps rows of parameters that are on an accelerator in host memory, but "
+            "FullyShardOptions::offload_policy keeps in host memory the rows of parameters on an accelerator, but "
             "parameter '",
             name,
             "' is on the CPU, and so are the process group's tensors. For a model on the CPU, set "
@@ -234,8 +234,8 @@ void check_call(const FullyShardOptions& options, const ModuleNode& tree, const 
   if (options.mp_policy) check_precision(*options.mp_policy, tree, where);
   require(
       !options.offload_policy || !options.disk_policy, where,
-      "FullyShardOptions::offload_policy and disk_policy are both set: offload_policy keeps the state of a model on an "
-      "accelerator in host memory, disk_policy keeps the state of a model on the CPU in files. Set only one of them");
+      "FullyShardOptions::offload_policy and disk_policy are both set. For a model on an accelerator, offload_policy "
+      "keeps state in host memory; for a model on the CPU, disk_policy keeps state in files. Set only one of them");
   check_devices(options, tree, placement.process_group().device(), where);
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
@@ -269,7 +269,7 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
     sharded.insert(parameter.tensor.unsafeGetTensorImpl());
     if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
   }
-  // Sharding would end that a parameter shares memory with another tensor.
+  // A parameter that shares memory with another tensor is refused, because it could not do so after sharding.
   const auto all = subtree_tensors(tree);
   for (const auto& other : all) {
     const auto& tensor = other.tensor;
@@ -315,11 +315,9 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
       if (slot.rows_tensor.is_meta() && count++ == 0) first = slot.name();
-  require(count == 0, groups.front()->where(operation), count,
-          " parameters are on the meta device and have no values, "
-          "for example '",
-          first,
-          "'. Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
+  require(count == 0, groups.front()->where(operation), "parameters on the meta device have no values (in total ",
+          count, ", the first is '", first,
+          "'). Give them memory with fsdp::to_empty(model, device), and then values with fsdp::initialize or "
           "fsdp::load_checkpoint. With FullyShardOptions::param_init_fn or fsdp::deferred_init, fully_shard does both");
 }
 

@@ -43,13 +43,13 @@ Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
   return {group, index, std::move(before), std::move(on_meta)};
 }
 
-// Gathers the values that the parameter had before. Collective.
+// Gathers the parameter's old values. Collective.
 void gather_before(Shown& shown) {
   const auto whole = gather_rows(*shown.group, shown.index, shown.slot().rows_tensor, "initialize");
   shown.before->there = runtime::bytes_of_storage(whole);
 }
 
-// Returns the former values of parameters from which other parameters are computed.
+// Returns those old values of parameters from which new values of other parameters are computed.
 std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>& parameters) {
   std::unordered_set<const DeferredValue*> read;
   for (const auto& shown : parameters) {
@@ -66,7 +66,7 @@ std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>
   return read;
 }
 
-// Computes the new values of this rank's rows. Collective if they depend on the parameter's former values.
+// Computes the new values of this rank's rows. Collective if they depend on the parameter's old values.
 void take_rows(Shown& shown) {
   constexpr int kOwn = 1;
   if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
@@ -81,7 +81,7 @@ void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
   for (const auto& shown : parameters) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
   const auto subject =
       str_cat("initialize of ", own.name(), ": ", std::ranges::count_if(parameters, &Shown::is_written),
-              " parameters, by what computes them and their random numbers ", sum);
+              " parameters; operators and random numbers ", sum);
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 

@@ -37,10 +37,9 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
   return parameters;
 }
 
-// Updates the groups under a node after `outermost` was made of a module around them. They get their parent group, the
-// tensor axis of `outermost`, and names relative to its module, for themselves and their parameters. If `outermost` has
-// no parameters of its own, the groups keep it alive. `named` has the groups and parameters that already have their
-// names.
+// Updates the groups under a node after a module around them got the group `outermost`. Each gets its parent group, the
+// tensor axis of `outermost`, and names for itself and its parameters relative to that module. If `outermost` has no
+// parameters of its own, the groups keep it alive. `named` has the groups and parameters that have their new names.
 void adopt_descendants(const ModuleNode& node, ParamGroup& outermost, ParamGroup* around,
                        std::unordered_set<const void*>& named) {
   if (const auto group = group_at(node); group && group.get() != around) {
@@ -127,7 +126,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
 }
 
 // Returns each buffer together with its new values, which are on the buffer's new device. With sync_module_states they
-// are rank 0's, and `found` is what `agree` returned. Collective then.
+// are rank 0's, `found` is what `agree` returned, and the call is collective.
 std::vector<std::pair<at::Tensor, at::Tensor>> changed_buffers(const ModuleNode& tree,
                                                                std::span<const c10::Device> found,
                                                                const ProcessGroup& process_group,

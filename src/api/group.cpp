@@ -135,9 +135,9 @@ void Group::set_post_optim_event(c10::Event event) const {
     for (const auto& flat : group->flats()) {
       const auto device = flat.whole().form.device;
       require(event.device_type() == device.type() && (device.is_cpu() || event.was_marked_for_recording()),
-              own.where("set_post_optim_event"), "expected an event recorded on ", device, ", found one of ",
+              own.where("set_post_optim_event"), "expected an event recorded on ", device, ", found a ",
               c10::DeviceTypeName(event.device_type(), /*lower_case=*/true),
-              event.was_marked_for_recording() ? "" : " that was not recorded",
+              event.was_marked_for_recording() ? " event" : " event that was not recorded",
               ". Record the event on the stream that ran the optimizer's step before you set the event");
     }
   const auto shared = std::make_shared<const c10::Event>(std::move(event));

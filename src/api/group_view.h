@@ -49,9 +49,9 @@ std::vector<const ModuleNode*> given_modules(const ModuleNode& tree);
 
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
 
-/// Returns the group that `fully_shard` made of the node's module; null if it made none. The function does not return
-/// the group of a destroyed module that had the same address: that module had another owner or, if owners do not tell,
-/// its group has no parameter in this subtree.
+/// Returns the group that `fully_shard` made for the node's module; null if it made none. A destroyed module may have
+/// had the same address. Its group is not returned, because it had another owner or, if owners do not tell, has no
+/// parameter in this subtree.
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
 /// Returns a parameter under the module that is neither in a group nor ignored; undefined if there is none. Such a
@@ -69,7 +69,7 @@ std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node);
 struct GroupView {
   /// The module's own group first, then the others in the order of the tree.
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups;
-  /// The module tree at the time at which the handle was made. It keeps the parameters alive.
+  /// The module tree when the handle was made. It keeps the parameters alive.
   std::unique_ptr<ModuleNode> tree;
 
   static const GroupView& of(const Group& group) { return *group.view_; }

@@ -25,7 +25,7 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
       require(step != nullptr, own.where("join"), "expected a function that runs forward and backward, found none");
       for (const auto* group : rank.groups())  // of any model
         require(!group->is_inside() && group->local_rows_depth == 0, group->where("join"),
-                "a scope or a backward is open on '", group->name(),
+                "a scope, a backward or a LocalRows is open on '", group->name(),
                 "'. Call join between steps; after an exception call reset_iter_state() on every rank");
       return has_data;
     };

@@ -63,7 +63,7 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
           ". Give each rank the gradient of its rows");
   auto strides = slot.rows_tensor.strides();
   auto dense = rows.strides() == strides ? rows : at::empty_strided(rows.sizes(), strides, rows.options()).copy_(rows);
-  // A rank at an end of the parameter may have fewer rows than others. All ranks send equally many elements.
+  // A rank at an end of the parameter may have fewer rows than others, but all ranks send equally many elements.
   const auto& placement = group.placement();
   std::vector<int64_t> counts;
   for (int r = 0; r < placement.shard().world_size(); ++r) counts.push_back(group.params().rows_of(index, r).count);

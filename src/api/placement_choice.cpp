@@ -23,8 +23,8 @@ std::shared_ptr<ProcessGroup> ranks_of(const DeviceMesh& mesh, std::string_view 
   return all;
 }
 
-// Returns the process group of this rank alone, the shard axis where every rank has all rows. Each call returns the
-// same group, so that such placements are equal.
+// Returns the process group of this rank alone, which is the shard axis where every rank has all rows. Each call
+// returns the same group, so that such placements are equal.
 std::shared_ptr<ProcessGroup> alone_in(const std::shared_ptr<ProcessGroup>& ranks) {
   if (ranks->world_size() == 1) return ranks;
   const int own = ranks->global_ranks()[static_cast<size_t>(ranks->rank())];

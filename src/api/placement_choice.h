@@ -37,7 +37,7 @@ std::string describe(Strategy strategy, int replicas, int shards);
 
 /// Returns the placement that the options ask for. Collective if the placement has several axes: the ranks compare it
 /// before they make it. Throws UsageError if the options have both a mesh and a process group, or a mesh of two axes
-/// that has only some of the ranks that init_device_mesh laid out, and what choose_axes throws.
+/// that has only some of the ranks that init_device_mesh laid out. Also throws what choose_axes throws.
 runtime::Placement choose_placement(const FullyShardOptions& options);
 
 /// Sets the fields of the policy that a strategy decides: when the group is gathered and freed, and whether buffers are

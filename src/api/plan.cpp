@@ -103,8 +103,8 @@ void require_device(c10::Device device, const std::string& where) {
   const bool is_known = c10::impl::hasDeviceGuardImpl(device.type());
   const int count = is_known ? c10::impl::getDeviceGuardImpl(device.type())->deviceCount() : 0;
   require(device.index() < count && count > 0, where, "expected a device of this process, found ", device, " (",
-          c10::DeviceTypeName(device.type(), /*lower_case=*/true), " has ", count,
-          " here). Name a different device, make the device visible to the process (CUDA_VISIBLE_DEVICES), or use a "
+          c10::DeviceTypeName(device.type(), /*lower_case=*/true), " devices here: ", count,
+          "). Name a different device, make the device visible to the process (CUDA_VISIBLE_DEVICES), or use a "
           "LibTorch that was built for it");
 }
 

@@ -16,15 +16,15 @@
 
 namespace fsdp {
 
-/// A group that fully_shard is going to make of the parameters under a module that are in no other group.
+/// A group that fully_shard is going to make. Its parameters lie under one module and are in no other group.
 struct PlannedGroup {
   const ModuleNode* node = nullptr;
   std::string name = {};
   std::vector<runtime::GroupMember> parameters = {};
 };
 
-/// Returns the groups of the parameters in `free`, innermost first; the last one is that of the module itself. Changes
-/// nothing.
+/// Returns the groups of the parameters in `free`, innermost first; the last one is the group of the module itself.
+/// Changes nothing.
 std::vector<PlannedGroup> plan_groups(const ModuleNode& tree, const std::vector<runtime::NamedParameter>& free,
                                       const FullyShardOptions& options);
 
@@ -46,8 +46,8 @@ void set_devices(const FullyShardOptions& options, c10::Device of_ranks, std::ve
 /// of them keep their dtype.
 void set_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, std::vector<PlannedGroup>& plan);
 
-/// Calls `init` with every module under `tree`, children first, that has parameters or buffers of its own on the meta
-/// device that are neither sharded nor deferred. What `init` computes is deferred.
+/// Calls `init` with each module under `tree`, children first, if some of its own parameters or buffers are on the meta
+/// device and neither sharded nor deferred. What `init` computes is deferred.
 void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&)>& init);
 
 /// Gives memory and values to those of `tensors` whose values were deferred.
@@ -69,7 +69,7 @@ void check_call(const FullyShardOptions& options, const ModuleNode& tree, const 
                 const std::string& where);
 
 /// Throws UsageError naming the first parameter that cannot be sharded or that shares its memory with another tensor of
-/// the tree, and, if all parameters are in groups already, if a module around the tree was sharded first.
+/// the tree. If all parameters are in groups already, throws UsageError if a module around the tree was sharded first.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
 

@@ -26,7 +26,7 @@ struct AfterException {
 AfterException meet_after_exception(const std::vector<std::shared_ptr<runtime::ParamGroup>>& members, int64_t writes,
                                     bool in_backward) {
   const auto& group = *members.front();
-  std::vector<const ProcessGroup*> groups;  // each process group once, that of all ranks first
+  std::vector<const ProcessGroup*> groups;  // each process group once, the one of all ranks first
   std::vector<std::shared_ptr<Communicator>> further_steps;
   const auto add_once = [](auto& list, const auto& item) {
     if (std::ranges::find(list, item) == list.end()) list.push_back(item);
@@ -94,7 +94,7 @@ void Group::reset_iter_state() const {
   for (const auto& group : groups) {
     writes += group->writes().total();
     in_backward |= group->is_in_backward();
-    if (!group->is_in_scope()) group->end_read();  // a peer may wait to write and can come here only afterwards
+    if (!group->is_in_scope()) group->end_read();  // a peer that waits to write can come here only afterwards
   }
   const auto ranks = meet_after_exception(groups, writes, in_backward);
   runtime::reset_backward(rank);

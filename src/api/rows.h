@@ -22,8 +22,8 @@ namespace fsdp {
 void allocate_rows(std::span<runtime::ShardedParams* const> groups, const std::string& call);
 
 /// All-gathers `rows`, which has the sizes of the slot's rows (the rows or their gradient, for example). Returns a new
-/// tensor of the parameter's sizes and strides. `call`, the user's call that needs the tensor, and `path`, the file
-/// that this call reads or writes, if any, are for messages. Collective over the shard axis. Throws UsageError for
+/// tensor of the parameter's sizes and strides. For messages, `call` is the user's call that needs the tensor, and
+/// `path` is the file, if any, that this call reads or writes. Collective over the shard axis. Throws UsageError for
 /// other sizes, and what Work::wait throws.
 at::Tensor gather_rows(runtime::ParamGroup& group, size_t slot, const at::Tensor& rows, const std::string& call,
                        const std::string& path = {});
@@ -42,9 +42,9 @@ std::vector<uint8_t> answers_of_ranks(
     const ProcessGroup& ranks, const std::string& operation, const std::string& subject,
     const std::function<uint8_t()>& answer, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
-/// Returns new tensors with the values that rank `root` has of `members`, whose sizes and dtypes must be the same on
-/// every rank; a member's `form` names the device of its new tensor, by default that of the member's own tensor. `wait`
-/// is called to wait for each collective. Collective.
+/// Returns new tensors with rank `root`'s values of `members`, whose sizes and dtypes must be the same on every rank.
+/// The new tensor is on the device that a member's `form` names, by default on the device of the member's own tensor.
+/// `wait` is called to wait for each collective. Collective.
 std::vector<at::Tensor> values_of_rank(
     int root, const ProcessGroup& process_group, const std::vector<runtime::GroupMember>& members,
     const std::string& subject, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });

@@ -28,8 +28,8 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kSummon = "summon_full_params";
 
-// If the group's policy broadcasts buffers, gives every rank the buffers of the first rank that has data. Collective
-// then.
+// If the group's policy broadcasts buffers, gives every rank the buffers of the first rank that has data; the call is
+// then collective.
 void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   auto& rank = own.rank_state();
   const MutexLock lock(rank.mutex);
@@ -46,7 +46,7 @@ void broadcast_buffers(const ParamGroup& own, const ModuleNode& tree) {
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
 }
 
-// Throws UsageError if the model has changed since the last scope so that each rank would train its own copy.
+// Throws UsageError if a parameter was registered after fully_shard, so that each rank would train its own copy.
 void check_before_scope(const Groups& groups) {
   const auto& own = *groups.front();
   const MutexLock lock(own.rank_state().mutex);

@@ -38,7 +38,7 @@ void change_form(ParamGroup& group, const FormChange& change, const char* operat
   params->take_rows(wholes);
   group.reshard();
   group.move_to(std::move(params), group.policy);
-  // Autograd's old gradient accumulators expect gradients of the former dtype and device.
+  // Autograd's old gradient accumulators expect gradients of the old dtype and device.
   for (const auto& slot : group.slots())
     torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
 }

@@ -7,7 +7,7 @@
 namespace fsdp::layout {
 namespace {
 
-// Padding above both limits (a share of the group's elements, and a number of elements) makes rows shorter.
+// If padding exceeds both limits (a share of the group's elements, and a number of elements), rows get shorter.
 constexpr double kMaxPadding = 0.12;
 constexpr int64_t kFew = 16'384;
 

@@ -90,13 +90,13 @@ class PartStorage {
   /// Makes a storage without memory. Its size is `bytes` from the start, so that tensors can be made on it.
   PartStorage(c10::Device device, size_t bytes);
 
-  /// Makes the memory of `buffer` from `byte_offset` on the storage's memory.
+  /// Gives the storage the part of `buffer` that begins at `byte_offset`.
   void attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
   /// Takes the memory away. Raw access to the storage then throws `error` instead of crashing.
   void detach(const std::string& error) { end_storage(storage_, error); }
 
   c10::StorageImpl* impl() const { return storage_.unsafeGetStorageImpl(); }
-  /// Returns a tensor on the storage, which need not have memory.
+  /// Returns a tensor on the storage, even if the storage has no memory.
   at::Tensor tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const;
 
  private:

@@ -10,7 +10,7 @@ using enum OperatorKind;
 Verdict judge_whole(const Access& a) {
   if (a.writes) return a.inside && a.summoned ? Verdict::kReadWhole : Verdict::kRefuseWriteInScope;
   if (is_one_of(a.op, {kDetach, kFactory, kView})) return Verdict::kPass;
-  // Backward would read the rows' values, not those that were written to this copy.
+  // Backward would gather the rows again and not see what was written to this copy.
   if (a.inside && a.summoned && a.recording) return Verdict::kRefuseRecording;
   return a.inside ? Verdict::kReadWhole : Verdict::kRefuseOutsideScope;
 }
@@ -22,15 +22,15 @@ bool is_row_wise(const Access& a) {
   return is_one_of(a.op, {kView, kViewOrCopy, kClone, kFill, kFused, kCopy, kForeach});
 }
 
-// Judges by `fit`. kRefuseWriteFromRows is also for an optimizer that is stepped in a scope: it sees whole parameters
-// but the rows of their gradients.
+// Judges by `fit`. An optimizer that is stepped in a scope sees whole parameters but only the rows of their gradients;
+// it also gets kRefuseWriteFromRows.
 Verdict judge_fit(const Access& a, Verdict passed) {
   if (a.fit == Fit::kFits || a.fit == Fit::kTakesRows) return passed;
   const bool is_step_in_scope = a.inside && a.part == PartKind::kGradient;
   return a.fit == Fit::kMisfits && !is_step_in_scope ? Verdict::kRefuseOperand : Verdict::kRefuseWriteFromRows;
 }
 
-// Judges conversions such as `to`. Module::to first converts a parameter and then replaces its storage.
+// Judges conversions such as `to`, which Module::to calls for each parameter. Returns nothing if other rules apply.
 std::optional<Verdict> judge_conversion(const Access& a) {
   const bool is_lifted = a.local_rows && !a.recording;
   if (a.op != kCopy || !a.is_first || a.writes || is_lifted) return std::nullopt;
@@ -85,19 +85,18 @@ std::string ways_out(Verdict verdict) {
              "Element-wise operators accept this tensor. For results over all ranks, use fsdp::sum (also along some "
              "dims), fsdp::norm, fsdp::any and fsdp::all; to clip gradients, use fsdp::clip_grad_norm_; for the whole "
              "tensor, e.g. for a matrix product, use fsdp::full_tensor; if you mean this rank's rows, open an "
-             "fsdp::LocalRows (and a "
-             "torch::NoGradGuard)";
+             "fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
       return "outside a forward scope a sharded parameter is this rank's rows. Together with the parameter, an "
-             "element-wise operator accepts tensors of the whole parameter's sizes, of which each rank uses its rows, "
-             "tensors of the rows' sizes, and tensors that are broadcast along the rows. For forward code call the "
+             "element-wise operator accepts tensors of the rows' sizes, tensors that are broadcast along the rows, and "
+             "tensors of the whole parameter's sizes, of which each rank uses its rows. For forward code call the "
              "model through its handle, model(...), or open an fsdp::ForwardScope; for the whole value use "
              "fsdp::full_tensor or fsdp::summon_full_params";
     case Verdict::kRefuseWriteFromRows:
       return "outside a forward scope a sharded parameter is this rank's rows, and its gradient is always this rank's "
              "rows. To write whole values to an ordinary tensor, take them from fsdp::full_tensor(p), on every rank. "
-             "If an optimizer was constructed before fsdp::fully_shard (Adagrad) or stepped in a scope, its state has "
-             "the whole sizes: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
+             "An optimizer gets this error if it made state of the whole sizes before fsdp::fully_shard (Adagrad) or "
+             "in a scope: construct the optimizer after fully_shard; optimizer.step() belongs after the scope";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
              "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if you "
@@ -109,7 +108,7 @@ std::string ways_out(Verdict verdict) {
              std::string(kOtherValuesInForward);
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
-             "values with copy_ (of the whole sizes or of the rows') outside of scopes, or in "
+             "values of the whole sizes or of the rows' sizes with copy_ outside of scopes, or in "
              "fsdp::summon_full_params with write_back(); convert, move, clone and load the model before "
              "fsdp::fully_shard, or with fsdp::to and fsdp::load. " +
              std::string(kOtherValuesInForward);

@@ -9,7 +9,7 @@
 
 namespace fsdp::runtime {
 
-/// The storage of a parameter on which a tensor lies. A kResult has a storage of its own: see Note [Results of rows].
+/// Says on which storage of a parameter a tensor lies. A kResult has its own: see Note [Results of rows].
 enum class PartKind : uint8_t { kRows, kWhole, kGradient, kResult };
 
 /// How well the other operands of an element-wise operator fit the rows of a parameter, from best to worst.
@@ -26,20 +26,20 @@ struct Access {
   PartKind part = PartKind::kRows;
   bool is_parameter = false;     ///< true if the operand is the parameter itself, not a view of it
   bool is_part_of_rows = false;  ///< true if the operand is a view that lacks some elements of the rows
-  bool selects_rows = false;     ///< true if the operator makes a view of some of the rows by their indices
-  bool reorders_rows = false;    ///< true if the operator makes a copy in which rows may be another dim than the first
+  bool selects_rows = false;     ///< true if the operator returns a view of some rows, chosen by index
+  bool reorders_rows = false;    ///< true if the operator makes a copy whose rows may not lie along the first dim
   bool is_first = false;         ///< true if the operand is the first argument, which operators such as `set_` replace
   bool writes = false;           ///< true if the operator writes to the operand
   bool random = false;           ///< true if the operator draws random numbers
   bool recording = false;        ///< true if autograd would record the operator
   Fit fit = Fit::kFits;          ///< how well the other operands of an element-wise operator fit this one
-  Conversion conversion = Conversion::kConverts;  ///< set for a kReplace, and for the source of a kCopy without writes
+  Conversion conversion = Conversion::kConverts;  ///< set for a kReplace, and for a kCopy that writes nothing
   bool inside = false;                            ///< true if the group has an open scope or an open backward
   bool summoned = false;                          ///< true inside summon_full_params, which allows writes
   bool local_rows = false;                        ///< true if a LocalRows is open on the group
 };
 
-/// Action of the interceptor for an operand. For the verdicts kRefuse... it throws UsageError.
+/// What the interceptor does about an operand. For each verdict kRefuse... it throws UsageError.
 enum class Verdict : uint8_t {
   kPass,
   kReadWhole,  ///< The interceptor unshards the group before the operator runs.

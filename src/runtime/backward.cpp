@@ -21,7 +21,7 @@ namespace {
 // for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
-// Returns true in autograd::grad and backward(inputs), which give no gradients to parameters outside their inputs.
+// Returns true in autograd::grad and backward(inputs), which give gradients only to their inputs.
 bool is_restricted_to_inputs() {
   const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
   return inputs != nullptr && !inputs->empty();
@@ -49,8 +49,8 @@ void add_buckets(const ParamGroup& group, std::set<OrderedBucket>& buckets) {
     buckets.insert(OrderedBucket{is_last, is_last ? 0 : group.first_read, group.id(), bucket});
 }
 
-// Returns true if this backward reduces the group: forward reached the group, or it has gradients all the same. The
-// answer is the same on every rank.
+// Returns true if this backward reduces the group, because forward reached the group, the group has gradients, or the
+// policy says so. The answer is the same on every rank.
 bool takes_part(ParamGroup& group, bool restricted) {
   // Where every rank has all rows, the all-reduce is the only reduction.
   const bool is_left_out = !group.policy.reduction.all_reduces && group.placement().is_replicated_only();
@@ -80,7 +80,7 @@ std::shared_ptr<BackwardTask> find_task(const RankState& rank, int id) FSDP_REQU
   return found == rank.backwards.end() ? nullptr : found->second;
 }
 
-// Where every rank has all rows, a reduction needs no memory of its own, so their number in flight is not limited.
+// Where every rank has all rows, a reduction needs no memory of its own, so any number of reductions may be in flight.
 void start_reduction(RankState& rank, ParamGroup& group, size_t bucket) FSDP_REQUIRES(rank.mutex) {
   group.start_reduction(bucket);
   if (group.placement().is_replicated_only()) return;
@@ -88,7 +88,7 @@ void start_reduction(RankState& rank, ParamGroup& group, size_t bucket) FSDP_REQ
   rank.reducing.push_back(group.id());
 }
 
-// Finishes the oldest reduction if there are as many in flight as allowed. Returns true if there were.
+// If as many reductions are in flight as allowed, finishes the oldest one and returns true.
 bool finish_oldest_reduction(RankState& rank) FSDP_REQUIRES(rank.mutex) {
   constexpr size_t kInFlight = 2;
   if (rank.reducing.size() < kInFlight) return false;
@@ -98,12 +98,12 @@ bool finish_oldest_reduction(RankState& rank) FSDP_REQUIRES(rank.mutex) {
   return true;
 }
 
-// Starts the reductions of the buckets that are next in order, as long as they are complete. A group that does not take
-// part in the backward yet may still do so at its end.
+// Starts the reductions of the buckets that are next in order, as long as they are complete. Skips groups that do not
+// take part in the backward yet; reduce_rest() asks again at its end.
 //
 // A bucket may also lack gradients that only a recomputed forward gives. Forwards are recomputed in reverse order. So
-// when `completed`, a bucket of a later group, is complete, forwards that have not been recomputed yet never will be,
-// and the bucket does not wait for their gradients.
+// once a later bucket (`completed`) is complete, the forwards of earlier buckets will not be recomputed any more, and
+// these buckets do not wait for such gradients.
 void advance_reductions(RankState& rank, int id, const OrderedBucket& completed) FSDP_REQUIRES(rank.mutex) {
   while (const auto task = find_task(rank, id)) {
     if (task->buckets.empty()) return;
@@ -118,13 +118,13 @@ void advance_reductions(RankState& rank, int id, const OrderedBucket& completed)
     const bool passes = last != nullptr && last != group.get() && !last->buckets()[completed.bucket].is_begun;
     const bool is_ready = bucket.is_complete() || (passes && bucket.missing == 0);
     if (!is_ready || group->policy.reduces_unused) return;
-    // While finish_oldest_reduction waits, another thread may start this bucket. The loop then looks again.
+    // While finish_oldest_reduction waits, another thread may start this bucket, so the loop looks again.
     if (!finish_oldest_reduction(rank)) start_reduction(rank, *group, number);
   }
 }
 
 // Called at the end of a graph task. Reduces what has not been reduced yet, in groups that no other graph task has
-// entered. Then waits for all reductions, except in groups for which this is not the last backward.
+// entered. Then waits for all reductions, except in groups with set_is_last_backward(false).
 void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   std::set<OrderedBucket> order;
   for (GroupId id : task.groups)
@@ -148,17 +148,17 @@ void reduce_rest(RankState& rank, const BackwardTask& task) FSDP_REQUIRES(rank.m
   }
 }
 
-// Lets all groups leave the graph task after their gradients were reduced. Throws the first error of their gradients.
+// Lets all groups leave the graph task after their gradients were reduced. Throws the first error that a group returns.
 void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
   if (rank.backwards.erase(task.id) == 0) return;
   task.span.end();
-  std::string error;  // the first error; the task leaves the other groups all the same
+  std::string error;  // the first error; the task still leaves the other groups
   int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
     parameters += member->whole_bytes();
-    // If this is not the last backward of the iteration, the next one would fault the pages in again.
+    // Pages go back to the system only after an iteration's last backward: another one would fault them in again.
     const bool is_last = member->policy.is_last_backward && member->policy.requires_gradient_sync;
     if (is_last && member->expects_gradients() && member->params().is_on_cpu()) gradients += member->whole_bytes();
     const auto failed = member->leave_backward(task.id);
@@ -181,7 +181,7 @@ void close_task(RankState& rank, BackwardTask& task) FSDP_REQUIRES(rank.mutex) {
 
 void end_task(RankState& rank, int id) {
   const MutexLock lock(rank.mutex);
-  const auto task = find_task(rank, id);  // shared: reset_iter_state() may drop it while this thread waits
+  const auto task = find_task(rank, id);  // shared, because reset_iter_state() may drop it while this thread waits
   if (!task) return;                      // reset_iter_state() has dropped it
   const OwnOperators own_operators;
   reduce_rest(rank, *task);
@@ -211,7 +211,7 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
   if (group.has_task(id)) return false;
   const auto is_unfinished = [](const auto& entry) { return entry.second->runs.expired(); };  // an exception ended it
   if (std::ranges::any_of(rank.backwards, is_unfinished)) require(false, group.where("backward"), kUnfinishedBackward);
-  // A backward inside another one enters groups one by one, because the outer one has entered all groups of the scope.
+  // A backward inside another one enters only this group, because the outer one has entered all groups of the scope.
   auto covered = group.scope && !group.is_in_backward() ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
     if (auto* member = rank.group(member_id)) {
@@ -231,7 +231,7 @@ bool enter_backward(RankState& rank, ParamGroup& group) {
   if (group.scope)
     if (auto* root = rank.group(group.scope->root); root != nullptr && !root->is_in_backward()) {
       rank.reads.orders[root->id()].backward.start();
-      rank.reads.current = 0;  // the group that forward read last counts as a new read
+      rank.reads.current = 0;  // so that a read of the group that forward read last counts
     }
   for (GroupId member_id : covered) {
     auto* member = rank.group(member_id);
@@ -258,7 +258,7 @@ void gradient_arrived(RankState& rank, ParamGroup& group, size_t slot, at::Tenso
   const OwnOperators own_operators;
   const int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(group.has_task(id), "the gradient of '", group.slots()[slot].name(),
-                        "' arrived before its hook was called");
+                        "' arrived before the graph task entered the group");
   const int outermost = group.tasks().front();
   group.add_gradient(slot, std::move(gradient), /*from_inside=*/id != outermost);
   group.placement().progress();  // advances the reductions of earlier groups

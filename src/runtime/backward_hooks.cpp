@@ -46,7 +46,7 @@ struct GradientArrived : torch::autograd::PostAccumulateGradHook {
     if (gradient.defined()) gradient_arrived(rank, *group, slot, std::move(gradient));
   }
 
-  const std::shared_ptr<ParamGroup> group;  // the parameter owns the group
+  const std::shared_ptr<ParamGroup> group;  // owned, so that the group lives as long as the parameter
   const size_t slot;
 };
 
@@ -61,8 +61,8 @@ std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* no
   return static_cast<const GradientArrived*>(hook)->group;
 }
 
-// Returns true if this thread runs a node of the graph task for the first time. It remembers several tasks, because
-// tasks nest: an outer one goes on after an inner one.
+// Returns true if this thread runs a node of the graph task for the first time. The thread remembers several tasks,
+// because tasks nest: an outer one goes on after an inner one.
 bool is_new_here(int task) {
   thread_local std::array<int, 4> known = {-1, -1, -1, -1};  // the most recent task first
   if (known.front() == task) return false;
@@ -73,8 +73,8 @@ bool is_new_here(int task) {
   return is_new;
 }
 
-// Enters all groups to which the task's graph leads, before the task's first node runs. Hooks and custom Functions may
-// ask for a parameter's sizes before any node runs that is known to read the parameter.
+// Enters all groups to which the task's graph leads, before the task's first node runs. Later would be too late,
+// because hooks and custom Functions may ask for a parameter's sizes before a node reads it.
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto first = torch::autograd::get_current_node();
   if (!first || !is_new_here(torch::autograd::get_current_graph_task_id())) return nullptr;

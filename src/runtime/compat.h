@@ -2,7 +2,7 @@
 /// \file
 /// The dispatch keys that fsdp uses: for sharded tensors, for operators that deferred_init records, for results that
 /// activation checkpoints keep, for batch statistics over several ranks, and for forwards that are compared. This file
-/// also adds keys to tensors, for which LibTorch has no public interface.
+/// can also add a key to a tensor, which LibTorch's public interface cannot.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DispatchKeySet.h>
@@ -43,8 +43,8 @@ inline void add_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
   keys = keys.add(key);
 }
 
-/// While this guard lives, the thread's operators are the library's own: autograd does not record them, and fsdp does
-/// not intercept, keep or compare them.
+/// While this guard lives, the thread's operators are the library's own: autograd does not record them, and fsdp
+/// neither intercepts them nor keeps or compares their results.
 struct OwnOperators {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard unseen{c10::DispatchKeySet({kShardedKey, kKeptResultsKey, kComparedKey})};

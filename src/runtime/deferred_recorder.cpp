@@ -19,7 +19,7 @@ namespace {
 using Kind = DeferredRecording::Kind;
 using Stack = torch::jit::Stack;
 
-constexpr int kLongestChain = 500;  // limit of calls in a chain, because Replay carries a chain out recursively
+constexpr int kLongestChain = 500;  // maximum length of a chain of calls; Replay carries it out recursively
 
 thread_local Kind kind_of_thread = Kind::kPutOff;
 
@@ -43,8 +43,8 @@ std::optional<size_t> argument_of(const c10::OperatorHandle& op, const char* nam
   return index ? std::optional(static_cast<size_t>(*index)) : std::nullopt;
 }
 
-// Returns true inside torch::tensor of a vector, which writes its memory without an operator. The function is
-// recognised by the excluded dispatch keys: no other caller excludes autograd's keys but not ADInplaceOrView.
+// Returns true inside torch::tensor(vector), which writes its memory without an operator. The function is recognised by
+// the excluded dispatch keys: no other caller excludes autograd's keys but not ADInplaceOrView.
 bool is_literal() {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(c10::DispatchKey::AutogradOther) && !excluded.has(c10::DispatchKey::ADInplaceOrView);
@@ -102,7 +102,7 @@ class PutOff {
     return at::kCPU;
   }
 
-  // Returns true if the operator returns no tensor but a value, or a tensor whose sizes depend on values.
+  // Returns true if the operator returns a number instead of a tensor, or a tensor whose sizes depend on values.
   bool asks_for_values() const {
     if (op_.hasTag(at::Tag::dynamic_output_shape)) return true;
     if (traits_.kind == OperatorKind::kMetadata || traits_.kind == OperatorKind::kReplace) return false;
@@ -135,7 +135,7 @@ class PutOff {
         call->operands.push_back(
             {argument, element, geometry_of(tensor),
              is_new ? std::make_shared<DeferredValue>(DeferredValue{value->device, value->bytes}) : value});
-        // The call must not refer to the tensor, whose storage may get a value that refers to the call: a cycle.
+        // The call must not own the tensor: the tensor's storage may get a value that owns the call.
         put(call->arguments[argument], element, at::Tensor());
       } else if (!tensor.is_meta()) {
         // The call keeps a copy, because the tensor may be written before the call is carried out.
@@ -145,7 +145,7 @@ class PutOff {
     return call;
   }
 
-  // Fixes the dtype of a factory call to the default dtype of now, which may change before the call is carried out.
+  // Fixes the dtype of a factory call to the present default dtype, which may change before the call is carried out.
   void fix_dtype(DeferredCall& call) {
     const auto dtype = argument_of(op_, "dtype");
     if (dtype && operands_.empty() && call.arguments[*dtype].isNone() && results()[0].isTensor())
@@ -179,7 +179,7 @@ class PutOff {
     call.generator_state = std::move(state);
   }
 
-  // Makes the call's results the deferred values of the storages that it writes or makes.
+  // Sets the deferred values of the storages that the call writes or makes.
   void note(std::shared_ptr<const DeferredCall> call) {
     int depth = 0;
     for (const auto& operand : call->operands) depth = std::max(depth, operand.value->depth);
@@ -203,7 +203,7 @@ class PutOff {
     }
   }
 
-  // Carries the call out now: its result is needed at once, or the operator does not work on the meta device.
+  // Carries the call out now, because its result is needed at once or the operator does not work on the meta device.
   void call_now() {
     own_lists(arguments_);
     std::vector<std::pair<Found, at::Tensor>> in_memory;
@@ -249,7 +249,7 @@ void put_off(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 }
 
 void install() {
-  // The library is never destroyed, like the interceptor's.
+  // This torch::Library is never destroyed, like the interceptor's.
   [[maybe_unused]] static const auto* library = [] {
     auto* fallback = new torch::Library(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&put_off>());

@@ -15,7 +15,7 @@
 namespace fsdp::runtime {
 namespace {
 
-// A tensor on the storage through which an operator wrote the value, and the tensor's version after that write.
+// A tensor through which an operator wrote to the storage, and the tensor's version after that write.
 struct LeftThrough {
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
   uint32_t version;
@@ -45,9 +45,9 @@ class Replay {
   at::Tensor value(const DeferredValue& wanted) {
     if (wanted.there.defined()) return wanted.there;
     require(!wanted.is_spread,
-            "fsdp::initialize: former values of parameters were needed immediately, e.g. by item(), or a parameter was "
-            "written in hundreds of parts. Neither is supported, because other ranks have rows of these parameters. "
-            "Compute such numbers before initialize, e.g. from fsdp::full_tensor");
+            "fsdp::initialize: the function needs a parameter's old value while it runs, e.g. for item() or because it "
+            "writes the parameter in hundreds of parts. The ranks gather old values only after the function has "
+            "returned. Compute such numbers before initialize, e.g. from fsdp::full_tensor, or write fewer parts");
     if (!wanted.call)
       return at::empty({static_cast<int64_t>(wanted.bytes)}, at::device(wanted.device).dtype(at::kByte));
     const std::pair key(wanted.call.get(), wanted.place);

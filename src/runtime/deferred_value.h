@@ -18,8 +18,8 @@ namespace fsdp::runtime {
 struct DeferredCall;
 
 /// The contents of a storage at one moment: either the result of a recorded call, or memory that holds the values. A
-/// value refers to the values that it is computed from, never the other way. A value does not change, except that an
-/// all-gather may fill `there` of one that `is_spread`.
+/// value refers to the values from which it is computed, but not to those that are computed from it. It does not
+/// change, except that an all-gather may fill `there` if `is_spread` is true.
 struct DeferredValue {
   c10::Device device;
   size_t bytes = 0;
@@ -31,8 +31,8 @@ struct DeferredValue {
   at::Tensor there = {};
   /// Length of the longest chain of calls that computes the value.
   int depth = 0;
-  /// True if the value is that of a sharded parameter: each rank has its rows, and only after an all-gather does
-  /// `there` hold the whole value.
+  /// True for the value of a sharded parameter: each rank has its rows, and `there` holds the whole value only after an
+  /// all-gather.
   bool is_spread = false;
 };
 using DeferredValuePtr = std::shared_ptr<const DeferredValue>;
@@ -64,8 +64,8 @@ struct DeferredCall {
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
 /// Makes `value` the contents of the storage of `tensor`, which must be on the meta device.
 void defer(const at::Tensor& tensor, DeferredValuePtr value);
-/// Returns true if an operator wrote to the tensor after recording had ended, so that the write had no effect. Such
-/// writes are found only if a deferred operator has written through this very tensor, not only through a view.
+/// Returns true if an operator wrote to the tensor after recording had ended, so that the write had no effect. Finds
+/// such a write only if a deferred operator has written through this tensor itself, not only through a view.
 bool was_written_since(const at::Tensor& tensor);
 DeferredGeometry geometry_of(const at::Tensor& tensor);
 /// Returns the tensor's whole storage as a tensor of bytes.
@@ -81,7 +81,7 @@ memory::Form form_of_values(const at::Tensor& tensor);
 /// bits. The function restores the states of the generators that it uses; meanwhile no other thread should draw from
 /// them.
 at::Tensor compute(const at::Tensor& tensor);
-/// Returns the same contents as a value in memory, which needs no recorded calls.
+/// Computes a value and returns it as one that is in memory and needs no recorded calls.
 DeferredValuePtr computed(const DeferredValuePtr& value);
 
 /// While this guard lives, tensors that this thread makes are on the meta device. The guard records the operators that

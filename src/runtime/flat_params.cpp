@@ -55,7 +55,7 @@ std::shared_ptr<FlatBuffer> FlatParams::kept_elsewhere(size_t bytes) {
   return counted(std::move(data), bytes, ByteClass::kHost);
 }
 
-// Allocates memory for the rows or their gradient in another dtype than theirs.
+// Allocates host memory for a copy of the rows or of their gradient in `dtype`.
 FlatPart FlatParams::allocate_on_host(c10::ScalarType dtype) {
   FlatPart part{{dtype, c10::kCPU}, rows_.numel};
   part.buffer = kept_elsewhere(part.bytes());

@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// One plane of a group: the permanent flat buffer of this rank's rows, the flat buffer of whole values that comes and
-/// goes, and the copies between the two. All rows of a plane have one form (dtype and device), and so do all its whole
-/// values.
+/// One plane of a group: the permanent flat buffer of this rank's rows (the flat shard), the flat buffer of whole
+/// values that comes and goes, and the copies between the two. All rows of a plane have one form (dtype and device),
+/// and so do all its whole values.
 
 #include <fsdp/communicator.h>
 #include <fsdp/process_group.h>
@@ -38,7 +38,7 @@ struct FlatForms {
 /// - Each rank casts its rows to its slice of the whole buffer. If rows and whole values have the same form, the flat
 ///   shard itself is the slice.
 /// - The ranks all-gather their slices into the whole buffer, which on several hosts lies in memory that the ranks of a
-///   host share. If all ranks share memory, the slices already lie in the whole buffer and need not move: with one form
+///   host share. If all ranks share memory, the slices already lie in the whole buffer and do not move: with one form
 ///   the flat shard is a slice of that buffer; with two forms each rank casts its written rows into its slice
 ///   (`publish`) before the ranks meet.
 /// - Whole gradients are cast to the form in which they are reduced. The sum of this rank's slice is then cast to the
@@ -87,16 +87,15 @@ class FlatParams {
   GatherPlane plane_to_gather();
   /// Keeps a second shard: from forward to backward each of the ranks `neighbours` keeps a slice of the whole values
   /// (hpZ of ZeRO++, arXiv:2306.10209). If all of them are on this host, they keep the whole buffer that they share
-  /// instead. The current stream must be allowed to read the whole buffer.
+  /// instead. The current stream must already wait for the gather.
   void keep_second_shard(const ProcessGroup& neighbours);
   bool has_second_shard() const { return kept_ || second_.buffer; }
-  /// Returns true if the neighbours keep the whole buffer that they share, so that backward need not gather it.
+  /// Returns true if the neighbours keep the whole buffer that they share, so that backward does not gather it.
   bool keeps_whole() const { return kept_ != nullptr; }
   void drop_second_shard();
   /// Returns the input and the output of the all-gather among the neighbours. Not for a plane that `keeps_whole`.
   GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
-  /// Replaces the whole buffer by a copy that only this rank sees. The current stream must be allowed to read the whole
-  /// buffer.
+  /// Replaces the whole buffer by a copy that only this rank sees. The current stream must already wait for the gather.
   void copy_whole();
   /// Notes that the calling thread's current stream reads the whole buffer. Returns true if this stream had not been
   /// noted before.
@@ -112,11 +111,11 @@ class FlatParams {
   /// Returns false if `reduced_form()` is the form of the rows, so that the output of a reduction is the rows' gradient
   /// itself.
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// Returns the stream on which a reduction is waited for, scaled and copied to host memory (see HostCopies); nothing
-  /// if the rows are not there.
+  /// Returns the stream on which the output of a reduction is scaled and copied to host memory (see HostCopies);
+  /// nothing if the rows are not in host memory.
   std::optional<c10::Stream> stream_of_results() const;
   /// Copies the output of a reduction to memory of `allocate_gradient`. If the rows are in host memory, the values are
-  /// there only after `finish_landing`, which blocks the host. `drop_landing` forgets the casts that it would make.
+  /// there only after `finish_landing`, which blocks the host. `drop_landing` forgets casts that are still to be made.
   void land(const at::Tensor& reduced, const memory::FlatPart& rows);
   void finish_landing();
   void drop_landing() { casts_.clear(); }
@@ -141,7 +140,7 @@ class FlatParams {
   bool is_pinned_ = false;
   std::optional<memory::FlatPart> narrow_;  // the rows in host memory in the narrower dtype, if they are cast there
   std::optional<c10::Event> brought_;       // the last copy of rows from host memory
-  std::vector<std::pair<memory::FlatPart, memory::FlatPart>> casts_;  // from and to; finish_landing makes them
+  std::vector<std::pair<memory::FlatPart, memory::FlatPart>> casts_;  // sources and targets for finish_landing
   memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the whole buffer, if all ranks share its memory
   std::shared_ptr<HostBuffer> on_host_;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The settings of a group, which `fully_shard` and the user make.
+/// The settings of a group, which come from `fully_shard` and from the user.
 
 #include <fsdp/group_collectives.h>
 
@@ -31,7 +31,7 @@ struct ReductionPolicy {
 
 /// The settings that may change between iterations.
 struct GroupPolicy {
-  /// True if the group reshards after forward. If unset, every group does except the outermost group of a scope.
+  /// True if the group reshards after forward. If unset, it does so unless it is the outermost group of a scope.
   std::optional<bool> reshard_after_forward;
   bool reshard_after_backward = true;
   /// True if a write to the rows frees whole parameters that stayed after backward. Otherwise they keep their memory

@@ -44,7 +44,7 @@ class HostCopies {
   /// the previous copy.
   c10::Stream next_to_host(c10::Device device);
   /// Notes that the calling thread's current stream of `device` copies from or to `on_host`, which is pinned. `source`
-  /// is the tensor from which it copies to the host, if it does.
+  /// is the copied tensor if the copy goes to the host.
   void note(const std::shared_ptr<memory::FlatBuffer>& on_host, c10::Device device, at::Tensor source = {});
   /// Blocks the host until all copies are done.
   void wait();

@@ -66,8 +66,8 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   return dim == 0 || dim == -tensor.dim();
 }
 
-// Returns true if the operator makes a new tensor from an operand whose rows are not its first dim. Rows of results
-// must be their first dim (see Note [Results of rows]).
+// Returns true if the operator makes a new tensor from an operand whose rows do not lie along its first dim. In
+// results, rows must lie along the first dim (see Note [Results of rows]).
 bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
   using enum OperatorKind;
   const auto kind = call.traits.kind;
@@ -89,17 +89,17 @@ bool is_part_of_rows(const MarkedOperand& operand) {
 }
 
 // Lets the graph task enter the group of a parameter. Throws UsageError if the observer should have done so before the
-// current node began, because the node may have read the sizes of rows as those of the parameter.
+// current node began, because the node may have taken the rows' sizes for the parameter's.
 void show_whole_in_backward(RankState& rank, MarkedOperand& operand) FSDP_REQUIRES(rank.mutex) {
   auto& group = *operand.part.group;
   if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
   if (enter_backward(rank, group))
     if (const auto node = torch::autograd::get_current_node(); node && leads_to(*node, group))
       require(false, group.where("backward"),
-              "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not see the "
-              "node of an operator on '",
+              "LibTorch's observers are off (at::RecordFunctionGuard, at::clearCallbacks), so fsdp did not hear "
+              "that the backward of an operator on '",
               group.name(),
-              "' begin. Leave observers on during backward, and remove callbacks one by one; then call "
+              "' begins. Leave observers on during backward, and remove callbacks with at::removeCallback; then call "
               "reset_iter_state()");
   operand.part.kind = PartKind::kWhole;
 }
@@ -183,8 +183,8 @@ class OperandGroups {
 };
 
 // Judges the operands of one process group and carries the verdicts out. The groups that the operator reads are
-// unsharded together, so that none of them is freed for another. `prepare` calls the function for one process group
-// after the other, in the same order on every rank.
+// unsharded together, so that reading one of them does not free another. `prepare` calls the function for one process
+// group after the other, in the same order on every rank.
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
                 OperandGroups& takes_whole, RowResults& results, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
@@ -296,7 +296,7 @@ bool another_copy_intercepts() {
 }
 
 void install_interceptor() {
-  // The library is never destroyed, because operators on tensors that outlive main() still call the interceptor.
+  // This torch::Library is never destroyed: operators on tensors that outlive main() still call the interceptor.
   [[maybe_unused]] static const auto* library = [] {
     require(!another_copy_intercepts(),
             "fsdp::fully_shard: a different copy of fsdp has already sharded a model in this process, for example if "

@@ -12,8 +12,7 @@ namespace {
 
 using enum OperatorKind;
 
-// Kinds of operators that can be told neither from their tags nor from the form of their names. Names are separated by
-// spaces.
+// Operators whose kind follows neither from their tags nor from the form of their names. Names are separated by spaces.
 constexpr std::pair<OperatorKind, std::string_view> kKinds[] = {
     {kMetadata,
      "size sym_size stride sym_stride dim numel sym_numel is_same_size is_contiguous storage_offset sym_storage_offset "
@@ -25,7 +24,7 @@ constexpr std::pair<OperatorKind, std::string_view> kKinds[] = {
     {kFill, "zero_ fill_"},
     {kReplace, "set_ set_data _has_compatible_shallow_copy_type resize_ resize_as_"},
     {kViewOrCopy, "reshape flatten ravel pin_memory"},
-    // These are views, but initialisations use them and go on with the sizes of rows (torch::nn::init::orthogonal_).
+    // These are views, but with them torch::nn::init::orthogonal_ and others would compute with the sizes of rows.
     {kOther, "view_as reshape_as expand_as"},
     // These are reductions.
     {kOther, "_foreach_norm _foreach_max _foreach_powsum"},

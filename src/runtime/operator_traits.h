@@ -48,17 +48,17 @@ struct OperatorTraits {
   bool writes(size_t argument) const { return (written_arguments >> std::min<size_t>(argument, 63)) & 1; }
 };
 
-/// Returns the traits of an operator. They are worked out once per operator and thread. Any thread may call it.
+/// Returns the traits of an operator, worked out once per operator and thread. Any thread may call the function.
 OperatorTraits operator_traits(const c10::OperatorHandle& op);
 
 enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
 
 /// Returns what the operator does with its first argument. kNothing means that `to` or a similar operator would return
-/// the tensor itself, or that `set_data` would give the tensor its own data. kPrints means a `to` with exactly the CPU
-/// and double as arguments, with which printing a tensor begins.
+/// the tensor itself, or that `set_data` would give the tensor its own data. kPrints means `to(kCPU, kDouble)`, with
+/// which printing a tensor begins.
 Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
-/// Calls `visit` with every defined tensor, the index of the value that has it and, if that value is a list, the
+/// Calls `visit` with every defined tensor, the index of the value that contains it and, if that value is a list, the
 /// tensor's index in the list (otherwise 0).
 template <class Visit>
 void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
@@ -73,7 +73,7 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
 
 /// Replaces each list among the values by a copy, so that the caller may change its elements.
 void own_lists(std::span<c10::IValue> values);
-/// Replaces the value by the tensor or, if the value is a list, its element number `element`.
+/// Replaces `value` (or, if it is a list, its element number `element`) by the tensor.
 void put(c10::IValue& value, size_t element, const at::Tensor& tensor);
 
 /// A call of an operator that has not run yet.

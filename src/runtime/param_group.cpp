@@ -60,8 +60,8 @@ void ParamGroup::move_to(std::unique_ptr<ShardedParams> params, const GroupPolic
   hook_gradients(shared_from_this());  // slots have other numbers than before
   for (auto& slot : former->slots())
     slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
-                              "' was read by a forward before its rows moved to a different strategy. Run backward "
-                              "before fsdp::set_strategy, or run forward again after set_strategy");
+                              "' was read by a forward, and fsdp::set_strategy or fsdp::to then gave it new memory. "
+                              "Run backward before that call, or run forward again after it");
 }
 
 Tag ParamGroup::tag(std::string subject, uint32_t writes, const std::string& call) const {
@@ -108,10 +108,10 @@ void ParamGroup::require_at_rest(const std::string& operation) const {
 
 void ParamGroup::require_not_handed_out() const {
   if (!is_handed_out_) return;
-  require(false, where("backward"), "parameters of '", name_,
-          "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
-          "updated the parameters: this backward would continue with different values. Remove the hook, or read what "
-          "needs no gradient from a copy that was made in forward; then call reset_iter_state()");
+  require(false, where("backward"), "this backward reads parameters of '", name_,
+          "' after the hook of set_post_accumulate_grad_hook got their gradients. The hook may have updated the "
+          "parameters, so backward would continue with different values. Remove the hook, or let backward read a copy "
+          "that forward made (p.detach().clone()); then call reset_iter_state()");
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {

@@ -62,7 +62,7 @@ class Pins {
   std::atomic<int> count_ = 0;
 };
 
-/// Function that returns the new form of a parameter of the form `form` (see ParamSlot::form). An empty function
+/// Function that returns the new form of a parameter whose form is `form` (see ParamSlot::form). An empty function
 /// changes no form.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
@@ -114,7 +114,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return bytes;
   }
 
-  /// Makes `other` live at least as long as this group. `other` has no parameters, which would own it otherwise.
+  /// Makes `other` live at least as long as this group. `other` has no parameters that would own it.
   void keep(std::shared_ptr<ParamGroup> other) {
     if (!keeps(*other)) kept_.push_back(std::move(other));
   }
@@ -122,8 +122,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     return this == &other || std::ranges::any_of(kept_, [&](const auto& kept) { return kept.get() == &other; });
   }
 
-  /// These functions return true if whole parameters stay in memory after forward has read them, and after the
-  /// backward.
+  /// These functions return true if whole parameters stay in memory after forward has read them, or after the backward.
   bool stays_after_forward() const;
   bool stays_after_backward() const;
 
@@ -135,12 +134,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void leave();
 
   GatherState state() const { return state_; }
-  /// Starts to gather: kSharded -> kGathering; kSharded if it throws. Does nothing in other states. `call` is as in
-  /// `tag`. Collective.
+  /// Starts to gather: kSharded -> kGathering. If it throws, the state stays kSharded. Does nothing in other states.
+  /// `call` is as in `tag`. Collective.
   void unshard(const std::string& call = {});
-  /// Gathers if necessary and makes the current stream wait: kSharded, kGathering -> kWhole; kSharded if it throws.
+  /// Gathers if necessary and makes the current stream wait: the state becomes kWhole, or kSharded if it throws.
   void wait_for_unshard(const std::string& call = {});
-  /// Frees whole parameters after waiting for operators (see Pins): -> kSharded. If this thread may not wait for them,
+  /// Frees whole parameters after waiting for operators (see Pins): -> kSharded. If this thread must not wait for them,
   /// the parameters stay until the next scope opens. If `keeps_second_shard` and the placement has neighbours, these
   /// keep a second shard of parameters that were gathered, and the method does not wait.
   void reshard(bool keeps_second_shard = false);
@@ -166,7 +165,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool has_only_task(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
   /// Lets a graph task enter the group, whose parameters then show whole values. The first task opens the backward: it
   /// will give gradients to the slots for which `expects` returns true. If `may_recompute`, backwards inside the task
-  /// may give gradients to other slots, which operators read without recording.
+  /// may give gradients to other slots that operators have read without recording.
   void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
   /// Lets a graph task leave the group. The last one closes the backward: `.grad` then holds the rows' gradients.
   /// Returns the message of the error that the caller must throw; empty if there is none.
@@ -176,18 +175,18 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void add_gradient(size_t slot, at::Tensor gradient, bool from_inside);
   const std::vector<Bucket>& buckets() const { return buckets_; }
   bool expects_gradients() const { return expects_gradients_; }
-  /// Returns true if gradients, or sums over the shard axis alone, wait for a reduction, even from an earlier backward.
+  /// Returns true if gradients or sums over the shard axis alone, even of an earlier backward, wait for a reduction.
   bool has_gradients() const {
     const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.reductions > 0; };
     return std::ranges::any_of(params_->slots(), &ParamSlot::waits) || std::ranges::any_of(buckets_, keeps_sum);
   }
-  /// Starts to reduce the gradients of a bucket that have arrived, after waiting for the bucket's reduction in flight.
+  /// Waits for the bucket's reduction in flight, if any, and then starts to reduce the gradients that have arrived.
   /// Collective.
   void start_reduction(size_t bucket);
   /// Waits for all reductions in flight, also those of earlier backwards, and adds the results to the rows' gradients.
   /// If this is the last backward, it then calls the hook of set_post_accumulate_grad_hook.
   void finish_reductions();
-  /// Adds reduced gradients to the rows' gradients. The host waits for copies to host memory first. Throws if a
+  /// Makes the host wait for copies to host memory, then adds reduced gradients to the rows' gradients. Throws if a
   /// collective was aborted because a device failed.
   void finish_landing();
   void drop_gradients();
@@ -200,14 +199,14 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void require_not_handed_out() const;
 
   // These methods say when this rank reads and writes rows: see Note [Readers and writers of rows].
-  /// Counts a scope that opens on the group and begins to read. Returns true if the ranks must meet before they read.
+  /// Counts a scope that opens on the group and makes this rank a reader. Returns true if the ranks must meet first.
   bool begin_scope();
   /// Undoes `begin_scope` if the ranks did not meet, so that every rank counts the same scopes.
   void cancel_scope();
   /// Called after the last scope or backward on the group has closed. This rank goes on reading if a graph may still
   /// read the rows, and otherwise ends its reading.
   void leave_reading();
-  /// Ends this rank's reading, because the rank writes or forgets its iteration: earlier graphs may not read rows any
+  /// Ends this rank's reading, because the rank writes or forgets its iteration: earlier graphs must not read rows any
   /// more.
   void end_read();
   /// Ends this rank's reading before it writes rows, so that its peers may write. If several groups are written
@@ -216,7 +215,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void begin_write();
   /// Calls `begin_write`, then waits, without the rank's lock, until no peer reads the rows. Returns true if it waited.
   bool wait_to_write();
-  /// Must be called before rows are written, those of one slot or of all slots. Waits to write and makes whole copies
+  /// Must be called before the rows of one slot, or of all slots, are written. Waits to write and makes whole copies
   /// stale.
   void prepare_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
   /// Makes whole copies stale. `prepare_write` calls it. After writes that last longer than one operator (LocalRows) it
@@ -224,7 +223,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void note_write();
   int64_t version() const { return version_; }
   WriteCounts& writes() { return writes_; }
-  /// Number of threads that are opening a scope and wait for the other ranks. This rank reads until they have entered.
+  /// Number of threads that are opening a scope and wait for the other ranks. This rank reads while there are any.
   int openings = 0;
 
   /// Returns true if no scope or backward is open on the group and this thread runs no backward, except one that is
@@ -239,7 +238,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// yet.
   std::unique_ptr<ShardedParams> lay_out(const Placement& placement, const GroupPolicy& by,
                                          const FormChange& change = {});
-  /// Replaces the group's layout by `params` and its policy by `to`. Views of the former rows throw when they are used.
+  /// Replaces the group's layout by `params` and its policy by `to`. Views of the old rows throw when they are used.
   void move_to(std::unique_ptr<ShardedParams> params, const GroupPolicy& to);
 
   /// Brings the group, after an exception, to the state that it has before an iteration.
@@ -255,8 +254,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool unshard_was_asked = false;
   uint64_t first_read = 0;             ///< number of the group's first read, which orders reductions; 0 if not read
   std::shared_ptr<ScopeRecord> scope;  ///< the last outermost scope that covered the group
-  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules; expired if no shared pointer owns it
-  std::unordered_set<const void*> modules;  ///< addresses of the modules that fully_shard found, those inside included
+  std::vector<std::weak_ptr<torch::nn::Module>> watched;  ///< the group's modules; expired for one without an owner
+  std::unordered_set<const void*> modules;  ///< addresses of the group's modules and of all modules inside them
 
  private:
   Span span(std::string_view name) const;
@@ -291,7 +290,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int depth_ = 0;
 
   GatherState state_ = GatherState::kSharded;
-  std::vector<std::shared_ptr<Work>> gathers_;  // the all-gathers of the whole buffers, kept as long as these
+  std::vector<std::shared_ptr<Work>> gathers_;  // the all-gathers of the whole buffers, kept as long as the buffers
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // see gather_after; if null, gathers follow the current stream

@@ -20,8 +20,8 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
-/// The dtypes that a MixedPrecisionPolicy gives to a parameter: that of whole values, with which operators compute, and
-/// that of gradients while they are summed over the ranks.
+/// The dtypes that a MixedPrecisionPolicy gives to a parameter: `whole` for the values with which operators compute,
+/// `reduced` for gradients while they are summed over the ranks.
 struct Precision {
   c10::ScalarType whole, reduced;
   /// True if the other operands of an operator are cast to `whole`, see Note [Operands of low precision].
@@ -36,8 +36,8 @@ struct GroupMember : NamedParameter {
   std::optional<TensorCut> cut = {};        ///< how the tensor axis cuts the parameter; unset if it is not cut
 };
 
-/// Where a slot's missing gradient comes from: the outermost graph task (kTask), or a backward inside it of a forward
-/// that runs again (kInside), as in activation checkpointing.
+/// Where a slot's missing gradient comes from: the outermost graph task (kTask), or a backward inside that task
+/// (kInside), as when activation checkpointing runs a forward again.
 enum class GradientSource : uint8_t { kNone, kTask, kInside };
 
 struct SlotPlace {
@@ -62,8 +62,8 @@ class ParamSlot {
   /// the user, whatever the policies for precision and offloading do inside.
   memory::Form form() const { return {rows_dtype_, whole_device_}; }
   c10::IntArrayRef sizes() const { return sizes_; }
-  /// Returns the parameter's sizes with the number of its rows in front: [1] for a scalar, otherwise `sizes()`, in
-  /// which dims that rows join (see Note [Planes]) are one dim.
+  /// Returns the parameter's sizes with the number of its rows in front: [1] for a scalar, otherwise `sizes()`, except
+  /// that the dims that rows join (see Note [Planes]) become one dim.
   c10::IntArrayRef row_sizes() const { return row_sizes_; }
   /// Returns the number of leading dims that the rows join; 0 for a scalar.
   size_t joined_dims() const { return sizes_.empty() ? 0 : sizes_.size() + 1 - row_sizes_.size(); }
@@ -71,8 +71,8 @@ class ParamSlot {
   int64_t numel() const { return c10::multiply_integers(sizes_); }
   int64_t row_numel() const { return c10::multiply_integers(row_sizes().slice(1)); }
   int64_t rows_numel() const { return rows_.count * row_numel(); }
-  /// These functions return the index in the plane of the parameter's first element, and that of the first element of
-  /// this rank's rows.
+  /// These functions return where, in the plane, the parameter's first element and the first element of this rank's
+  /// rows lie.
   int64_t offset() const { return offset_; }
   int64_t offset_of_rows() const { return offset_ + rows_.first * row_numel(); }
 
@@ -99,14 +99,14 @@ class ParamSlot {
   std::string no_memory_error;  ///< the error of raw access while the whole parameter has no memory
   /// The storage of the rows' gradient that was last put into `.grad`; weak, so that zero_grad() frees it.
   c10::weak_intrusive_ptr<c10::StorageImpl> gradient_storage;
-  /// The mark of tensors that operators make of the rows; see Note [Results of rows].
+  /// The mark of tensors that operators compute from the rows; see Note [Results of rows].
   c10::intrusive_ptr<c10::BackendMeta> mark;
 
   // The parameter's gradients during a backward, in which autograd uses `.grad` for whole gradients.
   at::Tensor parked;         // the rows' gradient, which was in `.grad` before
   memory::HandedOn arrived;  // the whole gradient, which waits for its reduction
   memory::Charge charge;     // the bytes of `arrived`
-  bool waits = false;        // true if a gradient waits for its reduction, also one that `fsdp::join` left out
+  bool waits = false;        // true if a gradient waits for its reduction, even one that `fsdp::join` leaves out
   GradientSource missing_from = GradientSource::kNone;
   bool was_read_unrecorded = false;  // true if an operator that autograd did not record has read it in this scope
 

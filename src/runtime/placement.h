@@ -19,9 +19,9 @@ class Placement {
  public:
   /// Makes a placement without replicas: each row lies on one of `ranks`.
   explicit Placement(const std::shared_ptr<ProcessGroup>& ranks) : Placement(ranks, ranks, Axes{}) {}
-  /// Makes a placement of the axes `shard` and `replicate`, each the process group of the ranks along it that contains
-  /// this rank; `ranks` has the ranks of all axes. An axis of one rank communicates nothing. If there are several axes,
-  /// the first placement over them is collective: it makes the communicators of `further_steps`.
+  /// Makes a placement of the axes `shard` and `replicate`. Each axis is given by the process group of this rank and
+  /// the ranks along that axis; `ranks` has the ranks of all axes. An axis of one rank communicates nothing. If there
+  /// are several axes, the first placement over them is collective: it makes the communicators of `further_steps`.
   using Axes = std::vector<std::shared_ptr<ProcessGroup>>;
   Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard, Axes replicate);
 
@@ -52,13 +52,13 @@ class Placement {
   /// The neighbours on the shard axis that keep second shards of whole values after forward; null if there are none.
   /// See Reshard::within.
   std::shared_ptr<ProcessGroup> within;
-  /// The axes over which the model itself is split, or null. Each rank of the tensor axis has a part of its parameters
-  /// (TensorCut); each rank of the pipe axis has other stages (Pipeline, which sets it).
+  /// The axes over which the model itself is split, or null. Each rank of the tensor axis has a part of the model's
+  /// parameters (TensorCut); each rank of the pipe axis, which Pipeline sets, has other stages.
   std::shared_ptr<ProcessGroup> tensor_axis, pipe_axis;
 
-  /// Returns the process groups above, each once, that of all ranks first. When one of their ranks fails, the failure
-  /// is reported to all of them. They also start over together, except for the pipe axis, which the Pipeline starts
-  /// over.
+  /// Returns the process groups above, each once, beginning with `process_group()`. When one of their ranks fails, the
+  /// failure is reported to all of them. They also start over together, except for the pipe axis, which the Pipeline
+  /// starts over.
   std::vector<const ProcessGroup*> process_groups() const;
   /// Reports the failure `error` of this rank to all ranks that may wait for it; see Communicator::fail.
   void fail(const std::string& operation, const std::string& error) const;

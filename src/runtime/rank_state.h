@@ -37,8 +37,8 @@ struct ScopeRecord {
 };
 
 /// A bucket with its place in the order in which a backward reduces, which is the same on every rank: groups in the
-/// reverse order of their first reads, and the buckets of a group by index. Groups that forward need not have reached
-/// (`is_last`) come last, by number.
+/// reverse order of their first reads, and the buckets of a group by index. Groups that are reduced even if forward did
+/// not reach them (`is_last`) come last, the highest id first.
 struct OrderedBucket {
   bool is_last = false;
   uint64_t first_read = 0;
@@ -57,12 +57,12 @@ struct BackwardTask {
   bool restricted = false;               // true in autograd::grad and backward(inputs), which skip other parameters
   std::vector<GroupId> groups = {};      // in the order in which the task entered them
   std::set<OrderedBucket> buckets = {};  // buckets whose turn to be reduced has not come yet
-  std::weak_ptr<void> runs = {};         // expires when the task ends, also by an exception
+  std::weak_ptr<void> runs = {};         // expires when the task ends, even by an exception
   std::thread::id thread = {};           // thread in which the task entered its first group
   Span span = {};
 };
 
-/// State of one rank of a process group. The groups share it; it only stores their numbers and addresses.
+/// State of one rank of a process group. The groups share this object, which stores only their ids and addresses.
 ///
 /// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the thread that called
 /// backward, and users may run forward on any thread. Every public function of the runtime therefore locks `mutex`. The
@@ -98,8 +98,8 @@ class RankState {
   GroupTree tree FSDP_GUARDED_BY(mutex);
   std::vector<GroupId> residents;  ///< gathered groups and those being gathered, the least recently read first
   ReadHistory reads;
-  /// The graph tasks that entered groups, by autograd's id. They are shared because another thread may close a task
-  /// while its thread waits.
+  /// The graph tasks that entered groups, by autograd's id. The pointers are shared because another thread may close a
+  /// task while the task's own thread waits.
   std::map<int, std::shared_ptr<BackwardTask>> backwards FSDP_GUARDED_BY(mutex);
   /// Groups that have a reduction in flight, the oldest first.
   std::deque<GroupId> reducing FSDP_GUARDED_BY(mutex);

@@ -18,8 +18,8 @@ bool shows_whole(RankState& rank, GroupId id) FSDP_REQUIRES(rank.mutex) {
   return group != nullptr && group->is_inside();
 }
 
-// Asks the system to read the files of the next two groups. One of them is not gathered ahead yet; its rows are then in
-// memory when its all-gather begins.
+// Asks the system to read the files of the next two groups. The second of them is not gathered ahead yet, so its rows
+// are in memory by the time its all-gather begins.
 void read_files_ahead(RankState& rank, const ReadOrder& order) FSDP_REQUIRES(rank.mutex) {
   constexpr size_t kAhead = 2;
   for (GroupId id : order.ahead(kAhead))
@@ -29,8 +29,8 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) FSDP_REQUIRES(ran
 }
 
 // Returns the groups to gather ahead if the user has set nothing: those that followed in the last pass. Besides the
-// groups around them, two groups may be in memory. Usually these are `group`, which is read now, and the next one. If
-// the next two lie inside `group`, both are gathered ahead, unless other groups inside it are still in memory.
+// groups around them, at most two groups are in memory. Usually these are `group`, which is read now, and the next one.
+// If the next two lie inside `group`, both are gathered ahead, unless other groups inside it are still in memory.
 std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, const ReadOrder& order, GroupId next)
     FSDP_REQUIRES(rank.mutex) {
   const auto ahead = order.ahead(2);
@@ -108,8 +108,7 @@ void read_groups(RankState& rank, std::span<ParamGroup* const> groups) {
     if (group->first_read == 0 && !group->is_in_backward()) group->first_read = ++rank.reads.first_reads;
   }
   // If rows are whole parameters, groups are neither freed nor gathered ahead. The whole parameters of ranks that share
-  // memory take no memory either, but these groups take the same path as over a network, so that a program counts the
-  // same gathers over every transport.
+  // memory take no memory either, but their groups take the same path as over a network.
   if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().rows_are_whole(); })) {
     for (auto* group : groups) group->wait_for_unshard();
     current = groups.back()->id();

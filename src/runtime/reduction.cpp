@@ -72,7 +72,7 @@ std::vector<std::shared_ptr<Work>> start_over_shard_axis(const Placement& placem
 }
 
 // Returns what this rank adds to the counts of all ranks' slices: for each slice the same numbers, 1 for each parameter
-// that has a gradient on this rank and 0 for the others. It fills them on the device, without a copy from the host.
+// that has a gradient on this rank and 0 for the others. Fills the result on the device, without a copy from the host.
 at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   if (std::ranges::count(votes, 0) == 0) return at::ones({ranks * std::ssize(votes)}, options);

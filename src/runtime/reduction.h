@@ -15,10 +15,10 @@ namespace fsdp::runtime {
 /// Starts to sum over the ranks of the shard axis, in rank order, and then, if `over_replicas`, over the ranks of each
 /// replicate axis, in rank order. The outputs receive this rank's slices of the sums.
 ///
-/// If the sum is over the shard axis alone, the outputs of `rows` are multiplied by `scale`, and that of `counts` may
-/// be. If the sum goes over replicas, nothing is multiplied, and the caller must apply the scale. If `with` is set, it
-/// reduces `rows` in place of the shard axis's own reduce_scatter. Returns the works that the caller must wait for, in
-/// this order. Collective.
+/// If the sum is over the shard axis alone, the outputs of `rows` are multiplied by `scale`, and the output of `counts`
+/// may be multiplied too. If the sum goes over replicas, nothing is multiplied, and the caller must apply the scale. If
+/// `with` is set, it reduces `rows` in place of the shard axis's own reduce_scatter. Returns the works that the caller
+/// must wait for, in this order. Collective.
 std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool over_replicas,
                                              std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
                                              const ReduceScatter& with);
@@ -28,8 +28,8 @@ std::vector<std::shared_ptr<Work>> start_sum(const Placement& placement, bool ov
 /// is 1 (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
-/// This rank's slice of a plane's summed gradients. It is laid out as the flat shard and is zero between parameters, so
-/// that one kernel call of an optimizer can go through it.
+/// This rank's slice of a plane's summed gradients. It is laid out like the flat shard and is zero between parameters,
+/// so that one kernel call of an optimizer can go through it.
 struct ReducedPlane {
   size_t flat = 0;  // index of the plane in ShardedParams::flats()
   memory::FlatPart rows;

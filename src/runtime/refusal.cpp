@@ -35,9 +35,9 @@ std::pair<std::string, std::string> difference(const Part& part, const at::Tenso
     case kRefuseOperand:
       return {str_cat("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", found), other()};
     case kRefuseWriteFromRows:
-      return {"a tensor to write to that fits " + found, other()};
+      return {"a target that fits " + found, other()};
     case kRefuseResult:
-      return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), found};
+      return {str_cat("all rows of the whole parameter, sizes ", slot.sizes()), found};
     default:
       if (!is_whole) return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), found};
       return {verdict == kRefuseOutsideScope ? "an open forward scope" : "this rank's rows", found};

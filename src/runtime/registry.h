@@ -25,7 +25,7 @@ struct Part {
   PartKind kind = PartKind::kRows;
 };
 
-/// The mark of tensors that operators make of a slot's rows; see Note [Results of rows] in runtime/row_operands.h.
+/// The mark of tensors that operators compute from a slot's rows; see Note [Results of rows] in runtime/row_operands.h.
 struct RowMark final : c10::BackendMeta {
   RowMark(std::weak_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
 
@@ -39,7 +39,7 @@ class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
-  /// Returns the part that the tensor's storage is; nothing if the tensor has no storage or its storage is no part.
+  /// Returns the part to which the tensor's storage belongs; nothing if there is none.
   std::optional<Part> find(const at::Tensor& tensor) const;
 
   /// Registers the group of a module. `owner` is the module's pointer to itself, which may have expired; empty for
@@ -47,11 +47,11 @@ class Registry {
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   struct ModuleGroup {
     std::shared_ptr<ParamGroup> group;  ///< null if there is none
-    /// False if the group may be that of an earlier module at the same address, because the module is TorchScript's or
-    /// has got an owner since.
+    /// False if the group may belong to an earlier module at the same address: the module is TorchScript's, or it got
+    /// an owner after the group was made.
     bool is_certain = false;
   };
-  /// Returns the group that was made of the module at this address. `owner` is the module's current owner.
+  /// Returns the group of the module at this address. `owner` is the module's current owner.
   ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
   /// Notes that the parameter is in FullyShardOptions::ignored_params, so that each rank has its own copy.
@@ -73,7 +73,7 @@ class Registry {
   mutable Mutex mutex_;  // not a shared mutex, which would cost more than it saves in such short look-ups
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_ FSDP_GUARDED_BY(mutex_);
   std::unordered_map<const void*, ModuleEntry> modules_ FSDP_GUARDED_BY(mutex_);
-  /// By address, which no other tensor gets while the weak pointer is here.
+  /// The key is the address, which no other tensor gets while the weak pointer exists.
   std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>
       ignored_ FSDP_GUARDED_BY(mutex_);
 };

@@ -98,9 +98,9 @@ void visit_others(const OperatorCall& call, const OperatorCall::Operand& operand
   }
 }
 
-// For a parameter whose rows join several dims: returns an operand that is broadcast to the whole parameter with the
-// same dims joined. Later dims keep their sizes, so an operand with one element for each row stays that small. Returns
-// an undefined tensor if the operand is not broadcast to the whole parameter or rows join no dims.
+// For a parameter whose rows join several dims: joins the same dims of an operand that is broadcast to the whole
+// parameter. Later dims keep their sizes, so an operand with one element for each row stays that small. Returns an
+// undefined tensor if the operand cannot be broadcast or rows join no dims.
 at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
   const auto behind = slot.row_sizes().size() - 1;
   const auto sizes = operand.sizes();
@@ -112,8 +112,8 @@ at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
   return operand.expand(expanded).reshape(joined);
 }
 
-// For a parameter whose rows join several dims: returns true if an operand has the sizes of this rank's rows but is
-// also broadcast to the whole parameter. Ranks with other numbers of rows would understand such an operand differently.
+// For a parameter whose rows join several dims: returns true if an operand has the sizes of this rank's rows but can
+// also be broadcast to the whole parameter. Ranks with other numbers of rows would read it differently.
 bool may_be_whole(const at::Tensor& operand, const ParamSlot& slot) {
   const auto sizes = operand.sizes();
   return slot.joined_dims() > 1 && operand.numel() > 1 && sizes == slot.rows_tensor.sizes() &&
@@ -216,7 +216,7 @@ void RowResults::add(const OperatorCall& call, const OperatorCall::Operand& oper
   const auto kind = call.traits.kind;
   if (!makes_rows(kind, call.traits.written_arguments != 0, operand.argument == 0, part.kind)) return;
   if (part.group->placement().shard().world_size() == 1 || part.group->local_rows_depth > 0) return;
-  // new_zeros and similar operators get sizes from the caller, so their result need not have rows.
+  // new_zeros and similar operators get sizes from the caller, so their results are ordinary tensors.
   if (kind == OperatorKind::kFactory && call.op.operator_name().name.starts_with("aten::new_")) return;
   of_lists_ = is_one_of(kind, {OperatorKind::kForeach, OperatorKind::kFused});
   const size_t element = of_lists_ ? operand.element : 0;

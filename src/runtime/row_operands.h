@@ -1,13 +1,13 @@
 #pragma once
 /// \file
 /// Decides whether the other operands of an element-wise operator fit the rows of a parameter, which tensors operators
-/// make of rows, and in which dtype operators on whole parameters compute.
+/// compute from rows, and in which dtype operators on whole parameters compute.
 ///
-/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
-/// rank's rows only, so their sum is a different number on every rank. Each carries the sharded key, so that the
-/// interceptor sees the operators that take it, and a mark that names the parameter whose rows it has. The mark lies in
-/// the tensor, so it lives as long as the tensor, and detach() copies it. Results are not marked if one rank has all
-/// rows, nor in LocalRows. A result has rows as its first dim: fsdp refuses operators that would move them elsewhere.
+/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this rank's
+/// rows only, so their sum is a different number on every rank. Each carries the sharded key, so that the interceptor
+/// sees the operators that take it, and a mark that names the parameter whose rows it has. The mark lies in the tensor,
+/// so it lives as long as the tensor, and detach() copies it. Results are not marked if one rank has all rows, nor in
+/// LocalRows. Rows lie along a result's first dim: fsdp refuses operators that would move them elsewhere.
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -24,8 +24,8 @@
 
 namespace fsdp::runtime {
 
-// Where possible, these functions decide by the whole parameter's sizes, so that all ranks decide the same, whether
-// they have all rows, some rows or none.
+// Where possible, these functions decide by the whole parameter's sizes, so that all ranks decide alike, whether they
+// have all rows, some rows or none.
 
 /// The dim of a tensor along which rows lie.
 struct RowsIn {
@@ -35,8 +35,8 @@ struct RowsIn {
   bool operator==(const RowsIn&) const = default;
 };
 
-/// Finds the rows in `rows`, a tensor on the storage of the slot's rows or of their gradient. It may be a view that has
-/// all rows, such as a transposed one, some columns, or a flat one. Returns nothing for other tensors.
+/// Finds the rows in `rows`, a tensor on the storage of the slot's rows or of their gradient. `rows` may be a view of
+/// all rows: transposed, flat, or of some columns. Returns nothing for other tensors.
 std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot);
 
 /// Returns false if rows lie along another dim of the tensor than the first, as in a transposed view.
@@ -62,7 +62,7 @@ std::optional<MarkPtr> among_results(const OperatorTraits& traits, std::span<con
 
 void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark);
 
-/// The tensors that an operator makes of rows, or to which it writes them. The marks are decided before it runs.
+/// The tensors that an operator computes from rows or to which it writes rows. The marks are decided before it runs.
 class RowResults {
  public:
   void add(const OperatorCall& call, const OperatorCall::Operand& operand, const Part& part);
@@ -79,7 +79,7 @@ class RowResults {
     MarkPtr mark;
   };
   bool of_lists_ = false;
-  c10::SmallVector<MarkPtr, 1> marks_;  // one for each element if the operator takes lists, else one; null if no rows
+  c10::SmallVector<MarkPtr, 1> marks_;  // one per list element, or one without lists; null for a result without rows
   c10::SmallVector<Written, 1> written_;
 };
 
@@ -90,7 +90,7 @@ class RowResults {
 /// too; and running statistics.
 class ComputeDtype {
  public:
-  /// Notes that the operator reads a slot's whole parameter. The first parameter with a floating-point dtype decides.
+  /// Notes that the operator reads a slot's whole parameter. The first floating-point parameter decides the dtype.
   void add(const ParamSlot& slot);
   /// Adds the casts to `replacements`.
   void cast_others(const OperatorCall& call, std::vector<Replacement>& replacements) const;

@@ -9,10 +9,10 @@
 
 namespace fsdp::runtime {
 
-/// The ranks that write rows: every rank, as an optimizer step does, or perhaps this rank alone, as in LocalRows.
+/// The ranks that write rows: every rank, as in an optimizer step, or perhaps this rank alone, as in LocalRows.
 enum class WriteKind : uint8_t { kEveryRank, kThisRank };
 
-/// Counts writes, so that the ranks find an optimizer step that only some of them make. The count is the number of
+/// Counts writes, so that the ranks notice an optimizer step that only some of them make. The count is the number of
 /// writes to the parameter that was written most often, so that ranks without rows of some parameters get the same
 /// count.
 class WriteCounts {
@@ -28,8 +28,8 @@ class WriteCounts {
   }
   /// Returns the number of writes so far, which is the same on every rank that ran the same program.
   uint32_t total() const { return known_ + most_to_slot_; }
-  /// Returns the same number for a gather or a scope that sends it to the other ranks. Later writes to single slots
-  /// then count as another update.
+  /// Returns `total()` for a gather or a scope, which sends it to the other ranks. Later writes to single slots then
+  /// count as another update.
   uint32_t tell() {
     known_ = total();
     to_slot_.clear();
@@ -55,12 +55,12 @@ class WriteCounts {
 ///
 /// A write that every rank makes, as in an optimizer step, also ends the rank's reading of all other groups that have
 /// no open scope or backward. The ranks then wait for each other at the first group of the step and not at each. A
-/// backward after such a write, to whichever group, begins a newer epoch, in which the ranks meet again.
+/// backward after such a write, whichever group it wrote, begins a newer epoch, in which the ranks meet again.
 ///
-/// If some rank has no rows of the group, that rank need not write. Then no rank reads after a scope or a backward has
+/// If some rank has no rows of the group, that rank may never write. Then no rank reads after a scope or a backward has
 /// closed, and the ranks meet in each backward.
 struct ReadEpochs {
-  bool counts_writes = true;            // true if every rank has rows; a rank without rows might skip an update by hand
+  bool counts_writes = true;            // true if every rank has rows; a rank without rows may skip hand-made updates
   bool reads = false;                   // this rank is marked as a reader
   bool is_open = false;                 // a scope or a backward is open
   bool has_graph = false;               // a scope that has closed since this rank's last write may have left a graph

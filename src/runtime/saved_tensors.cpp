@@ -34,8 +34,8 @@ class HookingEngine final : public autograd::Engine {
   autograd::Engine& engine_;
 };
 
-// Returns the hooking engine, which forwards to the engine that was the default in the first call. It is never
-// destroyed, like LibTorch's own engine.
+// Returns the hooking engine, which forwards to the engine that was the default when this function was first called. It
+// is never destroyed, like LibTorch's own engine.
 autograd::Engine& hooking_engine() {
   static auto& engine = *new HookingEngine(autograd::Engine::get_default_engine());
   return engine;

@@ -5,9 +5,9 @@
 namespace fsdp::runtime {
 namespace {
 
-constexpr GroupId kBeginning = 0;  // marks the begin of a pass
-// Number of remembered reads: kReadsOfAGroup for each group, and kMoreReads. A pass or a round of a loop that reads
-// more is not recognised.
+constexpr GroupId kBeginning = 0;  // marks the beginning of a pass
+// At most this many reads are remembered: kReadsOfAGroup for each group, plus kMoreReads. A pass or a round of a loop
+// that reads more is not recognised.
 constexpr size_t kReadsOfAGroup = 8, kMoreReads = 64;
 
 }  // namespace
@@ -44,8 +44,8 @@ std::vector<GroupId> ReadOrder::ahead(size_t most, const std::function<bool(Grou
   return groups;
 }
 
-// Returns where the group was read last, or 0. A read in the current pass counts only if the same group was read before
-// it as now: a group that is read twice in one pass may be followed by a different group each time.
+// Returns where the group was read last, or 0. A read in the current pass counts only if it followed the same group as
+// the present read: a group that is read twice in one pass may be followed by a different group each time.
 ReadOrder::Place ReadOrder::find_place(GroupId group) const {
   auto it = last_.find(group);
   if (it == last_.end() || !is_known(it->second)) return 0;

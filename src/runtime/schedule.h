@@ -42,7 +42,7 @@ class ReadOrder {
   void append(GroupId group);
   Place find_place(GroupId group) const;
 
-  std::deque<GroupId> reads_;  // the remembered reads; 0 marks the begin of a pass
+  std::deque<GroupId> reads_;  // the remembered reads; 0 marks the beginning of a pass
   Place first_ = 1;            // number of the oldest remembered read
   Place pass_ = 0;             // where this pass begins
   Place place_ = 0;            // the earlier read that the last read repeats; 0 if there is none

@@ -40,8 +40,8 @@ int64_t slice_multiple(const FlatForms& forms) {
   return std::max<int64_t>(1, kSliceBytes / static_cast<int64_t>(smallest));
 }
 
-// Returns the error of raw access to a tensor that shares the memory that a parameter had before: this tensor would
-// never see a new value of the parameter.
+// Returns the error of raw access to a tensor that shared a parameter's old memory: the tensor would never see a new
+// value of the parameter.
 std::string former_memory_message(const Placement& placement, const ParamSlot& slot) {
   return placement.where("raw access") + "the tensor shared the memory of parameter '" + slot.name() +
          "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard or fsdp::set_strategy), whose "

@@ -28,12 +28,12 @@ struct SlotRun {
 /// different rows, it contains all planes of one device. If every rank has all rows, it is a single plane, which is
 /// contiguous memory and is summed in place. Gradients arrive in about the reverse order of the parameters, so the last
 /// parameters form the bucket that is reduced first. A complete bucket waits for the buckets before it in this order,
-/// so a model that registers its parameters in another order than it uses them is reduced later. PyTorch's DDP records
+/// so a model that uses its parameters in another order than it registers them is reduced later. PyTorch's DDP records
 /// the order in which gradients arrive instead, but it copies gradients into its buckets.
 
 /// Cuts parameters into runs of neighbours, which are returned in ascending order. The gradients of a run take at most
-/// `cap_bytes`, except that a run has at least one parameter. Those of the last run take at most `last_cap_bytes`, so
-/// that it is complete early. `bytes` has the size of each parameter's whole gradient.
+/// `cap_bytes`, except that a run has at least one parameter. The gradients of the last run take at most
+/// `last_cap_bytes`, so that it is complete early. `bytes` has the size of each parameter's whole gradient.
 inline std::vector<SlotRun> cut_buckets(std::span<const int64_t> bytes, int64_t last_cap_bytes, int64_t cap_bytes) {
   std::vector<SlotRun> runs;
   int64_t sum = 0;
@@ -106,7 +106,7 @@ class ShardedParams {
   void detach_whole() {
     for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
   }
-  /// Returns the slot's rows in `slice`, which is laid out as the flat shard. The result is not a view, because
+  /// Returns the slot's rows in `slice`, which is laid out like the flat shard. The result is not a view, because
   /// zero_grad() cannot detach a view in place.
   at::Tensor rows_of_slice(const ParamSlot& slot, const memory::FlatPart& slice);
   /// Registers the storage of `gradient` as the gradient of the slot's rows.

@@ -102,8 +102,8 @@ void ParamGroup::gather_after(std::shared_ptr<const c10::Event> event) {
 }
 
 // Returns the stream on which rows are gathered, if it is not the current one: after set_post_optim_event the gather
-// waits for the user's event only, and with rows in host memory for no stream at all. Whole parameters are then
-// allocated on that stream too, because memory from the current stream's pool may still be in use by queued work.
+// waits only for the user's event, and if rows are in host memory it waits for no other stream. Whole parameters are
+// then allocated on that stream too, because memory from the current stream's pool may still be in use by queued work.
 // Second shards are gathered on the current stream, which already waits for the gather from which they were taken.
 std::optional<c10::Stream> ParamGroup::stream_of_gather() {
   if (!rows_written_ && std::ranges::none_of(flats(), &FlatParams::is_on_host)) return std::nullopt;
@@ -160,7 +160,7 @@ void ParamGroup::wait_for_unshard(const std::string& call) {
   order_read();
 }
 
-// Makes the calling thread's current stream wait for the gather, even if another stream already has.
+// Makes the calling thread's current stream wait for the gather, even if another stream already waits for it.
 void ParamGroup::order_read() {
   for (auto& flat : flats()) {
     if (!flat.note_reader()) continue;
@@ -180,7 +180,7 @@ void ParamGroup::reshard(bool keeps_second_shard) {
     while (wait_for_operators()) {
     }
     if (pins.are_there()) {
-      version_in_copy_ = -1;  // the copy is stale, and the next scope drops it
+      version_in_copy_ = -1;  // marks the copy as stale, so the next scope drops it
       return;
     }
     for (auto& flat : flats()) flat.drop_second_shard();
@@ -255,7 +255,7 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
   if (tasks_.empty()) {
     gathers_before_backward_ = gathers_in_place_;
     // This backward reads the values that its scope read. But if all ranks have written rows since the scope, it reads
-    // the new values in a new epoch, so that a peer that has not made that write yet need not wait for this backward.
+    // the new values in a new epoch, so that a peer that has yet to make that write does not wait for this backward.
     const bool follows_a_write = std::exchange(epochs_.is_written_by_all, false);
     const auto writes = rank_state().writes_by_all;
     const bool reads_anew = std::exchange(epochs_.writes_seen, writes) != writes && meets();

@@ -50,7 +50,7 @@ TEST_F(CheckedEvents, AnOptimizersEventIsOneThatWasRecordedOnTheDevice) {
                 testing::ThrowsMessage<UsageError>(
                     testing::AllOf(HasSubstr("set_post_optim_event"), HasSubstr("not recorded"))));
     EXPECT_THAT([&] { group.set_post_optim_event(c10::Event(c10::kCPU)); },
-                testing::ThrowsMessage<UsageError>(HasSubstr("found one of cpu")));
+                testing::ThrowsMessage<UsageError>(HasSubstr("found a cpu event")));
   });
   run_thread_ranks(2, [](int) {  // on the CPU, nothing is queued
     auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });

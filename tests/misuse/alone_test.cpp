@@ -52,9 +52,9 @@ struct Call {
   /// Text after the name of the collective in errors that say what rank 0 runs. FOLDER stands for the folder.
   std::string text;
   std::function<void(Rank&)> act;
-  /// Backend for the call; empty uses the backend under test.
+  /// Backend for the call; if empty, the backend under test.
   std::string backend = {};
-  /// Timeout of the process group. A collective in a queue of its own is found only after the timeout.
+  /// Timeout of the process group. Other ranks notice a collective in a queue of its own only after the timeout.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 

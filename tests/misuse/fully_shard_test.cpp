@@ -162,8 +162,7 @@ TEST(FullyShard, OfAModuleWithoutParametersIsRefused) {
   });
 }
 
-// A module that shares its parameter with another module. That module, which is neither inside nor around it, is
-// sharded.
+// A module that shares its parameter with a sharded module, which is neither inside nor around it.
 struct Tied : nn::Module {
   explicit Tied(const Tensor& of) : weight(register_parameter("weight", of)) {}
   Tensor weight;

@@ -22,7 +22,7 @@ TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
       EXPECT_TRUE(small_loss(t.net, share(1)).defined());
     }
     EXPECT_FALSE(shows_whole(t.p));
-    ForwardScope inner(group_of(*t.net.up));  // shows no other group's parameters with whole sizes
+    ForwardScope inner(group_of(*t.net.up));  // only the parameters of `up` show whole sizes
     EXPECT_TRUE(shows_whole(t.p));
     EXPECT_FALSE(shows_whole(t.net.down->weight));
     auto x = torch::ones({1, 4}, torch::kDouble);

@@ -79,7 +79,7 @@ TEST(ABackward, ThatFindsOtherObserversOrLocalRowsIsRefused) {
   });
 }
 
-// `.grad` stays in place until a backward begins, so changes to it in a scope last.
+// `.grad` stays in place until a backward begins, so a change to it in a scope is kept.
 TEST(InsideAScope, ZeroGradTakesEffect) {
   for (bool set_to_none : {true, false})
     expect_training_survives([&](const InTraining& t) {
@@ -177,7 +177,7 @@ TEST(Saving, OfRowsIsRefusedOutsideLocalRowsWhoeverWritesThem) {
 
 TEST(Saving, InLocalRowsWritesExactlyTheRows) {
   expect_training_survives([](const InTraining& t) {
-    saved(t.optimizer);  // the state belongs to the rows, for an optimizer of the same rows
+    saved(t.optimizer);  // allowed, because an optimizer of the same rows can load the state
     saved(nn::Linear(2, 3));
     torch::pickle_save(full_tensor(t.p));
     const LocalRows rows(t.group);

@@ -40,7 +40,7 @@ TEST(Options, ThatCannotBeAreRefused) {
   expect_options_refused(2, [&] {
     std::vector<BadOptions> all{
         {{.offload_policy = CPUOffloadPolicy{}}, {"offload_policy", "is on the CPU", "For a model on the CPU"}},
-        {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
+        {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda devices here: 0"}},
         {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
          {"auto_wrap_policy", "Set 'wraps' too"}},
         {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "not a parameter under Linear"}},

@@ -147,7 +147,7 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
       EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);
       EXPECT_EQ(p.chunk(2, -1)[1].size(1), 2);
       EXPECT_EQ(p.unfold(1, 2, 1).size(1), 3);
-      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // the operator takes its arguments from the stack
+      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // an overload whose start is a tensor
       LocalRows open(group);
       EXPECT_EQ((p[0] * 2).size(0), 4);
       p[0].fill_(1);

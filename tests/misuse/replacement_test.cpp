@@ -1,5 +1,5 @@
-// Tests that a call that gives a sharded parameter another storage, another type or a twin is refused. fsdp manages the
-// storage.
+// Tests that fsdp, which manages the storage of a sharded parameter, refuses calls that give the parameter another
+// storage, another type or a twin.
 
 #include <sstream>
 
@@ -56,7 +56,7 @@ TEST(Replacement, OfAParametersMemoryIsRefused) {
        replaced("words.weight"),
        {[](auto& t) { load_saved_net(t, torch::kDouble); }, [](auto& t) { load_saved_net(t, torch::kFloat); }}},
       {kInScope, replaced_in_scope("words.weight"), {[](auto& t) { load_saved_net(t, torch::kDouble); }}},
-      // A user may try each of these to compute with a normalised weight. The error of each one says what works.
+      // A user may try each of these to compute with a normalised weight. Each error says what works instead.
       {kInScope, replaced_in_scope("up.weight"), {[](auto& t) { t.p.set_data(t.p.detach() / 2); }}},
       {kInAScope & ~kInScope,
        replaced_in_scope("up.weight"),

@@ -56,7 +56,7 @@ const Rule kRules[] = {
     {{kCopy}, {.part = kGradient, .is_first = true}, kPass},
     {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints}, kPrintRows},
     {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints, .local_rows = true}, kPass},
-    // Random numbers, those of rand_like too, are refused, except in LocalRows and for whole values.
+    // Random numbers, even those of rand_like, are refused, except in LocalRows and for whole values.
     {{kPointwise, kOther, kFill}, {.writes = true, .random = true}, kRefuseRandom},
     {{kFactory}, {.random = true}, kRefuseRandom},
     {{kFactory}, {.random = true, .local_rows = true}, kPass},
@@ -92,8 +92,8 @@ const Rule kRules[] = {
     // In a scope, rows may not be written, but zero_grad() may be called.
     {{kFill}, {.writes = true, .inside = true}, kRefuseWriteInScope},
     {{kFill}, {.part = kGradient, .writes = true, .inside = true}, kPass},
-    // Whole values end with their scope, though views of them may live on. They may be written under
-    // summon_full_params, but autograd may not record that.
+    // Whole values end with their scope, though views of them may live on. Under summon_full_params they may be
+    // written, but autograd must not record operators on them.
     {{kOther}, {.part = kWhole}, kRefuseOutsideScope},
     {{kView}, {.part = kWhole}, kPass},
     {{kFill}, {.part = kWhole, .writes = true, .inside = true}, kRefuseWriteInScope},

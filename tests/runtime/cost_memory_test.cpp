@@ -58,7 +58,8 @@ TEST(Cost, LaterRoundsInOneScopeAreGatheredAheadWithinTheRootAndTwoGroups) {
 }
 
 // Expects a bound on a rank's gradients. The rank holds the gradients of its rows, of the root (which arrive first and
-// last), of the block that computes and of two blocks that are being reduced, and from the second step on `more` bytes.
+// last), of the block that computes and of two blocks that are being reduced. From the second step on it also holds
+// `more` bytes.
 void expect_gradients_within_three_groups(const CostRank& on, const std::function<void(int)>& step, int64_t more = 0) {
   for (int i = 0; i < 3; ++i) {
     on.group.reset_peak_stats();

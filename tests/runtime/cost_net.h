@@ -27,7 +27,7 @@ inline int64_t whole_bytes(runtime::ParamGroup& group) {
 struct CostOptions {
   FullyShardOptions sharding = {};
   int64_t dim = 12;
-  std::string backend = {};                         // "gloo" in tests of the time at which groups are gathered
+  std::string backend = {};                         // "gloo" in tests of when groups are gathered
   std::function<void(SmallNetImpl&)> prepare = {};  // called before sharding
 };
 

@@ -44,7 +44,8 @@ TEST(Cost, ReshardNeverGathersOncePerGroup) {
   });
 }
 
-// The forward read the last block's norm without recording, so backward might recompute it. This backward does not.
+// Forward reads the last block's norm without recording, so a backward may recompute it. This backward recomputes
+// nothing.
 TEST(Cost, AGroupWithAParameterThatWasReadUnrecordedHoldsUpNoOthers) {
   on_cost_ranks(2, [](const CostRank& on) {
     int64_t reductions = 0;

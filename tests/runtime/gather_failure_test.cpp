@@ -39,7 +39,7 @@ struct TwoDtypesOnRank {
   }
 };
 
-// Runs `body` on two ranks over Gloo. Call number `at` on the communicator for gathers fails, counted from the first
+// Runs `body` on two ranks over Gloo. On the communicator for gathers, call number `at` fails, counted from the first
 // gather.
 void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtypesOnRank&)>& body) {
   constexpr int kCallsBefore = 2;  // duplicate(), and the comparison of ranks in fully_shard
@@ -74,7 +74,7 @@ TEST(AGatherThatThrows, StillTellsTheOtherRanksOfWritesWhenItIsTriedAgain) {
   });
 }
 
-// Replaces the process's CPU allocator as long as it lives. It refuses blocks of the size that a thread sets.
+// Replaces the process's CPU allocator while it lives. It refuses blocks of the size that a thread sets in `refused`.
 class PoorCpu : public c10::Allocator {
  public:
   PoorCpu() { c10::SetAllocator(c10::kCPU, this, kPriority); }

@@ -50,8 +50,7 @@ std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_
     on.group.set_reduce_scatter_unused_params(true);
     auto optimizer = sgd(on.net.parameters());
     for (int step = 0; step < 6; ++step) {
-      // Both ranks have the same samples, so the mean over the ranks with data does not depend on which ranks these
-      // are.
+      // Both ranks have the same samples, so the mean over the ranks with data does not depend on which ranks have it.
       EXPECT_TRUE(on.join_alone(has_data(step, rank), [&] { various_step(on, step); }));
       optimizer.step();
       for (const auto& parameter : on.net.parameters())
@@ -103,8 +102,7 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
   }
 }
 
-// In one case only the last micro-batch sums over the replicas. In the other one only the last waits for the reductions
-// that earlier ones began.
+// In one case, only the last micro-batch sums over the replicas. In the other, only the last one waits for reductions.
 TEST(Join, LeavesOutMicroBatchesWhoseReductionsWait) {
   const auto alone = double_small_net();
   for (const int micro : {0, 1}) small_net_loss(*alone, {micro, 0, kJoinSamples}).backward();
@@ -232,8 +230,8 @@ TEST(Join, OfAStepThatThrowsOnOneRankFailsOnTheOthersAndTrainingGoesOn) {
     });
 }
 
-// In each of the last two of three micro-batches, half of the ranks have data. Only the second one reads block 0 then,
-// so when the last one is reduced, some ranks have gradients of that block and others have none.
+// In the second and the third micro-batch, half of the ranks have data. Of these two only the second reads block 0, so
+// when the third is reduced, some ranks have gradients of block 0 and others have none.
 TEST(Join, LeavesOutAMicroBatchInTheMiddleOfAnAccumulation) {
   struct Micro {
     size_t skipped;
@@ -340,7 +338,7 @@ TEST(Join, LeavesRanksWithoutDataOutOfTheStatisticsOfBatchNorms) {
   });
 }
 
-// The divisor also applies to every other model whose gradients the step leaves out.
+// A step may train several models. On each, the gradients of ranks without data are left out, and the divisor applies.
 TEST(Join, IsOfEveryModelThatTheStepTrains) {
   const auto alone = double_small_net();
   small_net_loss(*alone, {0, 0, kJoinSamples}).backward();

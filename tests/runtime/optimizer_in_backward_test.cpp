@@ -79,7 +79,7 @@ Program<SmallNetImpl> stepping_in_backward(const Maker& unsharded, const Maker& 
 TEST(OptimizerInBackward, EqualsAStepAfterIt) {
   const auto sgd = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
   expect_equals_unsharded(stepping_in_backward(sgd, sgd));
-  // The same must hold for a fused optimizer, and with micro-batches of which only the last one steps.
+  // The same must hold for a fused optimizer, and if only the last of several micro-batches steps.
   const torch::optim::AdamWOptions adamw(1e-2);
   expect_equals_unsharded(stepping_in_backward(maker<torch::optim::AdamW>(adamw), maker<optim::AdamW>(adamw)), {3});
   expect_equals_unsharded(stepping_in_backward(sgd, sgd, 3), {2});
@@ -205,8 +205,7 @@ TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError
     const auto backward = [&] { in_scope(group, loss).backward(); };
     backward();
     head.set_post_accumulate_grad_hook([](const std::vector<Tensor>&) {});
-    EXPECT_THAT(backward,
-                ThrowsMessage<UsageError>(HasSubstr("are read after their gradients were handed to the hook")));
+    EXPECT_THAT(backward, ThrowsMessage<UsageError>(HasSubstr("after the hook of set_post_accumulate_grad_hook got")));
     group.reset_iter_state();
     head.set_post_accumulate_grad_hook({});
     backward();

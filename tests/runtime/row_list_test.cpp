@@ -10,7 +10,7 @@
 namespace fsdp::test {
 namespace {
 
-// In memory 'b' is first and 'a' is last, because only then do the limits of equal slices cut none of their rows.
+// On several ranks 'b' lies before 'c' and 'a' in memory, because planes with longer rows come first.
 struct OutOfOrder : torch::nn::Module {
   torch::Tensor frozen = register_parameter("frozen", torch::ones({2, 2}), /*requires_grad=*/false);
   torch::Tensor a = register_parameter("a", torch::ones({4, 16}));

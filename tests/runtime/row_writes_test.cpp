@@ -72,7 +72,7 @@ WriteCounts counts_of(const Slots& writes) {
   return counts;
 }
 
-// Ranks that have rows of all parameters must count as ranks that have rows of some.
+// A rank that has rows of some parameters must count as many updates as a rank that has rows of all.
 TEST(WriteCounts, CountAnUpdateOfAllSlotsOrOfEachSlotOnce) {
   const std::vector<std::pair<Slots, int>> counts{{{}, 0},
                                                   {{kAll}, 1},

@@ -1,5 +1,5 @@
-// Tests of the decisions which group is needed next, which gradients are still missing and which unsharded groups may
-// be freed. Groups are plain integers here.
+// Tests of the decisions about which group is needed next, which gradients are still missing and which unsharded groups
+// may be freed. Groups are plain integers here.
 
 #include "runtime/schedule.h"
 
@@ -130,7 +130,7 @@ TEST(ABucket, IsCompleteWhenEachSlotHasItsGradientFromWhereItWasExpected) {
     };
     begin([](const ParamSlot&) { return true; }, true);
     expect_missing(2, 0);
-    for (int i = 0; i < 3; ++i) arrive(weight, false);  // which counts once
+    for (int i = 0; i < 3; ++i) arrive(weight, false);  // counts once
     expect_missing(1, 0);
     arrive(bias, true);  // from a forward that ran again
     expect_missing(1, 0);

@@ -32,7 +32,7 @@ template <Tensor (*kOutput)(const Tensor&, const Tensor&)>
 Tensor output_of_a_view(SmallNetImpl& net, const Tensor& x) {
   return kOutput(x, net.first->weight.t());
 }
-// Both outputs reach the parameter through one node only. The backward of `other` runs that node; y is returned.
+// Both outputs reach the parameter through the same node. The backward of `other` runs that node. Returns `y`.
 template <Tensor (*kOutput)(const Tensor&, const Tensor&)>
 Tensor left_of_a_shared_view(Reader& reader) {
   Tensor y, other;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks of which one reads rows that its peers, which share memory with it, are about to write.
+/// Ranks that share memory: one reads rows that the others are about to write.
 
 #include <chrono>
 #include <condition_variable>

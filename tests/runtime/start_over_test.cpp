@@ -90,7 +90,7 @@ void expect_told(const std::function<void()>& go_on, int thrower) {
                                                    HasSubstr("reset_iter_state"))));
 }
 
-// Makes one rank throw, the first one and then the last one. The other ranks go on until they get an error.
+// Makes one rank throw: first rank 0, then the last rank. The other ranks go on until they get an error.
 void expect_survived_by_all_but_one(const Incident& exception, bool ends_backward = false) {
   for (const bool is_last : {false, true})
     expect_survived(

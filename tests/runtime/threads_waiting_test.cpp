@@ -100,8 +100,8 @@ TEST(Threads, LearnThatACollectiveOfAnotherThreadFailed) {
   EXPECT_THAT(errors, Each(HasSubstr("ranks disagree about the next collective")));
 }
 
-// On rank 0, one thread begins to use one model, and then another thread the other model. Rank 1 does the same if
-// `likewise` is set, and otherwise uses them in the opposite order. Returns the errors of the four threads.
+// On rank 0, one thread begins to use one model, and then another thread begins to use the other. Rank 1 does the same
+// if `likewise` is set, and otherwise uses them in the opposite order. Returns the errors of the four threads.
 std::vector<std::string> run_two_models(bool likewise, const Use& prepare_one, const Use& use_one,
                                         const Use& use_other) {
   std::vector<std::string> errors(4);

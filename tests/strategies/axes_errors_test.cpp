@@ -42,8 +42,8 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
   }
 }
 
-// On one replica the first step is done before the next operation over the replicas begins, on the other one only
-// after.
+// On one replica the first step is done before the next operation over the replicas begins; on the other it is done
+// only after that operation has begun.
 TEST(BothAxes, SecondStepsHaveAQueueOfTheirOwn) {
   for (const char* backend : {"shm", "gloo"}) {
     std::latch is_next_under_way(1);

@@ -54,7 +54,7 @@ struct Branches : nn::Module {
              unused = register_module("unused", nn::Linear(2, 3));
 };
 
-// Expects that the gradients of two backwards add up, if each one is reduced over both axes, and if the first one is
+// Expects that the gradients of two backwards add up, whether each one is reduced over both axes or the first one is
 // kept within the replica until the second.
 void expect_gradients_everywhere(Axes axes, bool keeps, int rank) {
   const auto model = build_alike([] { return std::make_shared<Branches>(); });

@@ -30,7 +30,7 @@ inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
   return program;
 }
 
-/// Trains with three micro-batches per step. `before` is called with the number of each one before its forward.
+/// Trains with three micro-batches per step. Before each forward, `before` is called with the micro-batch's number.
 template <class Before>
 void expect_micro_batches_equal_the_unsharded_run(const ShardedRun& run, const Before& before) {
   SCOPED_TRACE(text_of(run.strategy, run.shape));

@@ -252,8 +252,7 @@ TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
   });
 }
 
-// The hook must not be called earlier for groups whose reductions an earlier backward waited for because too many were
-// in flight.
+// An earlier backward waits for some reductions, because too many are in flight. It must not call those groups' hooks.
 TEST(IsLastBackward, TheHookOfCompleteGradientsIsCalledInItAlone) {
   run_thread_ranks(2, [](int) {
     const auto net = make_small_net(11, 4);

@@ -1,4 +1,4 @@
-// Tests that with every strategy, on every mesh, training equals that of the unsharded model, and gives the same bits.
+// Tests that a model trains like the unsharded one with every strategy, on every mesh, and which runs give equal bits.
 
 #include "strategies/steps.h"
 
