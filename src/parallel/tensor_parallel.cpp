@@ -139,8 +139,8 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
     : options(whole), parallel(over_an_axis(std::move(options_of_axis))) {
   require(!options.max_norm() && !options.scale_grad_by_freq() && !options.sparse() && !options._weight().defined(),
           parallel.axis->where("VocabParallelEmbedding"),
-          "only num_embeddings, embedding_dim and padding_idx are supported, found max_norm, scale_grad_by_freq, "
-          "sparse or a weight. Leave these options out.");
+          "max_norm, scale_grad_by_freq, sparse and _weight are not supported, and at least one of them is set. Leave "
+          "them out.");
   reset();
 }
 

@@ -15,7 +15,7 @@ using Kind = PipelineAction::Kind;
 
 void require_positive(const std::string& schedule, std::initializer_list<std::pair<const char*, int>> numbers) {
   for (const auto& [name, number] : numbers)
-    require(number >= 1, "fsdp ", schedule, ": expected a value of at least 1 for '", name, "', found ", number);
+    require(number >= 1, "[fsdp] ", schedule, ": expected a value of at least 1 for '", name, "', found ", number);
 }
 
 // Returns `forwards_first` forwards, then the other forwards with a backward after each, then the remaining backwards.
@@ -61,7 +61,7 @@ PipelineSchedule gpipe_schedule(int ranks, int micro_batches) {
 
 PipelineSchedule terapipe_schedule(int ranks, int micro_batches, std::vector<int64_t> slice_lengths) {
   PipelineSchedule schedule{"TeraPipe", ranks, 1, micro_batches, static_cast<int>(slice_lengths.size())};
-  require(std::ranges::all_of(slice_lengths, [](int64_t length) { return length >= 1; }), "fsdp ", schedule.name,
+  require(std::ranges::all_of(slice_lengths, [](int64_t length) { return length >= 1; }), "[fsdp] ", schedule.name,
           ": expected slices of at least 1 token, found lengths ", str_join(", ", slice_lengths));
   schedule.actions = all_forward_then_backward(schedule);
   schedule.slice_lengths = std::move(slice_lengths);
@@ -71,7 +71,7 @@ PipelineSchedule terapipe_schedule(int ranks, int micro_batches, std::vector<int
 PipelineSchedule one_forward_one_backward_schedule(int ranks, int micro_batches, int chunks) {
   PipelineSchedule schedule{chunks > 1 ? "interleaved 1F1B" : "1F1B", ranks, chunks, micro_batches};
   require_positive(schedule.name, {{"ranks", ranks}, {"micro_batches", micro_batches}, {"chunks", chunks}});
-  require(chunks == 1 || micro_batches % ranks == 0, "fsdp ", schedule.name,
+  require(chunks == 1 || micro_batches % ranks == 0, "[fsdp] ", schedule.name,
           ": expected a number of micro-batches that is a multiple of the ", ranks, " ranks, found ", micro_batches,
           ". Choose a different number of micro-batches, or one chunk for each rank");
   // With several chunks, micro-batches are processed in rounds of `ranks` micro-batches. When a rank has run one chunk

@@ -101,8 +101,8 @@ void FlatParams::allocate_whole(bool fills_alone) {
   }
 }
 
-// If the whole buffer lies in memory that ranks of a host share, the cast goes to a new tensor instead of this rank's
-// slice, because other ranks may still read the values of the previous all-gather there.
+// Rows of another form are cast into this rank's slice of the whole buffer. If the ranks of a host share that buffer,
+// they are cast into a new tensor instead, because other ranks may still read the slice's values.
 GatherPlane FlatParams::plane_to_gather() {
   const at::NoGradGuard no_grad;
   const auto whole = whole_.tensor();

@@ -56,7 +56,7 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   if (!call.traits.selecting_argument) return false;
   const auto& tensor = *operand.tensor;
   const auto& rows = operand.part.group->slots()[operand.part.slot].rows_tensor;
-  // In a view, such as a transposed one, rows may be another dimension than the first.
+  // In a view, such as a transposed one, the rows can lie along a dim other than the first.
   if (tensor.dim() != rows.dim() || tensor.dim() == 0 || tensor.size(0) != rows.size(0) ||
       tensor.stride(0) != rows.stride(0))
     return true;

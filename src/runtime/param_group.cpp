@@ -110,8 +110,8 @@ void ParamGroup::require_not_handed_out() const {
   if (!is_handed_out_) return;
   require(false, where("backward"), "this backward reads parameters of '", name_,
           "' after the hook of set_post_accumulate_grad_hook got their gradients. The hook may have updated the "
-          "parameters, so backward would continue with different values. Remove the hook, or let backward read a copy "
-          "that forward made (p.detach().clone()); then call reset_iter_state()");
+          "parameters, so backward would continue with different values. Remove the hook, or change forward so that "
+          "backward reads a copy (p.detach().clone()). Then call reset_iter_state() on every rank");
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {

@@ -88,8 +88,8 @@ Tokens Gpt2Bpe::encode_piece(std::string_view piece) const {
   parts.reserve(end);
   for (size_t i = 0; i < end; ++i) parts.push_back({bytes_[static_cast<unsigned char>(piece[i])], i - 1, i + 1});
 
-  // The merges that were possible when they were queued. The merge to the lowest token comes first, and of several such
-  // merges the leftmost.
+  // The merges that were possible when they were queued. The merge whose result has the lowest number comes first, and
+  // among merges with equal results the leftmost.
   using Merge = std::pair<int64_t, size_t>;
   std::priority_queue<Merge, std::vector<Merge>, std::greater<>> queue;
   const auto merged_at = [&](size_t i) -> int64_t {
