@@ -101,8 +101,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
           "expected x [rows, features], weight [classes, features] and targets [rows], found sizes ", x.sizes(), ", ",
           weight.sizes(), " and ", targets.sizes(), '.');
   require(x.size(1) == weight.size(1) && x.size(0) == targets.size(0), kPrefix,
-          "expected x and weight with the same number of features, and one target for each row of x; found x ", x.sizes(),
-          ", weight ", weight.sizes(), " and targets ", targets.sizes(), '.');
+          "expected x and weight with the same number of features, and one target for each row of x; found x ",
+          x.sizes(), ", weight ", weight.sizes(), " and targets ", targets.sizes(), '.');
   require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
           kPrefix, "expected x and weight of the same floating point dtype and targets of dtype Long, found ",
           x.scalar_type(), ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
