@@ -44,21 +44,29 @@ class Plan {
     return members;
   }
 
+  // Copies no names, which are long in deep models.
   int64_t numel_below(const ModuleNode& tree) const {
     int64_t sum = 0;
-    for (const auto& parameter : free_below(tree)) sum += parameter.tensor.numel();
+    std::unordered_set<const void*> seen;
+    visit_nodes(tree, [&](const ModuleNode& node) {
+      for (const auto& parameter : node.parameters)
+        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second) sum += parameter.tensor.numel();
+    });
     return sum;
   }
 
   // Plans groups in the subtree, children first, as FSDP1's _recursive_wrap does. If a module already has a group, or
   // if the policy does not descend into it, the group of a module around it takes its free parameters.
   void wrap_below(const ModuleNode& node, bool is_root) {
-    const int64_t before = numel_below(node);
-    if (before == 0 || (!is_root && group_at(node))) return;
-    if (policy_.descends && !policy_.descends({node.path, *node.module, before})) return;
+    if (!is_root && group_at(node)) return;
+    if (policy_.descends) {
+      const int64_t before = numel_below(node);
+      if (before == 0 || !policy_.descends({node.path, *node.module, before})) return;
+    }
     for (const auto& child : node.children) wrap_below(*child, false);
+    if (is_root) return;
     const int64_t numel = numel_below(node);
-    if (!is_root && numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path);
+    if (numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path);
   }
 
   void take(const ModuleNode& node, const std::string& name) {

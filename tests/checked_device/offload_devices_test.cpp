@@ -118,7 +118,7 @@ TEST_F(CheckedOffload, WhatItCannotDoIsRefused) {
     refused_on(c10::Device(c10::kCUDA, 5),
                AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/2] fully_shard: FullyShardOptions::device")),
                      HasSubstr("found cuda:5")));
-    refused_on(device(kDevices), HasSubstr("has 4 here"));
+    refused_on(device(kDevices), HasSubstr("(checked devices here: 4)"));
     refused_on(c10::kCPU, HasSubstr("disk_policy"));
     EXPECT_EQ(net->first->weight.size(0), 11) << "the refused model must not be sharded";
 

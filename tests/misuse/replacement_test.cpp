@@ -15,7 +15,7 @@ using torch::Tensor;
 constexpr const char* kTwin = "Clone the module before fsdp::fully_shard";
 
 Words replaced(const std::string& parameter) {
-  return {"@aten::", "parameter '" + parameter + "'", "Copy values with copy_", "before fsdp::fully_shard"};
+  return {"@aten::", "parameter '" + parameter + "'", "rows' sizes with copy_", "before fsdp::fully_shard"};
 }
 Words replaced_in_scope(const std::string& parameter) {
   return {"@aten::", "parameter '" + parameter + "'", "torch::linear(x, w / sigma", "restore it afterwards"};

@@ -212,7 +212,7 @@ TEST(OptimMisuse, ACenteredRMSpropWithStateOfFewDigitsIsRefused) {
     }
   }
   optim::RMSprop optimizer({with_gradient(torch::ones({4}))}, centered, {.state_dtype = torch::kBFloat16});
-  expect_error([&] { optimizer.step(); }, {"would have BFloat16 state"});
+  expect_error([&] { optimizer.step(); }, {"would have state in BFloat16"});
 }
 
 // A loss scaler calls `step_scaled` instead of `step`.

@@ -102,7 +102,7 @@ TEST(StateHeader, IsNothingElseThanSafetensorsHas) {
                            R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}} x)", R"({"__metadata__":{"k":1}})",
                            R"({"__metadata__":{"k":{}}})", R"({"__metadata__":[]})"})
     EXPECT_THAT(error_of_header(json), HasSubstr("a.safetensors")) << json;
-  EXPECT_THAT(error_of_header(std::string(R"({})") + '\0' + "x", 0), HasSubstr("byte 0"));
+  EXPECT_THAT(error_of_header(std::string(R"({})") + '\0' + "x", 0), HasSubstr("found a zero byte"));
   EXPECT_THAT(error_of_header(R"({"__metadata__":{"k":"v"}}  )", 0), IsEmpty());
 }
 

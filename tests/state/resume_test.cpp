@@ -355,7 +355,7 @@ TEST(StateResume, TheRandomStateOfEachRankGoesOnWithAsManyRanksAndAnOptimizer) {
     return error_of<Error>(save);
   };
   EXPECT_THAT(error_for("cpu", state), HasSubstr("random_states['cpu']: the state of the default generator is saved"));
-  EXPECT_THAT(error_for("mine", Tensor()), HasSubstr("found an undefined one"));
+  EXPECT_THAT(error_for("mine", Tensor()), HasSubstr("found an undefined tensor"));
   EXPECT_THAT(error_for("mine", state.view({1, -1})), HasSubstr("found 2 dimensions on cpu"));
 }
 
