@@ -1,6 +1,6 @@
 // The methods of a group's step, in the order in which they are called: a scope opens, parameters are unsharded, read
-// and resharded, a backward enters and unshards them again, gradients arrive, are reduced and are added to the rows'
-// gradients, the backward closes, and an optimizer writes the rows.
+// and resharded, a backward enters, gradients arrive, are reduced and are added to the rows' gradients, the backward
+// closes, and an optimizer writes the rows.
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -180,7 +180,7 @@ void ParamGroup::reshard(bool keeps_second_shard) {
     while (wait_for_operators()) {
     }
     if (pins.are_there()) {
-      version_in_copy_ = -1;  // marks the copy as stale, so the next scope drops it
+      version_in_copy_ = -1;  // marks the copy as stale, so the next scope drops it (drop_stale_copy)
       return;
     }
     for (auto& flat : flats()) flat.drop_second_shard();
@@ -248,7 +248,7 @@ void ParamGroup::end_read() {
   for (auto* buffer : params_->shared_buffers) buffer->end_read();
 }
 
-// ---- A backward enters, and unshards again
+// ---- A backward enters
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
