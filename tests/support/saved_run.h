@@ -54,7 +54,7 @@ inline std::unique_ptr<torch::optim::Optimizer> amsgrad(std::vector<torch::Tenso
   return made<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2).amsgrad(true));
 }
 
-/// A net and its optimizer. A run that was made without options is unsharded; otherwise it belongs to one rank.
+/// A net and its optimizer. Made with options, the net is sharded, and the run is one rank's; without, it is unsharded.
 struct SavedRun {
   std::shared_ptr<SmallNetImpl> net = build_alike(net_with_seen);
   std::optional<Group> group;
