@@ -13,8 +13,8 @@ namespace models {
 GPTConfig gpt2_config(const std::string& folder);
 
 /// Copies the values in `folder`/model.safetensors, of any floating dtype, into `model`, a GPT of that configuration.
-/// If GPT-2 ties its head to the embedding, the head of `model`, a separate parameter, gets a copy. No scope may
-/// be open. If the model is sharded, each rank reads the whole tensors one after another and keeps its rows. Not
+/// If GPT-2 ties its head to the embedding, the head of `model`, a separate parameter, gets a copy. No scope may be
+/// open. If the model is sharded, each rank reads the whole tensors one after another and keeps its rows. Not
 /// collective. Throws fsdp::state::FormatError if a tensor is missing, unknown or of another shape.
 ///
 ///     models::GPT model(models::gpt2_config("gpt2"));

@@ -15,9 +15,9 @@ namespace fsdp {
 /// Options of join: how gradients are scaled in steps for which some ranks have no data.
 struct JoinOptions {
   /// If true, summed gradients are divided by the number of all ranks even if some of them have no data, so that each
-  /// sample has the same weight throughout an epoch. If false, gradients are divided by the number of ranks with data, so they are the mean
-  /// over the batches of these ranks; a factor of Group::set_gradient_divide_factor is then multiplied by the share of
-  /// ranks that have data. Must be the same on every rank.
+  /// sample has the same weight throughout an epoch. If false, they are divided by the number of ranks with data, so
+  /// they are the mean over the batches of these ranks; a factor of Group::set_gradient_divide_factor is then
+  /// multiplied by the share of ranks that have data. Must be the same on every rank.
   bool divide_by_initial_world_size = true;
 };
 
