@@ -169,7 +169,8 @@ void check_devices(const FullyShardOptions& options, const ModuleNode& tree, c10
 
 void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where) {
   require(!c10::InferenceMode::is_enabled(), where,
-          "called in inference mode, but tensors that are made in inference mode cannot be trained. Call fully_shard outside of c10::InferenceMode");
+          "called in inference mode, but tensors that are made in inference mode cannot be trained. Call fully_shard "
+          "outside of c10::InferenceMode");
   require(torch::autograd::get_current_graph_task_id() == -1, where,
           "called inside a backward. Call fully_shard before training");
   for (const auto* given : given_modules(tree))

@@ -106,8 +106,8 @@ void require_no_graph(ParamGroup& group) {
 // Lets the scope begin to read those of `groups` on which no scope is open yet. If ranks share memory, they meet in
 // barriers, after which this rank sees all earlier writes; otherwise nothing is communicated. While this thread waits,
 // other threads may open and close scopes on `groups`, but they may neither run a backward through these groups nor
-// write to their rows. If a barrier fails, the counts of scopes and writes are restored, so that they are the same on every rank. Collective if
-// ranks share memory.
+// write to their rows. If a barrier fails, the counts of scopes and writes are restored, so that they are the same on
+// every rank. Collective if ranks share memory.
 void meet_before_scope(const Groups& groups, const std::string& call) {
   std::vector<std::pair<ParamGroup*, uint32_t>> barriers;  // first group and number of writes of each shard axis
   Groups begun;
