@@ -151,7 +151,8 @@ Times measure(const CheckpointArguments& arguments, Trainee& trainee, const Work
   return times;
 }
 
-/// Times steps alone and steps during a save. So many steps are timed that they last about as long as a save.
+/// Times steps alone and steps during a save. The number of timed steps is chosen so that
+/// they last about as long as a save.
 void measure_steps(const CheckpointArguments& arguments, c10::Device device, Trainee& trainee, const Workplace& place,
                    Times& times) {
   const auto batch = batch_of(arguments, 0, device);

@@ -204,7 +204,7 @@ TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
   joined = {};
   joined.add(manifest_text(first), "part");
   EXPECT_THAT(text_of_error([&] { joined.add(manifest_text(second), "part"); }),
-              HasSubstr("tensor 'w': expected the same on every rank, found F32 [4] and F32 [5]"));
+              HasSubstr("tensor 'w': expected the same dtype and sizes on every rank, found F32 [4] and F32 [5]"));
 }
 
 std::string lists(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }

@@ -267,7 +267,7 @@ void JoinedManifest::add(std::string_view text, const std::string& whose) {
       if (is_new) continue;
       auto& known = found->second;
       if (known.dtype != record.dtype || known.sizes != record.sizes)
-        throw FormatError("tensor '" + name + "': expected the same on every rank, found " +
+        throw FormatError("tensor '" + name + "': expected the same dtype and sizes on every rank, found " +
                           std::string(name_of(known.dtype)) + " " + text_of(known.sizes) + " and " +
                           std::string(name_of(record.dtype)) + " " + text_of(record.sizes) +
                           ". Build the same model and optimizer on every rank");
