@@ -30,8 +30,8 @@ std::string told_key(int rank) { return str_cat("told/", rank); }
 //   answers     the number of ranks that have answered or left
 //   verdict     set once; every rank throws it
 //   told/R      rank R has read the verdict or has left
-// The rank that answers last decides, or the judge when the time to answer is over. If the judge is lost meanwhile, any
-// other rank that raised the alarm decides.
+// The rank that answers last decides, or the judge when the time to answer is over. If the judge is lost before,
+// any other rank whose collective failed decides.
 // Before the rank that hosts the store throws, it waits until the others have read the verdict, a few seconds at most:
 // its program may end because of the error, and then the verdict would be lost with the store. A rank that hears that
 // another rank is gone publishes the same verdict in all its process groups, including the one of all ranks. So ranks

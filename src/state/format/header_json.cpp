@@ -39,7 +39,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool end_object() override {
     if (place_ == Place::kTop) return go(Place::kEnd);
     if (place_ == Place::kEntry && !(has_dtype_ && has_shape_ && has_offsets_))
-      fail("an entry without dtype, shape or data_offsets");
+      fail("an entry in which at least one of them is missing");
     return go(Place::kTop);
   }
 
