@@ -29,8 +29,8 @@ bool every_rank_has_the_same_rows(const Part& a, const Part& b) {
   return true;
 }
 
-// Returns true if the operator's result has rows of the operand. A factory takes sizes, and a copy values, only from the
-// first operand, so the result of x.to(p) has no rows of p.
+// Returns true if the operator's result has rows of the operand. A factory takes sizes, and a copy values, only from
+// the first operand, so the result of x.to(p) has no rows of p.
 bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
   using enum OperatorKind;
   if (is_one_of(kind, {kDetach, kView})) return part == PartKind::kResult;  // others are found by their storage
