@@ -234,7 +234,7 @@ class Mistakes(Digits):
 
     def test_wrong_data_is_one_sentence_and_status_1(self):
         self.assert_one_sentence(1, "there is no folder nowhere", words="--data nowhere")
-        self.assert_one_sentence(1, "product is the number of ranks, 1, found 2 x 1", words="--mesh 2x1")
+        self.assert_one_sentence(1, "product is the number of ranks (1), found 2 x 1", words="--mesh 2x1")
         data = self.folder / "data"
         data.mkdir()
         self.assert_one_sentence(1, "has neither train-images-idx3-ubyte nor", words="--data data")
