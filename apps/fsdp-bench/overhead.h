@@ -6,8 +6,7 @@
 
 namespace bench {
 
-/// As one rank, trains models of many tiny groups, sharded and unsharded. Rank 0 prints the time of a step per group.
-/// Collective.
+/// Trains models of many tiny groups, sharded and unsharded. Rank 0 prints the time of a step per group. Collective.
 void run_overhead(const OverheadArguments& arguments);
 
 }  // namespace bench

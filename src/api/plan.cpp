@@ -32,26 +32,19 @@ class Plan {
   }
 
  private:
-  // Returns the parameters of the subtree that no group has taken, each once, in the order of the tree.
-  std::vector<runtime::GroupMember> free_below(const ModuleNode& tree) const {
-    std::vector<runtime::GroupMember> members;
+  // Calls `act` for the parameters of the subtree that no group has taken, each once, in the order of the tree.
+  void visit_free(const ModuleNode& tree, const auto& act) const {
     std::unordered_set<const void*> seen;
     visit_nodes(tree, [&](const ModuleNode& node) {
       for (const auto& parameter : node.parameters)
-        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second)
-          members.push_back({parameter, {}, {}, cut_of(node, parameter)});
+        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second) act(node, parameter);
     });
-    return members;
   }
 
   // Copies no names, which are long in deep models.
   int64_t numel_below(const ModuleNode& tree) const {
     int64_t sum = 0;
-    std::unordered_set<const void*> seen;
-    visit_nodes(tree, [&](const ModuleNode& node) {
-      for (const auto& parameter : node.parameters)
-        if (free_.contains(key_of(parameter)) && seen.insert(key_of(parameter)).second) sum += parameter.tensor.numel();
-    });
+    visit_free(tree, [&](const ModuleNode&, const NamedParameter& parameter) { sum += parameter.tensor.numel(); });
     return sum;
   }
 
@@ -70,8 +63,11 @@ class Plan {
   }
 
   void take(const ModuleNode& node, const std::string& name) {
-    groups_.push_back({.node = &node, .name = name, .parameters = free_below(node)});
-    for (const auto& parameter : groups_.back().parameters) free_.erase(key_of(parameter));
+    auto& group = groups_.emplace_back(PlannedGroup{.node = &node, .name = name});
+    visit_free(node, [&](const ModuleNode& owner, const NamedParameter& parameter) {
+      group.parameters.push_back({parameter, {}, {}, cut_of(owner, parameter)});
+    });
+    for (const auto& parameter : group.parameters) free_.erase(key_of(parameter));
   }
 
   const AutoWrapPolicy& policy_;

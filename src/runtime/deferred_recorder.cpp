@@ -249,7 +249,7 @@ void put_off(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 }
 
 void install() {
-  // This torch::Library is never destroyed, like the interceptor's.
+  // Like the interceptor's torch::Library, this one is never destroyed.
   [[maybe_unused]] static const auto* library = [] {
     auto* fallback = new torch::Library(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
     fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&put_off>());

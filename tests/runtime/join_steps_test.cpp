@@ -102,7 +102,7 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
   }
 }
 
-// In one case, only the last micro-batch sums over the replicas. In the other, only the last one waits for reductions.
+// The test has two cases: only the last micro-batch sums over the replicas, or only the last one waits for reductions.
 TEST(Join, LeavesOutMicroBatchesWhoseReductionsWait) {
   const auto alone = double_small_net();
   for (const int micro : {0, 1}) small_net_loss(*alone, {micro, 0, kJoinSamples}).backward();
